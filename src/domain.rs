@@ -1,0 +1,28 @@
+//! The rules of transactional mail, as plain types and pure functions.
+//!
+//! Knows nothing of tokio, serde, redb, HTTP or the clock: time comes in as a parameter, and
+//! everything here can be tested without I/O. Every other layer may use it; it uses none.
+
+pub mod time;
+
+pub mod id;
+
+pub mod organisation;
+
+pub mod api_key;
+
+pub mod mailbox;
+
+pub mod request;
+
+pub mod admission;
+
+pub mod message;
+
+pub mod attempt;
+
+pub mod retry;
+
+pub mod event;
+
+pub mod suppression;

@@ -1,0 +1,113 @@
+//! Admission: the one way from a well-formed request to one that may be stored and sent.
+//!
+//! `Admitted` has no other constructor, so code that skips the sender's domain or the
+//! suppressions does not compile.
+
+use crate::domain::mailbox::{DomainName, Mailbox};
+use crate::domain::request::{Body, IdempotencyKey, SendRequest};
+use crate::domain::suppression::SuppressedAddress;
+
+/// What admission has to know of an organisation.
+pub trait Facts {
+    /// Why a fact could not be had.
+    type Error;
+
+    /// Whether the domain is verified for the organisation, exactly and not by a parent domain.
+    fn is_verified(&self, domain: &DomainName<'_>) -> Result<bool, Self::Error>;
+
+    /// Whether the organisation must not write to the address.
+    fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, Self::Error>;
+}
+
+/// Why a well-formed request is not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdmissionError<E> {
+    /// The sender's domain is not verified for the organisation.
+    UnverifiedDomain {
+        /// The domain.
+        domain: DomainName<'static>,
+    },
+    /// A recipient is suppressed.
+    Suppressed {
+        /// The recipient's field, such as `cc[1]`.
+        field: String,
+    },
+    /// A fact could not be had.
+    Facts(E),
+}
+
+/// A request whose sender may send and whose recipients may be written to.
+#[derive(Debug)]
+pub struct Admitted<'a>(SendRequest<'a>);
+
+/// Admits a request, or says why not: the sender's domain first, then the recipients in order.
+pub fn admit<'a, F: Facts>(
+    request: SendRequest<'a>,
+    facts: &F,
+) -> Result<Admitted<'a>, AdmissionError<F::Error>> {
+    let domain = request.from.address().domain();
+    if !facts.is_verified(domain).map_err(AdmissionError::Facts)? {
+        return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
+    }
+    for (name, mailboxes) in [("to", &request.to), ("cc", &request.cc), ("bcc", &request.bcc)] {
+        for (index, mailbox) in mailboxes.iter().enumerate() {
+            let address = SuppressedAddress::from(mailbox.address());
+            if facts.is_suppressed(&address).map_err(AdmissionError::Facts)? {
+                return Err(AdmissionError::Suppressed { field: format!("{name}[{index}]") });
+            }
+        }
+    }
+    Ok(Admitted(request))
+}
+
+impl<'a> Admitted<'a> {
+    /// The sender.
+    pub fn from(&self) -> &Mailbox<'a> {
+        &self.0.from
+    }
+
+    /// The recipients.
+    pub fn to(&self) -> &[Mailbox<'a>] {
+        &self.0.to
+    }
+
+    /// The recipients of a copy.
+    pub fn cc(&self) -> &[Mailbox<'a>] {
+        &self.0.cc
+    }
+
+    /// The hidden recipients.
+    pub fn bcc(&self) -> &[Mailbox<'a>] {
+        &self.0.bcc
+    }
+
+    /// All recipients: to, cc and bcc, in that order.
+    pub fn recipients(&self) -> impl Iterator<Item = &Mailbox<'a>> {
+        self.0.to.iter().chain(&self.0.cc).chain(&self.0.bcc)
+    }
+
+    /// Where replies go.
+    pub fn reply_to(&self) -> Option<&Mailbox<'a>> {
+        self.0.reply_to.as_ref()
+    }
+
+    /// The subject.
+    pub fn subject(&self) -> &'a str {
+        self.0.subject
+    }
+
+    /// The bodies.
+    pub fn body(&self) -> Body<'a> {
+        self.0.body
+    }
+
+    /// The custom headers.
+    pub fn headers(&self) -> &[(&'a str, &'a str)] {
+        &self.0.headers
+    }
+
+    /// The key that identifies the logical message.
+    pub fn idempotency_key(&self) -> Option<IdempotencyKey<'a>> {
+        self.0.idempotency_key
+    }
+}

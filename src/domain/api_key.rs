@@ -1,0 +1,87 @@
+//! API keys: made here, shown once, kept as a hash alone.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+
+const PREFIX: &str = "pb_";
+/// 256 bits in unpadded base64url.
+const SECRET_CHARS: usize = 43;
+
+/// An API key in clear: `pb_` and 43 base64url characters (256 random bits).
+///
+/// Neither `Debug` nor a log shows it.
+#[derive(Debug, Clone)]
+pub struct ApiKey(SecretString);
+
+/// The text does not have an API key's form.
+#[derive(Debug, thiserror::Error)]
+#[error("an API key is pb_ followed by 43 characters of A-Z, a-z, 0-9, _ and -")]
+pub struct NotAnApiKey;
+
+impl ApiKey {
+    /// A new key over the operating system's random numbers.
+    pub fn generate() -> Result<Self, getrandom::Error> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret)?;
+        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
+        Ok(Self(SecretString::from(text)))
+    }
+
+    /// Reads a key's text.
+    pub fn parse(text: &str) -> Result<Self, NotAnApiKey> {
+        let secret = text.strip_prefix(PREFIX).ok_or(NotAnApiKey)?;
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        if secret.len() == SECRET_CHARS && secret.bytes().all(allowed) {
+            Ok(Self(SecretString::from(text)))
+        } else {
+            Err(NotAnApiKey)
+        }
+    }
+
+    /// What is stored and compared in the key's place. A fast hash is enough: 256 random bits
+    /// cannot be guessed.
+    pub fn hash(&self) -> ApiKeyHash {
+        ApiKeyHash(Sha256::digest(self.reveal().as_bytes()).into())
+    }
+
+    /// The key in clear, to be shown to its owner this once.
+    pub fn reveal(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+/// SHA-256 of an API key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ApiKeyHash(pub [u8; 32]);
+
+impl fmt::Debug for ApiKeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKeyHash(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generated_key_reads_back_and_is_not_shown_in_debug() {
+        let key = ApiKey::generate().unwrap();
+        assert_eq!(ApiKey::parse(key.reveal()).unwrap().hash(), key.hash());
+        assert!(!format!("{key:?}").contains(&key.reveal()[3..]));
+    }
+
+    #[test]
+    fn other_forms_are_refused() {
+        let good = format!("pb_{}", "A".repeat(43));
+        assert!(ApiKey::parse(&good).is_ok());
+        for bad in ["", "pb_", &good[..45], &format!("{good}A"), &good.replace("pb", "sk")] {
+            assert!(ApiKey::parse(bad).is_err(), "{bad}");
+        }
+        assert!(ApiKey::parse(&good.replacen('A', "=", 1)).is_err());
+    }
+}

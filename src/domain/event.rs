@@ -1,0 +1,207 @@
+//! Delivery events: what the provider reports of recipients after it accepted a message.
+//!
+//! An event belongs to recipients; a message's status (did the provider take it?) is another
+//! matter and is only ever corrected by an event, never replaced by it.
+
+use crate::domain::suppression::SuppressionReason;
+use crate::domain::time::Timestamp;
+
+/// How final a bounce is, in SES's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BounceType {
+    /// A hard bounce: the address does not take mail.
+    Permanent,
+    /// A soft bounce: it may take mail later.
+    Transient,
+    /// SES could not tell.
+    Undetermined,
+}
+
+impl BounceType {
+    /// SES's own word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Permanent => "Permanent",
+            Self::Transient => "Transient",
+            Self::Undetermined => "Undetermined",
+        }
+    }
+}
+
+/// What happened, with what the provider told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventDetail {
+    /// The recipient's server accepted the message.
+    Delivery {
+        /// What that server said.
+        smtp_response: Option<String>,
+    },
+    /// The message came back.
+    Bounce {
+        /// How final it is.
+        bounce_type: BounceType,
+        /// SES's closer word, such as `General` or `OnAccountSuppressionList`.
+        sub_type: String,
+        /// What the recipient's server said.
+        diagnostic_code: Option<String>,
+    },
+    /// The recipient called it unwanted.
+    Complaint {
+        /// The feedback report's type, such as `abuse` (RFC 5965).
+        feedback_type: Option<String>,
+        /// `OnAccountSuppressionList` where SES itself made the complaint.
+        sub_type: Option<String>,
+    },
+    /// SES accepted the message, then refused to send it on (a virus).
+    Reject {
+        /// Why.
+        reason: String,
+    },
+    /// The recipient's server does not take it for now; SES goes on trying.
+    DeliveryDelay {
+        /// SES's word for the cause, such as `MailboxFull`.
+        delay_type: String,
+        /// What the recipient's server said.
+        diagnostic_code: Option<String>,
+    },
+}
+
+/// An event's type, as a client reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EventType {
+    // In rising rank: of events at one instant, the highest is a message's last event.
+    /// The recipient's server does not take it for now.
+    DeliveryDelay,
+    /// The recipient's server accepted it.
+    Delivery,
+    /// SES accepted it, then refused to send it on.
+    Reject,
+    /// It came back.
+    Bounce,
+    /// The recipient called it unwanted.
+    Complaint,
+}
+
+impl EventType {
+    /// The specification's word for it (section 2.2).
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DeliveryDelay => "delivery_delay",
+            Self::Delivery => "delivery",
+            Self::Reject => "reject",
+            Self::Bounce => "bounce",
+            Self::Complaint => "complaint",
+        }
+    }
+}
+
+/// One delivery event of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When it happened, by the provider's clock.
+    pub occurred_at: Timestamp,
+    /// Whom it concerns, as the provider named them.
+    pub recipients: Vec<String>,
+    /// What happened.
+    pub detail: EventDetail,
+}
+
+impl Event {
+    /// Its type.
+    pub const fn event_type(&self) -> EventType {
+        match self.detail {
+            EventDetail::Delivery { .. } => EventType::Delivery,
+            EventDetail::Bounce { .. } => EventType::Bounce,
+            EventDetail::Complaint { .. } => EventType::Complaint,
+            EventDetail::Reject { .. } => EventType::Reject,
+            EventDetail::DeliveryDelay { .. } => EventType::DeliveryDelay,
+        }
+    }
+
+    /// What a client sees of it as a message's last event.
+    pub const fn summary(&self) -> LastEvent {
+        LastEvent { occurred_at: self.occurred_at, event_type: self.event_type() }
+    }
+
+    /// Whether it suppresses its recipients, and why. An address that SES itself already
+    /// suppresses is not suppressed here as well: the operator of the SES account decides that.
+    pub fn suppresses(&self) -> Option<SuppressionReason> {
+        match &self.detail {
+            EventDetail::Bounce { bounce_type: BounceType::Permanent, sub_type, .. } => {
+                (!is_account_suppression(sub_type)).then_some(SuppressionReason::Bounce)
+            }
+            EventDetail::Complaint { sub_type, .. } => {
+                let by_account = sub_type.as_deref().is_some_and(is_account_suppression);
+                (!by_account).then_some(SuppressionReason::Complaint)
+            }
+            EventDetail::Bounce { .. }
+            | EventDetail::Delivery { .. }
+            | EventDetail::Reject { .. }
+            | EventDetail::DeliveryDelay { .. } => None,
+        }
+    }
+}
+
+fn is_account_suppression(sub_type: &str) -> bool {
+    matches!(sub_type, "Suppressed" | "OnAccountSuppressionList")
+}
+
+/// A message's latest event. Orders by time, then by the types' rank, so that the last event is
+/// the greatest, whatever order events arrive in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LastEvent {
+    /// When it happened.
+    pub occurred_at: Timestamp,
+    /// What happened.
+    pub event_type: EventType,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(detail: EventDetail) -> Event {
+        let occurred_at = Timestamp::from_unix_millis(1);
+        Event { occurred_at, recipients: vec!["ann@example.com".into()], detail }
+    }
+
+    fn bounce(bounce_type: BounceType, sub_type: &str) -> Event {
+        let sub_type = sub_type.to_owned();
+        event(EventDetail::Bounce { bounce_type, sub_type, diagnostic_code: None })
+    }
+
+    fn complaint(sub_type: Option<&str>) -> Event {
+        let sub_type = sub_type.map(str::to_owned);
+        event(EventDetail::Complaint { feedback_type: None, sub_type })
+    }
+
+    #[test]
+    fn only_permanent_bounces_and_complaints_of_recipients_suppress() {
+        use SuppressionReason::{Bounce, Complaint};
+        assert_eq!(bounce(BounceType::Permanent, "General").suppresses(), Some(Bounce));
+        assert_eq!(bounce(BounceType::Permanent, "NoEmail").suppresses(), Some(Bounce));
+        assert_eq!(bounce(BounceType::Permanent, "Suppressed").suppresses(), None);
+        assert_eq!(bounce(BounceType::Permanent, "OnAccountSuppressionList").suppresses(), None);
+        assert_eq!(bounce(BounceType::Transient, "General").suppresses(), None);
+        assert_eq!(bounce(BounceType::Undetermined, "Undetermined").suppresses(), None);
+        assert_eq!(complaint(None).suppresses(), Some(Complaint));
+        assert_eq!(complaint(Some("OnAccountSuppressionList")).suppresses(), None);
+    }
+
+    #[test]
+    fn the_last_event_is_the_latest_and_at_one_time_the_gravest() {
+        let at = |millis, event_type| LastEvent {
+            occurred_at: Timestamp::from_unix_millis(millis),
+            event_type,
+        };
+        assert!(at(2, EventType::DeliveryDelay) > at(1, EventType::Complaint));
+        let ranked = [
+            EventType::DeliveryDelay,
+            EventType::Delivery,
+            EventType::Reject,
+            EventType::Bounce,
+            EventType::Complaint,
+        ];
+        assert!(ranked.windows(2).all(|pair| at(1, pair[0]) < at(1, pair[1])));
+    }
+}

@@ -1,0 +1,371 @@
+//! Mailboxes: a display name and an address, read from text and written for a mail header.
+//!
+//! The address rules are RFC 5321 section 4.1.2 and RFC 5322 section 3.4.1, narrowed to what SES
+//! carries: an ASCII local part, no domain literal, no comment, no group, no obsolete form.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use email_address::EmailAddress;
+use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
+use mail_builder::headers::Header;
+use mail_builder::headers::address::Address as HeaderAddress;
+
+/// The longest domain name in its ASCII form, in octets (RFC 5321 section 4.5.3.1.2).
+const DOMAIN_MAX_OCTETS: usize = 255;
+/// The longest local part, in octets (RFC 5321 section 4.5.3.1.1).
+const LOCAL_PART_MAX_OCTETS: usize = 64;
+/// The longest display name, in characters: RFC 5322's line limit, which no real name reaches.
+const DISPLAY_NAME_MAX_CHARS: usize = 998;
+
+/// Why a text is not a mailbox; shown to the client as the rule that it broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MailboxError {
+    /// CR, LF, NUL or another control character anywhere.
+    #[error("must not contain control characters")]
+    ControlCharacter,
+    /// Neither `address` nor `Display Name <address>`.
+    #[error("must be `address` or `Display Name <address>`")]
+    Form,
+    /// A character in an unquoted display name that would start another address.
+    #[error("a display name with any of @ , ; < > \" must be in double quotes")]
+    DisplayNameNeedsQuotes,
+    /// A quoted display name that does not end, or has text after its end.
+    #[error("the display name's double quotes are not closed")]
+    DisplayNameQuotes,
+    /// A display name beyond any line that mail carries.
+    #[error("a display name has at most {DISPLAY_NAME_MAX_CHARS} characters")]
+    DisplayNameTooLong,
+    /// The part before the `@` has a character outside ASCII.
+    #[error(
+        "the part before the @ must be ASCII: SES does not carry internationalised local parts"
+    )]
+    LocalPartNotAscii,
+    /// The part before the `@` is over its length.
+    #[error("the part before the @ has at most {LOCAL_PART_MAX_OCTETS} octets")]
+    LocalPartTooLong,
+    /// The part before the `@` is neither a dot-atom nor a quoted string.
+    #[error("the part before the @ is not a valid local part")]
+    LocalPart,
+    /// An IP address in brackets.
+    #[error("a domain literal is not accepted")]
+    DomainLiteral,
+    /// Not a domain name, also after IDNA.
+    #[error("the part after the @ is not a valid domain name")]
+    Domain,
+}
+
+/// A domain name as the DNS knows it: A-labels (IDNA, UTS 46), lower case, no trailing dot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DomainName<'a>(Cow<'a, str>);
+
+impl<'a> DomainName<'a> {
+    /// Reads a domain name, internationalised or not.
+    pub fn parse(text: &'a str) -> Result<Self, MailboxError> {
+        if text.starts_with('[') {
+            return Err(MailboxError::DomainLiteral);
+        }
+        let ascii = Uts46::new()
+            .to_ascii(
+                text.as_bytes(),
+                AsciiDenyList::STD3,
+                Hyphens::CheckFirstLast,
+                DnsLength::Verify,
+            )
+            .map_err(|_| MailboxError::Domain)?;
+        if ascii.len() > DOMAIN_MAX_OCTETS {
+            return Err(MailboxError::Domain);
+        }
+        Ok(Self(ascii))
+    }
+
+    /// The name's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name, no longer tied to the text that it was read from.
+    pub fn into_owned(self) -> DomainName<'static> {
+        DomainName(Cow::Owned(self.0.into_owned()))
+    }
+}
+
+impl fmt::Display for DomainName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An address: an ASCII local part as given, and a domain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address<'a> {
+    local: &'a str,
+    domain: DomainName<'a>,
+}
+
+impl<'a> Address<'a> {
+    /// Reads a bare address.
+    pub fn parse(text: &'a str) -> Result<Self, MailboxError> {
+        if text.chars().any(char::is_control) {
+            return Err(MailboxError::ControlCharacter);
+        }
+        let (local, domain) = text.rsplit_once('@').ok_or(MailboxError::Form)?;
+        if !local.is_ascii() {
+            return Err(MailboxError::LocalPartNotAscii);
+        }
+        if local.len() > LOCAL_PART_MAX_OCTETS {
+            return Err(MailboxError::LocalPartTooLong);
+        }
+        if !EmailAddress::is_valid_local_part(local) {
+            return Err(MailboxError::LocalPart);
+        }
+        Ok(Self { local, domain: DomainName::parse(domain)? })
+    }
+
+    /// The domain, as compared with an organisation's verified domains.
+    pub fn domain(&self) -> &DomainName<'a> {
+        &self.domain
+    }
+
+    /// The form in which suppressions are stored and compared: unquoted and in lower case.
+    pub fn normalized(&self) -> String {
+        let unquoted = self.local.strip_prefix('"').and_then(|s| s.strip_suffix('"'));
+        let mut text = unquoted.map_or_else(|| self.local.to_owned(), unescape);
+        text.make_ascii_lowercase();
+        text.push('@');
+        text.push_str(self.domain.as_str());
+        text
+    }
+}
+
+impl fmt::Display for Address<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.local, self.domain)
+    }
+}
+
+/// `address` or `Display Name <address>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mailbox<'a> {
+    given: &'a str,
+    display_name: Option<Cow<'a, str>>,
+    address: Address<'a>,
+}
+
+impl<'a> Mailbox<'a> {
+    /// Reads a mailbox. Spaces around the parts are of no account.
+    pub fn parse(given: &'a str) -> Result<Self, MailboxError> {
+        if given.chars().any(char::is_control) {
+            return Err(MailboxError::ControlCharacter);
+        }
+        let text = given.trim_matches(' ');
+        let Some(before_close) = text.strip_suffix('>') else {
+            return match text.find('<') {
+                Some(_) if !text.starts_with('"') => Err(MailboxError::Form),
+                _ => Ok(Self { given, display_name: None, address: Address::parse(text)? }),
+            };
+        };
+        let (name, address) = split_at_angle(before_close)?;
+        let display_name = parse_display_name(name.trim_matches(' '))?;
+        Ok(Self { given, display_name, address: Address::parse(address.trim_matches(' '))? })
+    }
+
+    /// The text as the client gave it.
+    pub fn as_given(&self) -> &'a str {
+        self.given
+    }
+
+    /// The display name in clear, without its quotes.
+    pub fn display_name(&self) -> Option<&str> {
+        self.display_name.as_deref()
+    }
+
+    /// The address.
+    pub fn address(&self) -> &Address<'a> {
+        &self.address
+    }
+
+    /// The ASCII form for a mail header: the display name quoted where it needs it, and as RFC
+    /// 2047 encoded words where it is not ASCII; the domain as A-labels. On one line.
+    pub fn to_header(&self) -> String {
+        let Some(name) = &self.display_name else { return self.address.to_string() };
+        let mut folded = Vec::with_capacity(name.len() * 2 + 80);
+        HeaderAddress::new_address(Some(name.as_ref()), self.address.to_string())
+            .write_header(&mut folded, 0);
+        let text = String::from_utf8(folded).expect("the encoder writes ASCII");
+        // Unfolding (RFC 5322 section 2.2.3): the white space after each line break stays.
+        text.replace("\r\n", "")
+    }
+}
+
+/// Splits `Display Name <address` at its one `<` outside the display name's quotes.
+fn split_at_angle(text: &str) -> Result<(&str, &str), MailboxError> {
+    let start = if text.starts_with('"') {
+        1 + closing_quote(&text[1..]).ok_or(MailboxError::DisplayNameQuotes)? + 1
+    } else {
+        0
+    };
+    let (between, address) = text[start..].split_once('<').ok_or(MailboxError::Form)?;
+    Ok((&text[..start + between.len()], address))
+}
+
+fn closing_quote(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|b| {
+        let closes = b == b'"' && !escaped;
+        escaped = b == b'\\' && !escaped;
+        closes
+    })
+}
+
+fn parse_display_name(text: &str) -> Result<Option<Cow<'_, str>>, MailboxError> {
+    if text.chars().count() > DISPLAY_NAME_MAX_CHARS {
+        return Err(MailboxError::DisplayNameTooLong);
+    }
+    if let Some(rest) = text.strip_prefix('"') {
+        let end = closing_quote(rest).ok_or(MailboxError::DisplayNameQuotes)?;
+        if end + 1 != rest.len() {
+            return Err(MailboxError::DisplayNameQuotes);
+        }
+        let name = unescape(&rest[..end]);
+        return Ok((!name.trim().is_empty()).then_some(Cow::Owned(name)));
+    }
+    if text.contains(['@', ',', ';', '<', '>', '"']) {
+        return Err(MailboxError::DisplayNameNeedsQuotes);
+    }
+    Ok((!text.is_empty()).then_some(Cow::Borrowed(text)))
+}
+
+/// Removes the backslashes of quoted pairs (RFC 5322 section 3.2.1).
+fn unescape(quoted: &str) -> String {
+    let mut text = String::with_capacity(quoted.len());
+    let mut chars = quoted.chars();
+    while let Some(c) = chars.next() {
+        text.extend(if c == '\\' { chars.next() } else { Some(c) });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use mail_parser::MessageParser;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn error(text: &str) -> MailboxError {
+        Mailbox::parse(text).expect_err(text)
+    }
+
+    #[test]
+    fn plain_and_named_forms_are_read() {
+        let plain = Mailbox::parse("ann@example.com").unwrap();
+        assert_eq!((plain.display_name(), plain.to_header().as_str()), (None, "ann@example.com"));
+        let named = Mailbox::parse("Ann Lee <ann@example.com>").unwrap();
+        assert_eq!(named.display_name(), Some("Ann Lee"));
+        assert_eq!(named.as_given(), "Ann Lee <ann@example.com>");
+        let quoted = Mailbox::parse(r#""Lee, \"Ann\"" <ann@example.com>"#).unwrap();
+        assert_eq!(quoted.display_name(), Some(r#"Lee, "Ann""#));
+        assert_eq!(Mailbox::parse("<ann@example.com>").unwrap().display_name(), None);
+        assert_eq!(
+            Mailbox::parse(r#""a<b"@example.com"#).unwrap().to_header(),
+            r#""a<b"@example.com"#
+        );
+    }
+
+    #[test]
+    fn a_second_recipient_is_an_error_and_never_lost() {
+        assert_eq!(error("a@x.org, Bob <b@x.org>"), MailboxError::DisplayNameNeedsQuotes);
+        for text in ["a@x.org,b@x.org", "a@x.org; b@x.org", "<a@x.org>, <b@x.org>", "g: a@x.org;"] {
+            error(text);
+        }
+    }
+
+    #[test]
+    fn what_ses_would_misread_is_refused() {
+        assert_eq!(error("jos\u{e9}@example.com"), MailboxError::LocalPartNotAscii);
+        assert_eq!(error("a@[127.0.0.1]"), MailboxError::DomainLiteral);
+        assert_eq!(error("a@b@example.com"), MailboxError::LocalPart);
+        assert_eq!(error("a@exa\r\nmple.com"), MailboxError::ControlCharacter);
+        assert_eq!(error("A\0nn <a@example.com>"), MailboxError::ControlCharacter);
+        assert_eq!(error("Ann <a@example.com> x"), MailboxError::Form);
+        assert_eq!(error("Ann <a@example.com"), MailboxError::Form);
+        assert_eq!(error("\"Ann <a@example.com>"), MailboxError::DisplayNameQuotes);
+        assert_eq!(error("\"Ann\" Lee <a@example.com>"), MailboxError::DisplayNameQuotes);
+        for text in ["", " ", "a", "@example.com", "a@", ".a@x.org", "a..b@x.org", "a b@x.org"] {
+            error(text);
+        }
+        for text in ["a(c)@x.org", "a@x.org(c)", "a@-x.org", "a@x_y.org", "a@x.org.", "a@x..org"] {
+            error(text);
+        }
+    }
+
+    #[test]
+    fn lengths_are_those_of_rfc_5321() {
+        let local = "l".repeat(64);
+        assert!(Address::parse(&format!("{local}@example.com")).is_ok());
+        let too_long = format!("l{local}@example.com");
+        assert_eq!(Address::parse(&too_long).unwrap_err(), MailboxError::LocalPartTooLong);
+        let label = "d".repeat(63);
+        assert!(DomainName::parse(&[label.as_str(); 3].join(".")).is_ok());
+        assert!(DomainName::parse(&[label.as_str(); 4].join(".")).is_err());
+        assert!(DomainName::parse(&"d".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn an_internationalised_domain_becomes_a_labels() {
+        let mailbox = Mailbox::parse("ann@B\u{fc}cher.example").unwrap();
+        assert_eq!(mailbox.address().domain().as_str(), "xn--bcher-kva.example");
+        assert_eq!(mailbox.to_header(), "ann@xn--bcher-kva.example");
+    }
+
+    #[test]
+    fn the_normal_form_is_unquoted_and_in_lower_case() {
+        for text in ["Ann.Lee@Example.COM", r#""ann.lee"@example.com"#, r#""Ann\.Lee"@example.com"#]
+        {
+            assert_eq!(Address::parse(text).unwrap().normalized(), "ann.lee@example.com");
+        }
+    }
+
+    /// Reads a header with a parser that is not ours.
+    fn parsed_by_another(header: &str) -> (Option<String>, String) {
+        let message = format!("From: {header}\r\n\r\n");
+        let message = MessageParser::default().parse(message.as_bytes()).unwrap();
+        let list = message.from().unwrap().as_list().unwrap();
+        assert_eq!(list.len(), 1, "{header}");
+        (list[0].name().map(str::to_owned), list[0].address().unwrap().to_owned())
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_becomes_one_line_of_ascii(text in "\\PC*|.*") {
+            if let Ok(mailbox) = Mailbox::parse(&text) {
+                let header = mailbox.to_header();
+                prop_assert!(header.bytes().all(|b| (b' '..=b'~').contains(&b)), "{header:?}");
+            }
+        }
+
+        #[test]
+        fn text_like_a_mailbox_never_yields_a_control_character(
+            text in "[\"<>@,;:()\\\\ a-z\\.\\[\\]\r\n\0é]{0,40}"
+        ) {
+            if let Ok(mailbox) = Mailbox::parse(&text) {
+                let header = mailbox.to_header();
+                prop_assert!(header.bytes().all(|b| (b' '..=b'~').contains(&b)), "{header:?}");
+            }
+        }
+
+        #[test]
+        fn another_parser_reads_the_same_name_and_address(
+            name in "[^\\p{Cc}\"\\\\@,;<> ]([^\\p{Cc}\"\\\\@,;<>]{0,60}[^\\p{Cc}\"\\\\@,;<> ])?"
+        ) {
+            let text = format!("{name} <ann@example.com>");
+            let header = Mailbox::parse(&text).unwrap().to_header();
+            let (read, address) = parsed_by_another(&header);
+            prop_assert_eq!(address, "ann@example.com");
+            // Runs of white space fold into one on the way through a header.
+            let words = |s: &str| s.split(' ').filter(|w| !w.is_empty()).collect::<Vec<_>>().join(" ");
+            prop_assert_eq!(words(&read.unwrap_or_default()), words(&name), "{}", header);
+        }
+    }
+}

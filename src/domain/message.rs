@@ -1,0 +1,273 @@
+//! A message's record and its transitions, as pure functions of the row and their input.
+
+use crate::domain::event::LastEvent;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::time::{RECORD_RETENTION, Timestamp};
+
+/// Did the provider take the message? What a client reads as `status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Accepted by us, waiting for an attempt.
+    Queued,
+    /// A call to the provider is under way.
+    Sending,
+    /// The provider accepted it.
+    Sent,
+    /// It will not be sent.
+    Failed,
+    /// It will not be sent, because a recipient became suppressed after acceptance.
+    Suppressed,
+}
+
+impl Status {
+    /// The specification's word for it (section 3).
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Sending => "sending",
+            Self::Sent => "sent",
+            Self::Failed => "failed",
+            Self::Suppressed => "suppressed",
+        }
+    }
+}
+
+/// Why a message is not sent, or not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureCode {
+    /// The process ended while the body was pending.
+    BodyLostOnRestart,
+    /// The provider refused the message for good.
+    ProviderRejected,
+    /// The provider could not be reached.
+    ProviderUnavailable,
+    /// The provider said: too fast.
+    ProviderThrottled,
+    /// The provider's daily quota is used up.
+    ProviderQuotaExhausted,
+    /// Sending is paused at the provider, or by a fault in the set-up.
+    SendingPaused,
+    /// No attempt succeeded within `sending.retry_for`.
+    RetriesExhausted,
+    /// The provider's answer was lost; it may have accepted the message.
+    OutcomeUnknown,
+    /// A recipient became suppressed after acceptance.
+    RecipientSuppressed,
+}
+
+impl FailureCode {
+    /// The contract's word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BodyLostOnRestart => "body_lost_on_restart",
+            Self::ProviderRejected => "provider_rejected",
+            Self::ProviderUnavailable => "provider_unavailable",
+            Self::ProviderThrottled => "provider_throttled",
+            Self::ProviderQuotaExhausted => "provider_quota_exhausted",
+            Self::SendingPaused => "sending_paused",
+            Self::RetriesExhausted => "retries_exhausted",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::RecipientSuppressed => "recipient_suppressed",
+        }
+    }
+}
+
+/// Failure information on a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The kind.
+    pub code: FailureCode,
+    /// What happened, for a person to read.
+    pub message: String,
+    /// The provider's own name for it.
+    pub provider_code: Option<String>,
+}
+
+impl Failure {
+    /// A failure that the provider did not name.
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), provider_code: None }
+    }
+}
+
+/// Whether the provider may have accepted a message that is not known to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acceptance {
+    /// Every attempt's answer is known, and none accepted it.
+    Excluded,
+    /// An attempt's answer was lost: an event may yet prove acceptance.
+    Possible,
+}
+
+impl Acceptance {
+    /// Possible once any attempt's was.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Excluded, Self::Excluded) => Self::Excluded,
+            _ => Self::Possible,
+        }
+    }
+}
+
+/// Where a stored message stands. That a call is under way is not stored: after a crash it means
+/// the same as queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for an attempt.
+    Queued {
+        /// The last attempt's failure, while a retry is awaited.
+        last_failure: Option<Failure>,
+        /// Whether an earlier attempt may have been accepted.
+        acceptance: Acceptance,
+    },
+    /// The provider accepted it. Final.
+    Sent {
+        /// The provider's identifier.
+        ses_message_id: String,
+        /// When the provider accepted it.
+        sent_at: Timestamp,
+    },
+    /// It will not be sent. Final, unless acceptance is possible and an event proves it.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// Whether an attempt may have been accepted all the same.
+        acceptance: Acceptance,
+    },
+    /// A recipient became suppressed. Final.
+    Suppressed {
+        /// The failure as a client reads it.
+        failure: Failure,
+    },
+}
+
+/// What became of a message: the input to [`Message::record`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transition {
+    /// The provider accepted it.
+    Sent {
+        /// The provider's identifier.
+        ses_message_id: String,
+        /// When.
+        sent_at: Timestamp,
+    },
+    /// An attempt failed and another will follow.
+    RetryLater {
+        /// The attempt's failure.
+        failure: Failure,
+        /// Whether the attempt may have been accepted.
+        acceptance: Acceptance,
+    },
+    /// It is given up.
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// Whether the last attempt may have been accepted.
+        acceptance: Acceptance,
+    },
+    /// A recipient became suppressed.
+    Suppressed,
+}
+
+/// Whether a transition changed the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// It did.
+    Changed,
+    /// The row had reached a final state before: a late or repeated input moves nothing back.
+    AlreadyFinal,
+}
+
+/// A message's record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its identifier.
+    pub id: MessageId,
+    /// Whose it is.
+    pub organisation: OrganisationId,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// The sender as given.
+    pub from: String,
+    /// The recipients as given: to, cc and bcc, in that order.
+    pub recipients: Vec<String>,
+    /// The subject.
+    pub subject: String,
+    /// Calls to the provider that were started; after a crash, a lower bound.
+    pub attempts: u32,
+    /// Where it stands.
+    pub state: State,
+    /// Its latest delivery event.
+    pub last_event: Option<LastEvent>,
+}
+
+impl Message {
+    /// Whether the record is older than the retention, and so no longer there for any reader.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.created_at.is_past(RECORD_RETENTION, now)
+    }
+
+    /// Its stored status.
+    pub const fn status(&self) -> Status {
+        match self.state {
+            State::Queued { .. } => Status::Queued,
+            State::Sent { .. } => Status::Sent,
+            State::Failed { .. } => Status::Failed,
+            State::Suppressed { .. } => Status::Suppressed,
+        }
+    }
+
+    /// The failure that a client reads: none once sent.
+    pub const fn failure(&self) -> Option<&Failure> {
+        match &self.state {
+            State::Queued { last_failure, .. } => last_failure.as_ref(),
+            State::Sent { .. } => None,
+            State::Failed { failure, .. } | State::Suppressed { failure } => Some(failure),
+        }
+    }
+
+    /// Records what became of the message after `attempts` calls in all.
+    pub fn record(&mut self, attempts: u32, transition: Transition) -> Recorded {
+        let State::Queued { acceptance: before, .. } = self.state else {
+            return Recorded::AlreadyFinal;
+        };
+        self.attempts = self.attempts.max(attempts);
+        self.state = match transition {
+            Transition::Sent { ses_message_id, sent_at } => State::Sent { ses_message_id, sent_at },
+            Transition::RetryLater { failure, acceptance } => {
+                State::Queued { last_failure: Some(failure), acceptance: before.or(acceptance) }
+            }
+            Transition::Failed { failure, acceptance } => {
+                State::Failed { failure, acceptance: before.or(acceptance) }
+            }
+            Transition::Suppressed => State::Suppressed {
+                failure: Failure::new(
+                    FailureCode::RecipientSuppressed,
+                    "a recipient became suppressed after the message was accepted",
+                ),
+            },
+        };
+        Recorded::Changed
+    }
+
+    /// Records an event's proof that the provider accepted the message at `accepted_at`.
+    pub fn prove_accepted(&mut self, ses_message_id: &str, accepted_at: Timestamp) -> Recorded {
+        match self.state {
+            State::Queued { .. } | State::Failed { acceptance: Acceptance::Possible, .. } => {
+                self.attempts = self.attempts.max(1);
+                self.state =
+                    State::Sent { ses_message_id: ses_message_id.to_owned(), sent_at: accepted_at };
+                Recorded::Changed
+            }
+            State::Sent { .. }
+            | State::Failed { acceptance: Acceptance::Excluded, .. }
+            | State::Suppressed { .. } => Recorded::AlreadyFinal,
+        }
+    }
+
+    /// Takes an event into account, whatever order events arrive in.
+    pub fn observe(&mut self, event: LastEvent) {
+        self.last_event = self.last_event.max(Some(event));
+    }
+}

@@ -1,0 +1,248 @@
+//! A send request: well-formed, and still untrusted.
+//!
+//! The rules are those of the specification (sections 2.1 and 8) and SES's own limits on headers.
+//! Nothing here looks at an organisation; that is `admission`'s part.
+
+use crate::domain::mailbox::Mailbox;
+
+/// The most recipients of one message, over to, cc and bcc together.
+pub const MAX_RECIPIENTS: usize = 50;
+/// The longest subject, in characters (RFC 5322 section 2.1.1).
+pub const MAX_SUBJECT_CHARS: usize = 998;
+/// The longest idempotency key, in Unicode characters.
+pub const MAX_IDEMPOTENCY_KEY_CHARS: usize = 256;
+/// The most custom headers (SES v2 API, `Message.Headers`).
+pub const MAX_HEADERS: usize = 15;
+/// The longest header name, in characters (SES v2 API, `MessageHeader.Name`).
+pub const MAX_HEADER_NAME_CHARS: usize = 126;
+/// The longest header value, in characters (SES v2 API, `MessageHeader.Value`).
+pub const MAX_HEADER_VALUE_CHARS: usize = 995;
+/// The one accepted tag.
+pub const TRANSACTIONAL: &str = "transactional";
+
+/// The fields of a send request as read, with no rule checked but their types.
+#[derive(Debug, Clone, Default)]
+pub struct Draft<'a> {
+    /// The sender.
+    pub from: Option<&'a str>,
+    /// The recipients.
+    pub to: Option<Vec<&'a str>>,
+    /// The recipients of a copy.
+    pub cc: Option<Vec<&'a str>>,
+    /// The hidden recipients.
+    pub bcc: Option<Vec<&'a str>>,
+    /// Where replies go.
+    pub reply_to: Option<&'a str>,
+    /// The subject.
+    pub subject: Option<&'a str>,
+    /// The HTML body.
+    pub html: Option<&'a str>,
+    /// The plain-text body.
+    pub text: Option<&'a str>,
+    /// Custom headers, in the order given.
+    pub headers: Option<Vec<(&'a str, &'a str)>>,
+    /// The key that identifies the logical message.
+    pub idempotency_key: Option<&'a str>,
+    /// The kind of message.
+    pub tag: Option<&'a str>,
+}
+
+/// A field that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{rule}")]
+pub struct FieldError {
+    /// The one field at fault, as a path such as `to[2]` or `headers.X-Foo`; `None` where several
+    /// are at fault together.
+    pub field: Option<String>,
+    /// The rule that it breaks, for the client to read.
+    pub rule: String,
+}
+
+impl FieldError {
+    /// An error of one field.
+    pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), rule: rule.into() }
+    }
+}
+
+/// Why a draft is no send request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestError {
+    /// A field breaks a rule.
+    Invalid(FieldError),
+    /// The tag is not `transactional`.
+    UnsupportedTag,
+}
+
+impl From<FieldError> for RequestError {
+    fn from(error: FieldError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+/// The bodies of a message; at least one is present and not empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// HTML alone.
+    Html(&'a str),
+    /// Plain text alone.
+    Text(&'a str),
+    /// Both, as alternatives.
+    Both {
+        /// The HTML body.
+        html: &'a str,
+        /// The plain-text body.
+        text: &'a str,
+    },
+}
+
+/// A key that identifies a logical message within an organisation: 1 to 256 characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdempotencyKey<'a>(&'a str);
+
+impl<'a> IdempotencyKey<'a> {
+    /// Reads a key.
+    pub fn parse(text: &'a str) -> Result<Self, FieldError> {
+        if (1..=MAX_IDEMPOTENCY_KEY_CHARS).contains(&text.chars().count()) {
+            Ok(Self(text))
+        } else {
+            let rule = format!("must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters");
+            Err(FieldError::new("idempotencyKey", rule))
+        }
+    }
+
+    /// The key's text.
+    pub fn as_str(&self) -> &'a str {
+        self.0
+    }
+}
+
+/// A well-formed send request. Whether its sender and recipients are allowed is not yet known.
+#[derive(Debug, Clone)]
+pub struct SendRequest<'a> {
+    pub(in crate::domain) from: Mailbox<'a>,
+    pub(in crate::domain) to: Vec<Mailbox<'a>>,
+    pub(in crate::domain) cc: Vec<Mailbox<'a>>,
+    pub(in crate::domain) bcc: Vec<Mailbox<'a>>,
+    pub(in crate::domain) reply_to: Option<Mailbox<'a>>,
+    pub(in crate::domain) subject: &'a str,
+    pub(in crate::domain) body: Body<'a>,
+    pub(in crate::domain) headers: Vec<(&'a str, &'a str)>,
+    pub(in crate::domain) idempotency_key: Option<IdempotencyKey<'a>>,
+}
+
+impl<'a> SendRequest<'a> {
+    /// Checks a draft against every rule; the first one broken is the answer, in the order of the
+    /// specification's table of fields, the tag last.
+    pub fn parse(draft: Draft<'a>) -> Result<Self, RequestError> {
+        let from = mailbox("from", required("from", draft.from)?)?;
+        let to = mailboxes("to", required("to", draft.to)?)?;
+        if to.is_empty() {
+            return Err(FieldError::new("to", "must have at least one recipient").into());
+        }
+        let cc = mailboxes("cc", draft.cc.unwrap_or_default())?;
+        let bcc = mailboxes("bcc", draft.bcc.unwrap_or_default())?;
+        if to.len() + cc.len() + bcc.len() > MAX_RECIPIENTS {
+            let rule =
+                format!("to, cc and bcc together must have at most {MAX_RECIPIENTS} entries");
+            return Err(FieldError { field: None, rule }.into());
+        }
+        let reply_to = draft.reply_to.map(|text| mailbox("reply_to", text)).transpose()?;
+        let subject = checked_subject(required("subject", draft.subject)?)?;
+        let body = checked_body(draft.html, draft.text)?;
+        let headers = checked_headers(draft.headers.unwrap_or_default())?;
+        let idempotency_key = draft.idempotency_key.map(IdempotencyKey::parse).transpose()?;
+        if draft.tag.is_some_and(|tag| tag != TRANSACTIONAL) {
+            return Err(RequestError::UnsupportedTag);
+        }
+        Ok(Self { from, to, cc, bcc, reply_to, subject, body, headers, idempotency_key })
+    }
+}
+
+fn required<T>(field: &str, value: Option<T>) -> Result<T, FieldError> {
+    value.ok_or_else(|| FieldError::new(field, "is required"))
+}
+
+fn mailbox<'a>(field: &str, text: &'a str) -> Result<Mailbox<'a>, FieldError> {
+    Mailbox::parse(text).map_err(|error| FieldError::new(field, error.to_string()))
+}
+
+fn mailboxes<'a>(field: &str, texts: Vec<&'a str>) -> Result<Vec<Mailbox<'a>>, FieldError> {
+    // Counted before they are read: a list of a million entries is one error, not a million reads.
+    if texts.len() > MAX_RECIPIENTS {
+        return Err(FieldError::new(field, format!("must have at most {MAX_RECIPIENTS} entries")));
+    }
+    texts
+        .into_iter()
+        .enumerate()
+        .map(|(index, text)| {
+            Mailbox::parse(text)
+                .map_err(|error| FieldError::new(format!("{field}[{index}]"), error.to_string()))
+        })
+        .collect()
+}
+
+fn checked_subject(subject: &str) -> Result<&str, FieldError> {
+    if subject.chars().any(char::is_control) {
+        return Err(FieldError::new("subject", "must not contain control characters"));
+    }
+    if subject.trim().is_empty() {
+        return Err(FieldError::new("subject", "must not be blank"));
+    }
+    if subject.chars().count() > MAX_SUBJECT_CHARS {
+        let rule = format!("must be at most {MAX_SUBJECT_CHARS} characters");
+        return Err(FieldError::new("subject", rule));
+    }
+    Ok(subject)
+}
+
+fn checked_body<'a>(html: Option<&'a str>, text: Option<&'a str>) -> Result<Body<'a>, FieldError> {
+    let present = |body: Option<&'a str>| body.filter(|body| !body.is_empty());
+    match (present(html), present(text)) {
+        (Some(html), Some(text)) => Ok(Body::Both { html, text }),
+        (Some(html), None) => Ok(Body::Html(html)),
+        (None, Some(text)) => Ok(Body::Text(text)),
+        (None, None) => Err(FieldError {
+            field: None,
+            rule: "at least one of html and text must be present and not empty".to_owned(),
+        }),
+    }
+}
+
+fn checked_headers<'a>(
+    headers: Vec<(&'a str, &'a str)>,
+) -> Result<Vec<(&'a str, &'a str)>, FieldError> {
+    if headers.len() > MAX_HEADERS {
+        return Err(FieldError::new("headers", format!("must have at most {MAX_HEADERS} entries")));
+    }
+    for (index, (name, value)) in headers.iter().enumerate() {
+        let wrong = |rule: String| Err(FieldError::new(format!("headers.{name}"), rule));
+        // RFC 5322 section 2.2: printable ASCII without the colon.
+        if !name.bytes().all(|b| b.is_ascii_graphic() && b != b':') {
+            return wrong("a header name is printable ASCII without spaces and colons".to_owned());
+        }
+        if !(1..=MAX_HEADER_NAME_CHARS).contains(&name.len()) {
+            return wrong(format!("a header name has 1 to {MAX_HEADER_NAME_CHARS} characters"));
+        }
+        if has_prefix(name, "X-SES-") {
+            return wrong("X-SES- headers are instructions to SES and are refused".to_owned());
+        }
+        if !has_prefix(name, "X-") && !name.eq_ignore_ascii_case("List-Unsubscribe") {
+            return wrong("only X- headers and List-Unsubscribe are permitted".to_owned());
+        }
+        if headers[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            return wrong("is given twice; header names differ by more than case".to_owned());
+        }
+        if !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
+            return wrong("must be printable ASCII".to_owned());
+        }
+        if !(1..=MAX_HEADER_VALUE_CHARS).contains(&value.len()) {
+            return wrong(format!("must be 1 to {MAX_HEADER_VALUE_CHARS} characters"));
+        }
+    }
+    Ok(headers)
+}
+
+fn has_prefix(name: &str, prefix: &str) -> bool {
+    name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}

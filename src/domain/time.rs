@@ -1,0 +1,103 @@
+//! Wall-clock instants in milliseconds and the windows that the specification fixes.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a message record and its events can be read, from the message's creation
+/// (specification, section 2.3).
+pub const RECORD_RETENTION: Duration = Duration::from_hours(90 * 24);
+
+/// How long an idempotency key replays, from the original acceptance (specification,
+/// section 4.1).
+pub const IDEMPOTENCY_WINDOW: Duration = Duration::from_hours(24);
+
+/// A wall-clock instant: whole milliseconds since the Unix epoch.
+///
+/// Shown as RFC 3339 in UTC with three decimals: `2026-11-21T09:30:00.123Z`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+/// The text is not an RFC 3339 instant in UTC.
+#[derive(Debug, thiserror::Error)]
+#[error("not an RFC 3339 timestamp in UTC")]
+pub struct NotATimestamp;
+
+impl Timestamp {
+    /// An instant from milliseconds since the Unix epoch.
+    pub const fn from_unix_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub const fn unix_millis(self) -> u64 {
+        self.0
+    }
+
+    /// Parses an RFC 3339 instant in UTC; digits beyond the millisecond are cut off.
+    pub fn parse_rfc3339(text: &str) -> Result<Self, NotATimestamp> {
+        let time = humantime::parse_rfc3339(text).map_err(|_| NotATimestamp)?;
+        Ok(Self::from(time))
+    }
+
+    /// The instant `duration` later; saturates at the end of time.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(millis(duration)))
+    }
+
+    /// The instant `duration` earlier; saturates at the epoch.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(duration)))
+    }
+
+    /// Whether `window` has passed between `self` and `now`: true from exactly `window` on.
+    pub fn is_past(self, window: Duration, now: Timestamp) -> bool {
+        now.0.saturating_sub(self.0) >= millis(window)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<SystemTime> for Timestamp {
+    /// Instants before the epoch (a clock that was never set) count as the epoch.
+    fn from(time: SystemTime) -> Self {
+        Self(millis(time.duration_since(UNIX_EPOCH).unwrap_or_default()))
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(timestamp: Timestamp) -> Self {
+        UNIX_EPOCH + Duration::from_millis(timestamp.0)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_rfc3339_millis((*self).into()).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_shows_the_contracts_form() {
+        let text = "2026-11-21T09:30:00.123Z";
+        assert_eq!(Timestamp::parse_rfc3339(text).unwrap().to_string(), text);
+        assert_eq!(Timestamp::from_unix_millis(0).to_string(), "1970-01-01T00:00:00.000Z");
+        assert!(Timestamp::parse_rfc3339("yesterday").is_err());
+    }
+
+    #[test]
+    fn a_window_ends_at_exactly_its_length() {
+        let start = Timestamp::from_unix_millis(1_000);
+        let end = start.plus(IDEMPOTENCY_WINDOW);
+        assert!(!start.is_past(IDEMPOTENCY_WINDOW, end.minus(Duration::from_millis(1))));
+        assert!(start.is_past(IDEMPOTENCY_WINDOW, end));
+        assert!(!end.is_past(IDEMPOTENCY_WINDOW, start), "a clock set back expires nothing");
+    }
+}
