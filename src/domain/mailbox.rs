@@ -200,10 +200,9 @@ impl<'a> Mailbox<'a> {
 
 /// Splits `Display Name <address` at its one `<` outside the display name's quotes.
 fn split_at_angle(text: &str) -> Result<(&str, &str), MailboxError> {
-    let start = if text.starts_with('"') {
-        1 + closing_quote(&text[1..]).ok_or(MailboxError::DisplayNameQuotes)? + 1
-    } else {
-        0
+    let start = match text.strip_prefix('"') {
+        Some(quoted) => 1 + closing_quote(quoted).ok_or(MailboxError::DisplayNameQuotes)? + 1,
+        None => 0,
     };
     let (between, address) = text[start..].split_once('<').ok_or(MailboxError::Form)?;
     Ok((&text[..start + between.len()], address))

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::time::Timestamp;
+
 /// An organisation's name: 1 to 64 of `A-Za-z0-9_-`, because it travels in SES's message tags.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrganisationName(String);
@@ -36,4 +40,68 @@ impl fmt::Display for OrganisationName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// How far a sender domain is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DomainState {
+    /// The provider has not verified it yet; it cannot be sent from.
+    Pending,
+    /// The provider says that it may be sent from.
+    Verified,
+    /// The operator said so, without asking the provider.
+    Assumed,
+}
+
+impl DomainState {
+    /// Whether messages may be sent from the domain.
+    pub const fn is_verified(self) -> bool {
+        matches!(self, Self::Verified | Self::Assumed)
+    }
+
+    /// The word for it, on every interface.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Verified => "verified",
+            Self::Assumed => "assumed",
+        }
+    }
+}
+
+/// A domain that an organisation sends from, or wants to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SenderDomain {
+    /// Whose it is.
+    pub organisation: OrganisationId,
+    /// The name, as A-labels in lower case.
+    pub name: String,
+    /// How far it is verified.
+    pub state: DomainState,
+    /// When it was added.
+    pub added_at: Timestamp,
+}
+
+/// An API key as stored: never the key itself.
+#[derive(Debug, Clone)]
+pub struct ApiKeyEntry {
+    /// Its number.
+    pub id: KeyId,
+    /// Whose it is.
+    pub organisation: OrganisationId,
+    /// What the operator calls it.
+    pub label: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// The hash of the key.
+    pub hash: ApiKeyHash,
+}
+
+/// An organisation as the service knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Organisation {
+    /// Its number.
+    pub id: OrganisationId,
+    /// Its name.
+    pub name: OrganisationName,
 }

@@ -1,7 +1,7 @@
 //! Suppressions: addresses that an organisation must not write to any more.
 
 use crate::domain::id::MessageId;
-use crate::domain::mailbox::{Address, MailboxError};
+use crate::domain::mailbox::{Address, Mailbox, MailboxError};
 use crate::domain::time::Timestamp;
 
 /// An address in the form in which suppressions are stored and compared: domain as A-label,
@@ -13,6 +13,16 @@ impl SuppressedAddress {
     /// The normal form of a bare address.
     pub fn parse(text: &str) -> Result<Self, MailboxError> {
         Ok(Self::from(&Address::parse(text)?))
+    }
+
+    /// The address of a recipient as a provider's report names it, which may carry a display name.
+    pub fn of_recipient(text: &str) -> Option<Self> {
+        Mailbox::parse(text).ok().map(|mailbox| Self::from(mailbox.address()))
+    }
+
+    /// An address that was normalized before it was stored.
+    pub fn from_stored(text: &str) -> Self {
+        Self(text.to_owned())
     }
 
     /// The normal form's text.

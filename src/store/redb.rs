@@ -1,0 +1,129 @@
+//! The redb file behind the store: opening, reading, writing and opening again after a failure.
+//!
+//! Knows rows and transactions; which of them make up a domain transition is the business of
+//! the operations beside it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use redb::{Database, ReadTransaction, ReadableDatabase};
+use tokio::sync::Notify;
+
+use directory::Directory;
+use failure::ReadError;
+use idempotency::IdempotencyIndex;
+use tables::Tables;
+
+pub(super) mod accept;
+pub(super) mod administer;
+pub(super) mod directory;
+pub(super) mod failure;
+pub(super) mod idempotency;
+pub(super) mod message;
+pub(super) mod open;
+pub(super) mod purge;
+pub(super) mod record;
+pub(super) mod suppress;
+pub(super) mod tables;
+pub(super) mod writer;
+
+/// What readers and the writer share.
+pub(super) struct Shared {
+    /// How to open the file again.
+    opener: open::Opener,
+    /// `None` while the file is being opened again, and after the store is closed.
+    database: RwLock<Option<Database>>,
+    pub(super) directory: RwLock<Arc<Directory>>,
+    pub(super) index: RwLock<IdempotencyIndex>,
+    /// Whether the last commit failed and none has succeeded since.
+    pub(super) refusing: AtomicBool,
+    /// Told when writes succeed again.
+    pub(super) writable: Notify,
+    /// Grows with every commit that suppressed an address.
+    pub(super) suppression_epoch: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(opener: open::Opener, database: Database) -> Self {
+        Self {
+            opener,
+            database: RwLock::new(Some(database)),
+            directory: RwLock::default(),
+            index: RwLock::default(),
+            refusing: AtomicBool::new(false),
+            writable: Notify::new(),
+            suppression_epoch: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads from a snapshot. A read is a few pages of a mapped or cached file, so it is done
+    /// where the caller stands; only long listings belong on a thread of their own.
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let guard = read_lock(&self.database);
+        let database = guard.as_ref().ok_or_else(closed)?;
+        work(&database.begin_read()?)
+    }
+
+    /// Runs one write transaction and commits it durably. The writer's thread alone calls it,
+    /// and whoever opens the store before that thread starts.
+    pub(super) fn write<T>(
+        &self,
+        work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let guard = read_lock(&self.database);
+        let database = guard.as_ref().ok_or_else(closed)?;
+        let mut transaction = database.begin_write()?;
+        writer::prepare(&mut transaction);
+        let done = work(Tables::open(&transaction)?)?;
+        transaction.commit().map_err(redb::Error::from)?;
+        Ok(done)
+    }
+
+    /// Opens the file again: after an I/O error redb's handle refuses all further writes.
+    pub(super) fn reopen(&self) -> Result<(), redb::Error> {
+        let mut guard = write_lock(&self.database);
+        // The old handle holds the file's lock, so it goes first.
+        *guard = None;
+        *guard = Some(self.opener.open()?);
+        Ok(())
+    }
+
+    pub(super) fn close(&self) {
+        *write_lock(&self.database) = None;
+    }
+
+    pub(super) fn reload_directory(&self) -> Result<(), ReadError> {
+        let directory = self.read(Directory::load)?;
+        *write_lock(&self.directory) = Arc::new(directory);
+        Ok(())
+    }
+
+    /// The snapshot of organisations, keys and domains.
+    pub(super) fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&read_lock(&self.directory))
+    }
+}
+
+fn closed() -> ReadError {
+    redb::Error::from(redb::StorageError::DatabaseClosed).into()
+}
+
+/// Locks for reading. What the locks guard is whole at every moment, so a panic elsewhere is no
+/// reason to stop.
+pub(super) fn read_lock<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for writing, as [`read_lock`] does for reading.
+pub(super) fn write_lock<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,137 @@
+//! Acceptance: a message's record, its pending mark and its idempotency key in one transaction.
+
+use tokio::sync::oneshot;
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::record::message::IdempotencyRow;
+use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
+use crate::store::redb::writer::{Batch, Operation};
+use crate::store::redb::{Shared, read_lock, write_lock};
+use crate::store::{Accepted, StoreError};
+
+/// What the writer needs of a message's idempotency key.
+pub(in crate::store) struct KeyClaim {
+    pub(in crate::store) organisation: OrganisationId,
+    pub(in crate::store) key: String,
+    pub(in crate::store) hash: KeyHash,
+    /// The time by which the windows of earlier keys are judged.
+    pub(in crate::store) window_now: Timestamp,
+}
+
+/// The acceptance of one message.
+pub(in crate::store) struct Accept<F> {
+    pub(in crate::store) id: MessageId,
+    pub(in crate::store) row: Vec<u8>,
+    pub(in crate::store) created_at: Timestamp,
+    pub(in crate::store) claim: Option<KeyClaim>,
+    /// Run once the message is durable, whether or not its client still waits.
+    pub(in crate::store) on_new: F,
+    pub(in crate::store) decided: Option<Accepted>,
+    pub(in crate::store) reply: oneshot::Sender<Result<Accepted, StoreError>>,
+}
+
+impl<F: FnOnce() + Send> Operation for Accept<F> {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), ReadError> {
+        if let Some(claim) = &self.claim {
+            if let Some(earlier) = find_in_batch(batch, claim)? {
+                self.decided = Some(Accepted::Replayed(earlier));
+                return Ok(());
+            }
+            let log_row = IdempotencyRow {
+                organisation: claim.organisation.0,
+                created_at: self.created_at.unix_millis(),
+                key: &claim.key,
+            };
+            batch.tables.idempotency.insert(self.id.as_bytes(), log_row.encode().as_slice())?;
+            batch.claimed.push((claim.hash, self.id, self.created_at));
+        }
+        batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
+        batch.tables.pending.insert(self.id.as_bytes(), ())?;
+        batch.accepted.push(self.id);
+        self.decided = Some(Accepted::New(self.id));
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { decided, on_new, reply, .. } = *self;
+        let answer = outcome.and_then(|()| decided.ok_or(StoreError::Unavailable));
+        if let Ok(Accepted::New(_)) = answer {
+            on_new();
+        }
+        // The client may be gone; the message is accepted all the same.
+        let _ = reply.send(answer);
+    }
+
+    fn weight(&self) -> usize {
+        self.row.len()
+    }
+}
+
+/// The writer's own decision between new and replay: against the live keys and against those of
+/// the batch at hand.
+fn find_in_batch(batch: &Batch<'_>, claim: &KeyClaim) -> Result<Option<MessageId>, ReadError> {
+    let claimed = batch.claimed.iter().filter(|(hash, ..)| *hash == claim.hash).map(|c| c.1);
+    let candidates: Vec<MessageId> =
+        claimed.chain(read_lock(&batch.shared.index).candidates(claim.hash)).collect();
+    find_live(
+        &batch.tables.idempotency,
+        candidates,
+        claim.organisation,
+        &claim.key,
+        claim.window_now,
+    )
+}
+
+/// The message that the key made, where it is still within the window.
+pub(in crate::store) fn find_replay(
+    shared: &Shared,
+    organisation: OrganisationId,
+    key: &str,
+    window_now: Timestamp,
+) -> Result<Option<MessageId>, ReadError> {
+    let candidates: Vec<MessageId> = {
+        let index = read_lock(&shared.index);
+        index.candidates(index.hash(organisation, key)).collect()
+    };
+    if candidates.is_empty() {
+        return Ok(None);
+    }
+    shared.read(|transaction| {
+        find_live(&transaction.open_table(IDEMPOTENCY)?, candidates, organisation, key, window_now)
+    })
+}
+
+fn find_live(
+    log: &impl redb::ReadableTable<IdKey, Rows>,
+    candidates: Vec<MessageId>,
+    organisation: OrganisationId,
+    key: &str,
+    window_now: Timestamp,
+) -> Result<Option<MessageId>, ReadError> {
+    for id in candidates {
+        let Some(row) = log.get(id.as_bytes())? else { continue };
+        let row = IdempotencyRow::decode(row.value())?;
+        let created_at = Timestamp::from_unix_millis(row.created_at);
+        if row.organisation == organisation.0
+            && row.key == key
+            && !created_at.is_past(IDEMPOTENCY_WINDOW, window_now)
+        {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes a durable batch's keys known to all readers.
+pub(super) fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId, Timestamp)>) {
+    if claimed.is_empty() {
+        return;
+    }
+    let mut index = write_lock(&shared.index);
+    for (hash, id, created_at) in claimed {
+        index.insert(hash, id, created_at);
+    }
+}

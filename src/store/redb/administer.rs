@@ -1,0 +1,118 @@
+//! Organisations, API keys and sender domains: what an operator changes.
+
+use redb::ReadableTable;
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainState, Organisation, OrganisationName, SenderDomain,
+};
+use crate::domain::time::Timestamp;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::tenant::{
+    decode_api_key, decode_domain, decode_organisation, encode_api_key, encode_domain,
+    encode_organisation,
+};
+use crate::store::redb::suppress::Change;
+use crate::store::redb::tables::{LAST_KEY, LAST_ORGANISATION};
+use crate::store::redb::writer::{Batch, DirectoryChange};
+
+/// Adds an organisation; `None` where the name is taken.
+pub(in crate::store) fn add_organisation(
+    batch: &mut Batch<'_>,
+    name: OrganisationName,
+) -> Result<Option<Organisation>, ReadError> {
+    for row in batch.tables.organisations.iter()? {
+        if decode_organisation(row?.1.value())? == name {
+            return Ok(None);
+        }
+    }
+    let id = OrganisationId(batch.tables.next_number(LAST_ORGANISATION)?);
+    batch.tables.organisations.insert(id.0, encode_organisation(&name).as_slice())?;
+    batch.directory = DirectoryChange::Changed;
+    Ok(Some(Organisation { id, name }))
+}
+
+/// Removes an organisation with its keys and domains. Its records stay until their retention
+/// ends, and its suppressions with them.
+pub(in crate::store) fn remove_organisation(
+    batch: &mut Batch<'_>,
+    id: OrganisationId,
+) -> Result<Change, ReadError> {
+    if batch.tables.organisations.remove(id.0)?.is_none() {
+        return Ok(Change::None);
+    }
+    let mut keys = Vec::new();
+    for row in batch.tables.api_keys.iter()? {
+        let (number, row) = row?;
+        if decode_api_key(number.value(), row.value())?.organisation == id {
+            keys.push(number.value());
+        }
+    }
+    for key in keys {
+        batch.tables.api_keys.remove(key)?;
+    }
+    batch.tables.domains.retain_in((id.0, "")..(id.0 + 1, ""), |_, _| false)?;
+    batch.directory = DirectoryChange::Changed;
+    Ok(Change::Made)
+}
+
+/// Adds an API key by its hash.
+pub(in crate::store) fn add_api_key(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    label: String,
+    hash: ApiKeyHash,
+    now: Timestamp,
+) -> Result<ApiKeyEntry, ReadError> {
+    let id = KeyId(batch.tables.next_number(LAST_KEY)?);
+    let entry = ApiKeyEntry { id, organisation, label, created_at: now, hash };
+    batch.tables.api_keys.insert(id.0, encode_api_key(&entry).as_slice())?;
+    batch.directory = DirectoryChange::Changed;
+    Ok(entry)
+}
+
+/// Revokes an API key.
+pub(in crate::store) fn revoke_api_key(
+    batch: &mut Batch<'_>,
+    id: KeyId,
+) -> Result<Change, ReadError> {
+    let removed = batch.tables.api_keys.remove(id.0)?.is_some();
+    if !removed {
+        return Ok(Change::None);
+    }
+    batch.directory = DirectoryChange::Changed;
+    Ok(Change::Made)
+}
+
+/// Adds a sender domain, or sets the state of one that is there.
+pub(in crate::store) fn put_domain(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    name: &DomainName<'_>,
+    state: DomainState,
+    now: Timestamp,
+) -> Result<SenderDomain, ReadError> {
+    let key = (organisation.0, name.as_str());
+    let row = batch.tables.domains.get(key)?;
+    let before = row.map(|row| decode_domain(organisation.0, name.as_str(), row.value()));
+    let added_at = before.transpose()?.map_or(now, |domain| domain.added_at);
+    let domain = SenderDomain { organisation, name: name.as_str().to_owned(), state, added_at };
+    batch.tables.domains.insert(key, encode_domain(&domain).as_slice())?;
+    batch.directory = DirectoryChange::Changed;
+    Ok(domain)
+}
+
+/// Withdraws a sender domain.
+pub(in crate::store) fn remove_domain(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    name: &DomainName<'_>,
+) -> Result<Change, ReadError> {
+    if batch.tables.domains.remove((organisation.0, name.as_str()))?.is_none() {
+        return Ok(Change::None);
+    }
+    batch.directory = DirectoryChange::Changed;
+    Ok(Change::Made)
+}

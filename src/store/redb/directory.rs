@@ -1,0 +1,80 @@
+//! Organisations, API keys and sender domains in memory: few, and asked about on every request.
+//!
+//! A snapshot is made anew after each commit that changed one of them; readers share it.
+
+use std::collections::HashMap;
+
+use redb::{ReadTransaction, ReadableTable};
+use subtle::ConstantTimeEq;
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::OrganisationId;
+use crate::domain::organisation::{ApiKeyEntry, Organisation, SenderDomain};
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::tenant::{decode_api_key, decode_domain, decode_organisation};
+use crate::store::redb::tables::{API_KEYS, DOMAINS, ORGANISATIONS};
+
+/// A snapshot of who may send from where.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Directory {
+    /// By number.
+    pub(in crate::store) organisations: Vec<Organisation>,
+    /// By number.
+    pub(in crate::store) api_keys: Vec<ApiKeyEntry>,
+    /// By organisation, then by name.
+    pub(in crate::store) domains: Vec<SenderDomain>,
+    /// Positions in `api_keys` by the first bytes of the hash.
+    keys_by_prefix: HashMap<[u8; 8], Vec<usize>>,
+}
+
+impl Directory {
+    pub(super) fn load(transaction: &ReadTransaction) -> Result<Self, ReadError> {
+        let mut directory = Self::default();
+        for row in transaction.open_table(ORGANISATIONS)?.iter()? {
+            let (id, row) = row?;
+            let name = decode_organisation(row.value())?;
+            directory.organisations.push(Organisation { id: OrganisationId(id.value()), name });
+        }
+        for row in transaction.open_table(API_KEYS)?.iter()? {
+            let (id, row) = row?;
+            let entry = decode_api_key(id.value(), row.value())?;
+            let positions = directory.keys_by_prefix.entry(prefix(&entry.hash)).or_default();
+            positions.push(directory.api_keys.len());
+            directory.api_keys.push(entry);
+        }
+        for row in transaction.open_table(DOMAINS)?.iter()? {
+            let (key, row) = row?;
+            let (organisation, name) = key.value();
+            directory.domains.push(decode_domain(organisation, name, row.value())?);
+        }
+        Ok(directory)
+    }
+
+    /// The organisation whose key has this hash. The comparison takes the same time wherever the
+    /// hashes differ beyond the prefix that finds them.
+    pub(in crate::store) fn owner(&self, hash: &ApiKeyHash) -> Option<&Organisation> {
+        let positions = self.keys_by_prefix.get(&prefix(hash))?;
+        let entry = positions
+            .iter()
+            .map(|&position| &self.api_keys[position])
+            .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))?;
+        self.organisation(entry.organisation)
+    }
+
+    /// The organisation with this number.
+    pub(in crate::store) fn organisation(&self, id: OrganisationId) -> Option<&Organisation> {
+        let position = self.organisations.binary_search_by_key(&id, |o| o.id).ok()?;
+        Some(&self.organisations[position])
+    }
+
+    /// Whether the organisation may send from the domain.
+    pub(in crate::store) fn is_verified(&self, organisation: OrganisationId, name: &str) -> bool {
+        self.domains
+            .binary_search_by(|d| (d.organisation, d.name.as_str()).cmp(&(organisation, name)))
+            .is_ok_and(|position| self.domains[position].state.is_verified())
+    }
+}
+
+fn prefix(hash: &ApiKeyHash) -> [u8; 8] {
+    *hash.0.first_chunk().expect("a hash has 32 bytes")
+}

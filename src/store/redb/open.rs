@@ -1,0 +1,191 @@
+//! Opening the file: its first creation, its version, and what a restart has to set right.
+
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTable};
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
+use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::store::OpenError;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
+use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
+use crate::store::redb::{Shared, write_lock, writer};
+
+/// How many pending messages a restart settles in one transaction.
+const RECOVERY_STEP: usize = 5_000;
+
+/// Opens the file, the first time and again after a failure.
+pub(in crate::store) struct Opener {
+    open: Box<dyn Fn() -> Result<Database, redb::DatabaseError> + Send + Sync>,
+}
+
+impl Opener {
+    /// Opens a file, caching up to `cache_bytes` of it.
+    pub(in crate::store) fn file(path: PathBuf, cache_bytes: usize) -> Self {
+        let open = move || Database::builder().set_cache_size(cache_bytes).open(&path);
+        Self { open: Box::new(open) }
+    }
+
+    /// Opens whatever storage `backend` gives, which fails as a test wants it to.
+    #[cfg(test)]
+    pub(in crate::store) fn backend<B: redb::StorageBackend>(
+        backend: impl Fn() -> B + Send + Sync + 'static,
+    ) -> Self {
+        let open = move || Database::builder().create_with_backend(backend());
+        Self { open: Box::new(open) }
+    }
+
+    pub(super) fn open(&self) -> Result<Database, redb::Error> {
+        Ok((self.open)()?)
+    }
+
+    /// Opens the file for the first time in this process and checks that it is ours.
+    pub(in crate::store) fn open_first(&self) -> Result<Database, OpenError> {
+        let database = (self.open)().map_err(OpenError::from_database)?;
+        match format(&database)? {
+            Some(FORMAT_VERSION) => Ok(database),
+            Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
+            Some(_) | None => Err(OpenError::Foreign),
+        }
+    }
+}
+
+fn format(database: &Database) -> Result<Option<u64>, OpenError> {
+    let transaction = database.begin_read().map_err(|e| OpenError::Io(e.into()))?;
+    let meta = match transaction.open_table(META) {
+        Ok(meta) => meta,
+        Err(
+            redb::TableError::TableDoesNotExist(_) | redb::TableError::TableTypeMismatch { .. },
+        ) => return Ok(None),
+        Err(error) => return Err(OpenError::Io(error.into())),
+    };
+    let row = meta.get(FORMAT_KEY).map_err(|e| OpenError::Io(e.into()))?;
+    Ok(row.map(|row| row.value()))
+}
+
+/// Makes the file where there is none, whole or not at all: it is made under another name in the
+/// same directory, made durable, and only then renamed. A crash at any moment leaves either no
+/// file or a good one.
+pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let directory = path.parent().expect("the file's path has a directory");
+    let made = (|| {
+        std::fs::create_dir_all(directory)?;
+        let new = tempfile::Builder::new().prefix(".pillarbox-new-").tempfile_in(directory)?;
+        // Where root makes the file for the service, the service must be able to open it.
+        let owner = std::fs::metadata(directory)?;
+        if new.as_file().metadata()?.uid() != owner.uid() {
+            chown(new.path(), Some(owner.uid()), Some(owner.gid()))?;
+        }
+        Ok(new)
+    })();
+    let new = made.map_err(|source| OpenError::Create { path: path.to_owned(), source })?;
+    let database = Database::builder()
+        .create_file(new.reopen().map_err(|e| OpenError::Io(e.into()))?)
+        .map_err(OpenError::from_database)?;
+    initialize(&database)?;
+    drop(database);
+    let renamed = (|| {
+        new.as_file().sync_all()?;
+        match new.persist_noclobber(path) {
+            Ok(_) => {}
+            // Another process was first; its file is as good.
+            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.error),
+        }
+        File::open(directory)?.sync_all()
+    })();
+    renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
+}
+
+/// Writes the tables and the version into an empty file.
+pub(in crate::store) fn initialize(database: &Database) -> Result<(), OpenError> {
+    let made = (|| -> Result<(), redb::Error> {
+        let mut transaction = database.begin_write()?;
+        writer::prepare(&mut transaction);
+        Tables::open(&transaction)?.meta.insert(FORMAT_KEY, FORMAT_VERSION)?;
+        Ok(transaction.commit()?)
+    })();
+    made.map_err(OpenError::Io)
+}
+
+/// What a start found to set right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    /// Messages whose body was lost with the process that held it.
+    pub bodies_lost: usize,
+    /// Idempotency keys that still replay.
+    pub live_keys: usize,
+}
+
+/// Sets right what the end of the last process left: every pending message becomes `failed`, the
+/// directory and the index are read. Before this is done, nobody may ask the store anything.
+pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recovery, OpenError> {
+    let recovered = (|| -> Result<Recovery, ReadError> {
+        let mut bodies_lost = 0;
+        loop {
+            let step = shared.write(|mut tables| settle_pending(&mut tables))?;
+            bodies_lost += step;
+            if step < RECOVERY_STEP {
+                break;
+            }
+        }
+        shared.reload_directory()?;
+        Ok(Recovery { bodies_lost, live_keys: rebuild_index(shared, now)? })
+    })();
+    recovered.map_err(OpenError::from_read)
+}
+
+fn settle_pending(tables: &mut Tables<'_>) -> Result<usize, ReadError> {
+    let pending: Vec<MessageId> = tables
+        .pending
+        .iter()?
+        .take(RECOVERY_STEP)
+        .map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())))
+        .collect::<Result<_, _>>()?;
+    for id in &pending {
+        let row = tables.messages.get(id.as_bytes())?;
+        let message = row.map(|row| decode_message(*id, row.value())).transpose()?;
+        if let Some(mut message) = message {
+            let transition = Transition::Failed {
+                failure: Failure::new(
+                    FailureCode::BodyLostOnRestart,
+                    "the service restarted before the message was sent, and bodies are kept in \
+                     memory only; a call to the provider may have been under way, so whether it \
+                     was accepted is unknown",
+                ),
+                acceptance: Acceptance::Possible,
+            };
+            let attempts = message.attempts;
+            message.record(attempts, transition);
+            tables.messages.insert(id.as_bytes(), encode_message(&message).as_slice())?;
+        }
+        tables.pending.remove(id.as_bytes())?;
+    }
+    Ok(pending.len())
+}
+
+fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
+    let mut index = write_lock(&shared.index);
+    shared.read(|transaction| {
+        let from = MessageId::first_of(now.minus(IDEMPOTENCY_WINDOW));
+        for row in transaction.open_table(IDEMPOTENCY)?.range(*from.as_bytes()..)? {
+            let (id, row) = row?;
+            let row = IdempotencyRow::decode(row.value())?;
+            let hash = index.hash(OrganisationId(row.organisation), row.key);
+            let created_at = Timestamp::from_unix_millis(row.created_at);
+            index.insert(hash, MessageId::from_bytes(id.value()), created_at);
+        }
+        Ok(())
+    })?;
+    Ok(index.len())
+}
+
+#[cfg(test)]
+pub(in crate::store) mod faults;

@@ -1,0 +1,56 @@
+//! The purge: what is past its window goes, oldest first, a bounded step at a time.
+
+use redb::ReadableTable;
+
+use crate::domain::id::MessageId;
+use crate::domain::time::{IDEMPOTENCY_WINDOW, RECORD_RETENTION, Timestamp};
+use crate::store::Purged;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::tables::IdKey;
+use crate::store::redb::writer::Batch;
+use crate::store::redb::{Shared, write_lock};
+
+/// Purges at most `limit` messages with their events, and at most `limit` idempotency keys.
+///
+/// Message ids carry the time of acceptance or a later one, so nothing goes too early.
+pub(in crate::store) fn purge(
+    batch: &mut Batch<'_>,
+    window_now: Timestamp,
+    limit: usize,
+) -> Result<Purged, ReadError> {
+    let records_end = MessageId::first_of(window_now.minus(RECORD_RETENTION));
+    let messages = purge_range(&mut batch.tables.messages, records_end, limit)?;
+    if let Some(last) = messages.last {
+        let end = [last.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
+        batch.tables.events.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
+    }
+    let keys_end = MessageId::first_of(window_now.minus(IDEMPOTENCY_WINDOW));
+    let keys = purge_range(&mut batch.tables.idempotency, keys_end, limit)?;
+    Ok(Purged { messages: messages.count, idempotency_keys: keys.count })
+}
+
+/// Drops the expired hours of the index; their rows may still be on disk, and are not found.
+pub(in crate::store) fn expire_index(shared: &Shared, window_now: Timestamp) {
+    write_lock(&shared.index).expire(window_now);
+}
+
+struct Range {
+    count: usize,
+    last: Option<MessageId>,
+}
+
+fn purge_range<V: redb::Value + 'static>(
+    table: &mut redb::Table<'_, IdKey, V>,
+    end: MessageId,
+    limit: usize,
+) -> Result<Range, ReadError> {
+    let mut range = Range { count: 0, last: None };
+    for row in table.range(..*end.as_bytes())?.take(limit) {
+        range.last = Some(MessageId::from_bytes(row?.0.value()));
+        range.count += 1;
+    }
+    if let Some(last) = range.last {
+        table.retain_in(..=*last.as_bytes(), |_, _| false)?;
+    }
+    Ok(range)
+}

@@ -1,0 +1,59 @@
+//! Rows as bytes: a version byte, then postcard. Kept apart from the domain's types, because a
+//! file written by an older version must stay readable when those change.
+
+use serde::{Deserialize, Serialize};
+
+/// Declares the stored twin of a domain enum without data, and both conversions.
+macro_rules! stored_enum {
+    ($stored:ident = $domain:ident { $($variant:ident),+ $(,)? }) => {
+        #[derive(Serialize, Deserialize, Clone, Copy)]
+        enum $stored { $($variant),+ }
+
+        impl From<$domain> for $stored {
+            fn from(value: $domain) -> Self {
+                match value { $($domain::$variant => Self::$variant),+ }
+            }
+        }
+
+        impl From<$stored> for $domain {
+            fn from(value: $stored) -> Self {
+                match value { $($stored::$variant => Self::$variant),+ }
+            }
+        }
+    };
+}
+
+pub(in crate::store) mod event;
+pub(in crate::store) mod message;
+pub(in crate::store) mod tenant;
+
+/// The newest version of every kind of row.
+const VERSION: u8 = 1;
+
+/// A row that cannot be read: the file is damaged, or of a version that this one does not know.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::store) enum RowError {
+    /// A version byte that is not known.
+    #[error("a row has version {0}, which this pillarbox does not know")]
+    Version(u8),
+    /// The bytes do not decode.
+    #[error("a row does not decode: {0}")]
+    Damaged(#[from] postcard::Error),
+    /// The bytes decode to something that the rules exclude.
+    #[error("a row holds what it must not: {0}")]
+    Invalid(&'static str),
+}
+
+fn encode<T: Serialize>(row: &T, size_hint: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size_hint);
+    bytes.push(VERSION);
+    postcard::to_extend(row, bytes).expect("rows are plain data and a Vec takes any length")
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RowError> {
+    match bytes.split_first() {
+        Some((&VERSION, row)) => Ok(postcard::from_bytes(row)?),
+        Some((&version, _)) => Err(RowError::Version(version)),
+        None => Err(RowError::Invalid("nothing")),
+    }
+}

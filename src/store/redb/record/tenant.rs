@@ -1,0 +1,120 @@
+//! Rows of organisations, API keys, sender domains and suppressions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::organisation::{ApiKeyEntry, DomainState, OrganisationName, SenderDomain};
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::time::Timestamp;
+use crate::store::redb::record::{RowError, decode, encode};
+
+// The order of the variants is the stored format: new ones go to the end.
+stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
+stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
+
+#[derive(Serialize, Deserialize)]
+struct SuppressionV1 {
+    reason: ReasonV1,
+    since: u64,
+    cause: Option<[u8; 16]>,
+}
+
+/// The row of a suppression; its address is the key.
+pub(in crate::store) fn encode_suppression(suppression: &Suppression) -> Vec<u8> {
+    let row = SuppressionV1 {
+        reason: suppression.reason.into(),
+        since: suppression.since.unix_millis(),
+        cause: suppression.cause.map(|id| *id.as_bytes()),
+    };
+    encode(&row, 32)
+}
+
+/// Reads a suppression's row.
+pub(in crate::store) fn decode_suppression(
+    address: &str,
+    bytes: &[u8],
+) -> Result<Suppression, RowError> {
+    let row: SuppressionV1 = decode(bytes)?;
+    Ok(Suppression {
+        address: SuppressedAddress::from_stored(address),
+        reason: row.reason.into(),
+        since: Timestamp::from_unix_millis(row.since),
+        cause: row.cause.map(MessageId::from_bytes),
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct OrganisationV1<'a> {
+    name: &'a str,
+}
+
+/// The row of an organisation.
+pub(in crate::store) fn encode_organisation(name: &OrganisationName) -> Vec<u8> {
+    encode(&OrganisationV1 { name: name.as_str() }, 72)
+}
+
+/// Reads an organisation's row.
+pub(in crate::store) fn decode_organisation(bytes: &[u8]) -> Result<OrganisationName, RowError> {
+    let row: OrganisationV1<'_> = decode(bytes)?;
+    row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV1<'a> {
+    organisation: u32,
+    label: &'a str,
+    created_at: u64,
+    hash: [u8; 32],
+}
+
+/// The row of an API key.
+pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
+    let row = ApiKeyV1 {
+        organisation: entry.organisation.0,
+        label: &entry.label,
+        created_at: entry.created_at.unix_millis(),
+        hash: entry.hash.0,
+    };
+    encode(&row, 64 + entry.label.len())
+}
+
+/// Reads an API key's row.
+pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
+    let row: ApiKeyV1<'_> = decode(bytes)?;
+    Ok(ApiKeyEntry {
+        id: KeyId(id),
+        organisation: OrganisationId(row.organisation),
+        label: row.label.to_owned(),
+        created_at: Timestamp::from_unix_millis(row.created_at),
+        hash: ApiKeyHash(row.hash),
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct SenderDomainV1 {
+    state: DomainStateV1,
+    added_at: u64,
+}
+
+/// The row of a sender domain; its name is the key.
+pub(in crate::store) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
+    let row =
+        SenderDomainV1 { state: domain.state.into(), added_at: domain.added_at.unix_millis() };
+    encode(&row, 16)
+}
+
+/// Reads a sender domain's row.
+pub(in crate::store) fn decode_domain(
+    organisation: u32,
+    name: &str,
+    bytes: &[u8],
+) -> Result<SenderDomain, RowError> {
+    let row: SenderDomainV1 = decode(bytes)?;
+    Ok(SenderDomain {
+        organisation: OrganisationId(organisation),
+        name: name.to_owned(),
+        state: row.state.into(),
+        added_at: Timestamp::from_unix_millis(row.added_at),
+    })
+}

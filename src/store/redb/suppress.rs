@@ -1,0 +1,121 @@
+//! Suppressions: adding, removing and looking up addresses, for one organisation or for all.
+
+use std::sync::Arc;
+
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+
+use crate::domain::admission::Facts;
+use crate::domain::id::OrganisationId;
+use crate::domain::mailbox::DomainName;
+use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::store::StoreError;
+use crate::store::redb::Shared;
+use crate::store::redb::directory::Directory;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::tenant::{decode_suppression, encode_suppression};
+use crate::store::redb::tables::{ALL_ORGANISATIONS, Rows, SUPPRESSIONS};
+use crate::store::redb::writer::{Batch, SuppressionChange};
+
+/// A suppression's scope as a key: an organisation, or all of them.
+pub(super) fn scope(organisation: Option<OrganisationId>) -> u32 {
+    organisation.map_or(ALL_ORGANISATIONS, |organisation| organisation.0)
+}
+
+/// Adds a suppression. One that is there already stays as it is: the first cause counts.
+pub(in crate::store) fn insert_suppression(
+    batch: &mut Batch<'_>,
+    organisation: Option<OrganisationId>,
+    suppression: &Suppression,
+) -> Result<Change, ReadError> {
+    let key = (scope(organisation), suppression.address.as_str());
+    if batch.tables.suppressions.get(key)?.is_some() {
+        return Ok(Change::None);
+    }
+    batch.tables.suppressions.insert(key, encode_suppression(suppression).as_slice())?;
+    batch.suppressed = SuppressionChange::Added;
+    Ok(Change::Made)
+}
+
+/// Whether an operation changed anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It did.
+    Made,
+    /// All was as asked for before.
+    None,
+}
+
+/// Removes a suppression.
+pub(in crate::store) fn remove_suppression(
+    batch: &mut Batch<'_>,
+    organisation: Option<OrganisationId>,
+    address: &SuppressedAddress,
+) -> Result<Change, ReadError> {
+    let removed = batch.tables.suppressions.remove((scope(organisation), address.as_str()))?;
+    Ok(if removed.is_some() { Change::Made } else { Change::None })
+}
+
+/// Reads suppressions in the order of their scope and address, from after `after` on.
+pub(in crate::store) fn list(
+    transaction: &ReadTransaction,
+    after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
+    limit: usize,
+) -> Result<Vec<(Option<OrganisationId>, Suppression)>, ReadError> {
+    let table = transaction.open_table(SUPPRESSIONS)?;
+    let start = after.map_or(std::ops::Bound::Unbounded, |(organisation, address)| {
+        std::ops::Bound::Excluded((scope(organisation), address.as_str()))
+    });
+    table
+        .range::<(u32, &str)>((start, std::ops::Bound::Unbounded))?
+        .take(limit)
+        .map(|row| {
+            let (key, row) = row?;
+            let (scope, address) = key.value();
+            let organisation = (scope != ALL_ORGANISATIONS).then_some(OrganisationId(scope));
+            Ok((organisation, decode_suppression(address, row.value())?))
+        })
+        .collect()
+}
+
+/// What admission asks of the store about one organisation, from one snapshot.
+pub struct OrganisationFacts {
+    organisation: OrganisationId,
+    directory: Arc<Directory>,
+    suppressions: redb::ReadOnlyTable<(u32, &'static str), Rows>,
+    any: bool,
+}
+
+impl OrganisationFacts {
+    pub(in crate::store) fn load(
+        shared: &Shared,
+        organisation: OrganisationId,
+    ) -> Result<Self, ReadError> {
+        shared.read(|transaction| {
+            let suppressions = transaction.open_table(SUPPRESSIONS)?;
+            let any = !suppressions.is_empty()?;
+            Ok(Self { organisation, directory: shared.directory(), suppressions, any })
+        })
+    }
+}
+
+impl Facts for OrganisationFacts {
+    type Error = StoreError;
+
+    fn is_verified(&self, domain: &DomainName<'_>) -> Result<bool, StoreError> {
+        Ok(self.directory.is_verified(self.organisation, domain.as_str()))
+    }
+
+    fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {
+        if !self.any {
+            return Ok(false);
+        }
+        for scope in [self.organisation.0, ALL_ORGANISATIONS] {
+            let found =
+                self.suppressions.get((scope, address.as_str())).map_err(ReadError::from)?;
+            if found.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,99 @@
+//! The tables of the file and their keys.
+//!
+//! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts
+//! go to its end and a purge is one range. A random key here would cost an order of magnitude at
+//! a few million rows.
+
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
+
+use crate::domain::id::MessageId;
+
+/// The version of the file's layout. A file of a newer version is refused.
+pub(in crate::store) const FORMAT_VERSION: u64 = 1;
+
+/// The key of [`META`] that holds [`FORMAT_VERSION`].
+pub(in crate::store) const FORMAT_KEY: &str = "format";
+/// The key of [`META`] that holds the last number given to an organisation.
+pub(in crate::store) const LAST_ORGANISATION: &str = "last_organisation";
+/// The key of [`META`] that holds the last number given to an API key.
+pub(in crate::store) const LAST_KEY: &str = "last_key";
+/// The key of [`META`] that is written to see whether the file takes writes again.
+pub(in crate::store) const PROBE: &str = "probe";
+
+/// A suppression's scope where it holds for every organisation; no organisation has this number.
+pub(in crate::store) const ALL_ORGANISATIONS: u32 = 0;
+
+pub(in crate::store) type IdKey = [u8; 16];
+pub(in crate::store) type Rows = &'static [u8];
+
+/// Single values of the file itself.
+pub(in crate::store) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// Message records.
+pub(in crate::store) const MESSAGES: TableDefinition<IdKey, Rows> =
+    TableDefinition::new("messages");
+/// Messages whose body is pending in memory.
+pub(in crate::store) const PENDING: TableDefinition<IdKey, ()> = TableDefinition::new("pending");
+/// The idempotency keys of the last 24 hours, by the message that each one made.
+pub(in crate::store) const IDEMPOTENCY: TableDefinition<IdKey, Rows> =
+    TableDefinition::new("idempotency");
+/// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
+pub(in crate::store) const EVENTS: TableDefinition<Rows, Rows> = TableDefinition::new("events");
+/// Suppressed addresses by organisation.
+pub(in crate::store) const SUPPRESSIONS: TableDefinition<(u32, &str), Rows> =
+    TableDefinition::new("suppressions");
+/// Organisations by number.
+pub(in crate::store) const ORGANISATIONS: TableDefinition<u32, Rows> =
+    TableDefinition::new("organisations");
+/// Hashes of API keys by number.
+pub(in crate::store) const API_KEYS: TableDefinition<u32, Rows> = TableDefinition::new("api_keys");
+/// Sender domains by organisation.
+pub(in crate::store) const DOMAINS: TableDefinition<(u32, &str), Rows> =
+    TableDefinition::new("domains");
+
+type Table<'txn, K, V> = redb::Table<'txn, K, V>;
+
+/// All tables of one write transaction.
+pub(in crate::store) struct Tables<'txn> {
+    pub(in crate::store) meta: Table<'txn, &'static str, u64>,
+    pub(in crate::store) messages: Table<'txn, IdKey, Rows>,
+    pub(in crate::store) pending: Table<'txn, IdKey, ()>,
+    pub(in crate::store) idempotency: Table<'txn, IdKey, Rows>,
+    pub(in crate::store) events: Table<'txn, Rows, Rows>,
+    pub(in crate::store) suppressions: Table<'txn, (u32, &'static str), Rows>,
+    pub(in crate::store) organisations: Table<'txn, u32, Rows>,
+    pub(in crate::store) api_keys: Table<'txn, u32, Rows>,
+    pub(in crate::store) domains: Table<'txn, (u32, &'static str), Rows>,
+}
+
+impl<'txn> Tables<'txn> {
+    /// Opens every table, creating those that are missing.
+    pub(in crate::store) fn open(transaction: &'txn WriteTransaction) -> Result<Self, redb::Error> {
+        Ok(Self {
+            meta: transaction.open_table(META)?,
+            messages: transaction.open_table(MESSAGES)?,
+            pending: transaction.open_table(PENDING)?,
+            idempotency: transaction.open_table(IDEMPOTENCY)?,
+            events: transaction.open_table(EVENTS)?,
+            suppressions: transaction.open_table(SUPPRESSIONS)?,
+            organisations: transaction.open_table(ORGANISATIONS)?,
+            api_keys: transaction.open_table(API_KEYS)?,
+            domains: transaction.open_table(DOMAINS)?,
+        })
+    }
+
+    /// The next number of a counter in [`META`]; a number is never given twice.
+    pub(in crate::store) fn next_number(&mut self, counter: &str) -> Result<u32, redb::Error> {
+        let last = self.meta.get(counter)?.map_or(0, |row| row.value());
+        let next = last + 1;
+        self.meta.insert(counter, next)?;
+        Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
+    }
+
+    /// Takes every trace of a message out of the tables that an acceptance writes.
+    pub(in crate::store) fn remove_accepted(&mut self, id: MessageId) -> Result<(), redb::Error> {
+        self.messages.remove(id.as_bytes())?;
+        self.pending.remove(id.as_bytes())?;
+        self.idempotency.remove(id.as_bytes())?;
+        Ok(())
+    }
+}
