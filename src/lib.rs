@@ -16,4 +16,5 @@
 //! ```
 
 pub mod clock;
+pub mod config;
 pub mod domain;
