@@ -16,5 +16,6 @@
 //! ```
 
 pub mod clock;
+pub mod config;
 pub mod domain;
 pub mod store;

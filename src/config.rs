@@ -1,0 +1,321 @@
+//! Configuration: a TOML file and the environment become one typed [`Config`].
+//!
+//! Everything wrong is reported at once. Nothing here binds or creates anything, and the
+//! environment is a parameter; [`environment`] alone asks the process for it.
+
+mod error;
+mod layers;
+mod reader;
+mod values;
+
+use std::env;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::Uri;
+
+pub use self::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
+use self::reader::Reader;
+use crate::domain::retry::Backoff;
+
+/// A file with every key, its default and what it means.
+pub const EXAMPLE: &str = include_str!("config/example.toml");
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+const GIB: usize = 1024 * MIB;
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+
+const DEFAULT_RETRY_INITIAL: Duration = Duration::from_secs(1);
+const DEFAULT_RETRY_MAX: Duration = Duration::from_mins(5);
+
+/// SES takes messages up to 40 MB.
+const LARGEST_REQUEST: usize = 40 * MIB;
+/// Beyond any machine's memory; only there to catch a slip.
+const LARGEST_BUDGET: usize = 1024 * GIB;
+const LONGEST_CALL: Duration = Duration::from_mins(10);
+/// Well within the 90 days for which a record is kept.
+const LONGEST_RETRY: Duration = Duration::from_hours(30 * 24);
+
+/// The whole configuration, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where clients send and read.
+    pub listen: SocketAddr,
+    /// Where operators look.
+    pub operator_listen: SocketAddr,
+    /// The directory of the data file.
+    pub data_dir: PathBuf,
+    /// The Unix socket of the administration commands.
+    pub admin_socket: PathBuf,
+    /// The largest request body, in bytes.
+    pub max_request_bytes: usize,
+    /// Client connections open at one time.
+    pub max_connections: usize,
+    /// Request bodies being read, in bytes, all connections together; at least
+    /// `max_request_bytes`.
+    pub max_reading_bytes: usize,
+    /// How messages are sent.
+    pub sending: Sending,
+    /// The provider.
+    pub ses: Ses,
+}
+
+/// How messages are sent.
+#[derive(Debug, Clone)]
+pub struct Sending {
+    /// Pending bodies in memory, in bytes; at least `max_request_bytes`.
+    pub max_pending_bytes: usize,
+    /// Calls to the provider under way at one time.
+    pub max_in_flight: usize,
+    /// The pace.
+    pub max_rate: MaxRate,
+    /// How long one call may take.
+    pub request_timeout: Duration,
+    /// The delays between the attempts of one message.
+    pub backoff: Backoff,
+    /// The age at which a message that is not sent has failed.
+    pub retry_for: Duration,
+    /// What follows an attempt whose answer was lost.
+    pub on_unknown: OnUnknown,
+    /// How long a stopping process goes on sending.
+    pub drain: Duration,
+}
+
+/// The pace, in recipients per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MaxRate {
+    /// What the provider allows the account.
+    Auto,
+    /// At most this; over zero and finite.
+    PerSecond(f64),
+}
+
+/// What follows an attempt whose answer was lost, so that the provider may have accepted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnUnknown {
+    /// Another attempt: the message may be sent twice.
+    Retry,
+    /// The message fails: it may not be sent at all.
+    Fail,
+}
+
+/// The provider.
+#[derive(Debug, Clone)]
+pub struct Ses {
+    /// The AWS region.
+    pub region: String,
+    /// An endpoint in place of the region's own: `http` or `https`, without query or user.
+    pub endpoint: Option<Uri>,
+    /// The configuration set that messages are sent with.
+    pub configuration_set: Option<String>,
+    /// How delivery events arrive.
+    pub events: Events,
+}
+
+/// How delivery events arrive.
+#[derive(Debug, Clone)]
+pub struct Events {
+    /// The SQS queue to poll.
+    pub queue_url: Option<Uri>,
+    /// The listener that SNS posts to.
+    pub sns: Option<Sns>,
+}
+
+/// The listener that SNS posts to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sns {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// The ARNs of the topics that are believed; at least one.
+    pub topics: Vec<String>,
+}
+
+/// The process's environment, for [`Config::load`]. Where `std::env::vars` would panic over bytes
+/// that are not UTF-8, they are replaced.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    env::vars_os().map(|(name, value)| {
+        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+    })
+}
+
+impl Config {
+    /// Reads the file, if one is named, and the environment's `PILLARBOX_…` variables over it.
+    pub fn load(
+        path: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(layers::merge(path, environment)?);
+        let config = Self::read(&mut reader);
+        reader.finish()?;
+        Ok(config)
+    }
+
+    fn read(reader: &mut Reader) -> Self {
+        let default = Self::default();
+        let max_request_bytes = reader.take(
+            "max_request_bytes",
+            default.max_request_bytes,
+            values::whole(KIB..=LARGEST_REQUEST),
+        );
+        Self {
+            listen: reader.take("listen", default.listen, values::socket_address),
+            operator_listen: reader.take(
+                "operator_listen",
+                default.operator_listen,
+                values::socket_address,
+            ),
+            data_dir: reader.take("data_dir", default.data_dir, values::path),
+            admin_socket: reader.take("admin_socket", default.admin_socket, values::socket_path),
+            max_request_bytes,
+            max_connections: reader.take(
+                "max_connections",
+                default.max_connections,
+                values::whole(1..=1_000_000),
+            ),
+            max_reading_bytes: read_budget(
+                reader,
+                "max_reading_bytes",
+                default.max_reading_bytes,
+                max_request_bytes,
+            ),
+            sending: Sending::read(reader, &default.sending, max_request_bytes),
+            ses: Ses::read(reader, default.ses),
+        }
+    }
+}
+
+impl Sending {
+    fn read(reader: &mut Reader, default: &Self, max_request_bytes: usize) -> Self {
+        Self {
+            max_pending_bytes: read_budget(
+                reader,
+                "sending.max_pending_bytes",
+                default.max_pending_bytes,
+                max_request_bytes,
+            ),
+            max_in_flight: reader.take(
+                "sending.max_in_flight",
+                default.max_in_flight,
+                values::whole(1..=10_000),
+            ),
+            max_rate: reader.take("sending.max_rate", default.max_rate, values::max_rate),
+            request_timeout: reader.take(
+                "sending.request_timeout",
+                default.request_timeout,
+                values::duration(LONGEST_CALL),
+            ),
+            backoff: read_backoff(reader, default.backoff),
+            retry_for: reader.take(
+                "sending.retry_for",
+                default.retry_for,
+                values::duration(LONGEST_RETRY),
+            ),
+            on_unknown: reader.take("sending.on_unknown", default.on_unknown, values::on_unknown),
+            drain: reader.take("sending.drain", default.drain, values::duration(HOUR)),
+        }
+    }
+}
+
+/// A budget of bytes that one request of the largest size must fit into.
+fn read_budget(
+    reader: &mut Reader,
+    key: &'static str,
+    default: usize,
+    max_request_bytes: usize,
+) -> usize {
+    let budget = reader.take(key, default, values::whole(KIB..=LARGEST_BUDGET));
+    if budget < max_request_bytes {
+        let rule = "one request of the largest size must fit into the budget";
+        reader.inconsistent(&[key, "max_request_bytes"], rule);
+    }
+    budget
+}
+
+fn read_backoff(reader: &mut Reader, default: Backoff) -> Backoff {
+    const KEYS: [&str; 2] = ["sending.retry_initial", "sending.retry_max"];
+    let initial = reader.take(KEYS[0], DEFAULT_RETRY_INITIAL, values::duration(DAY));
+    let max = reader.take(KEYS[1], DEFAULT_RETRY_MAX, values::duration(DAY));
+    Backoff::try_new(initial, max).unwrap_or_else(|error| {
+        reader.inconsistent(&KEYS, &error.to_string());
+        default
+    })
+}
+
+impl Ses {
+    fn read(reader: &mut Reader, default: Self) -> Self {
+        let sns_listen = reader.take_optional("ses.events.sns_listen", values::socket_address);
+        let topics = reader.take_optional("ses.events.sns_topics", values::topics);
+        let sns = match (sns_listen, topics) {
+            (Some(listen), Some(topics)) => Some(Sns { listen, topics }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                reader.inconsistent(
+                    &["ses.events.sns_listen", "ses.events.sns_topics"],
+                    "give both or neither: without topics no post would be believed, and without \
+                     a listener none would arrive",
+                );
+                None
+            }
+        };
+        Self {
+            region: reader.take("ses.region", default.region, values::region),
+            endpoint: reader.take_optional("ses.endpoint", values::url),
+            configuration_set: reader
+                .take_optional("ses.configuration_set", values::configuration_set),
+            events: Events {
+                queue_url: reader.take_optional("ses.events.queue_url", values::url),
+                sns,
+            },
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8025)),
+            operator_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8026)),
+            data_dir: PathBuf::from("/var/lib/pillarbox"),
+            admin_socket: PathBuf::from("/run/pillarbox/admin.sock"),
+            max_request_bytes: 10 * MIB,
+            max_connections: 10_000,
+            max_reading_bytes: 256 * MIB,
+            sending: Sending::default(),
+            ses: Ses::default(),
+        }
+    }
+}
+
+impl Default for Sending {
+    fn default() -> Self {
+        Self {
+            max_pending_bytes: GIB,
+            max_in_flight: 256,
+            max_rate: MaxRate::Auto,
+            request_timeout: Duration::from_secs(10),
+            backoff: Backoff::try_new(DEFAULT_RETRY_INITIAL, DEFAULT_RETRY_MAX)
+                .expect("a second is less than five minutes"),
+            retry_for: Duration::from_hours(12),
+            on_unknown: OnUnknown::Retry,
+            drain: MINUTE,
+        }
+    }
+}
+
+impl Default for Ses {
+    fn default() -> Self {
+        Self {
+            region: "eu-west-1".to_owned(),
+            endpoint: None,
+            configuration_set: None,
+            events: Events { queue_url: None, sns: None },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

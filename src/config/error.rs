@@ -1,0 +1,131 @@
+//! What can be wrong with a configuration, said so that it can be put right in one go.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file is not TOML.
+    #[error("the configuration file {} is not valid TOML: {source}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why, with the line.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Keys or values are wrong.
+    #[error("{0}")]
+    Invalid(Problems),
+}
+
+/// Everything that is wrong with the keys and values; never empty.
+#[derive(Debug)]
+pub struct Problems(pub(super) Vec<Problem>);
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The file.
+    File(PathBuf),
+    /// The environment variable of this name.
+    Variable(String),
+    /// Neither names it.
+    Default,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// There is no such key.
+    Unknown {
+        /// What was given: a key's full name, or an environment variable's.
+        name: String,
+        /// Where.
+        origin: Origin,
+        /// What was probably meant, in the same form.
+        likely: Option<String>,
+    },
+    /// A value is not one of those allowed.
+    BadValue {
+        /// The key's full name.
+        key: &'static str,
+        /// The value, as it was written.
+        given: String,
+        /// Where.
+        origin: Origin,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Values are allowed one by one and not together.
+    Inconsistent(Inconsistency),
+}
+
+/// Values that do not go together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inconsistency {
+    /// The keys' full names, with each value as it was written (if it was) and its origin.
+    pub values: Vec<(&'static str, Option<String>, Origin)>,
+    /// What has to hold between them.
+    pub rule: String,
+}
+
+impl Problems {
+    /// The problems, in the order of the keys; unknown ones last.
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.len();
+        let noun = if count == 1 { "problem" } else { "problems" };
+        write!(f, "{count} {noun} in the configuration:")?;
+        self.0.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { name, origin, likely } => {
+                write!(f, "{name}: there is no such key ({origin})")?;
+                likely.iter().try_for_each(|likely| write!(f, "; did you mean {likely}?"))
+            }
+            Self::BadValue { key, given, origin, allowed } => {
+                write!(f, "{key}: is {given} ({origin}); allowed is {allowed}")
+            }
+            Self::Inconsistent(Inconsistency { values, rule }) => {
+                for (index, (key, given, origin)) in values.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { ", " };
+                    write!(f, "{separator}{key}")?;
+                    match given {
+                        Some(given) => write!(f, " = {given} ({origin})")?,
+                        None => write!(f, " ({origin})")?,
+                    }
+                }
+                write!(f, ": {rule}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "in {}", path.display()),
+            Self::Variable(name) => write!(f, "in the environment variable {name}"),
+            Self::Default => f.write_str("not given"),
+        }
+    }
+}

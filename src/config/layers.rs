@@ -1,0 +1,184 @@
+//! The layers and how they are merged: file first, environment over it, as one flat table.
+//!
+//! Knows the names of all keys, and nothing of what their values mean.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
+
+use crate::config::error::{ConfigError, Origin, Problem};
+
+/// Every key's full name.
+pub(super) const KEYS: [&str; 22] = [
+    "listen",
+    "operator_listen",
+    "data_dir",
+    "admin_socket",
+    "max_request_bytes",
+    "max_connections",
+    "max_reading_bytes",
+    "sending.max_pending_bytes",
+    "sending.max_in_flight",
+    "sending.max_rate",
+    "sending.request_timeout",
+    "sending.retry_initial",
+    "sending.retry_max",
+    "sending.retry_for",
+    "sending.on_unknown",
+    "sending.drain",
+    "ses.region",
+    "ses.endpoint",
+    "ses.configuration_set",
+    "ses.events.queue_url",
+    "ses.events.sns_listen",
+    "ses.events.sns_topics",
+];
+
+const SECTIONS: [&str; 3] = ["sending", "ses", "ses.events"];
+const PREFIX: &str = "PILLARBOX_";
+/// How alike two names must be, from 0 to 1, for one to be taken for a slip of the other.
+const LIKENESS: f64 = 0.7;
+
+/// A value and where it came from.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) value: ValueKind,
+    pub(super) origin: Origin,
+}
+
+/// All layers, merged: the values of known keys, and what names no key.
+#[derive(Debug)]
+pub(super) struct Layers {
+    pub(super) values: BTreeMap<String, Given>,
+    pub(super) unknown: Vec<Problem>,
+}
+
+/// Reads the file and merges the environment over it.
+pub(super) fn merge(
+    path: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Layers, ConfigError> {
+    let (environment, stray) = read_environment(environment);
+    let file = path.map(read_file).transpose()?.unwrap_or_default();
+
+    let mut leaves = Vec::new();
+    flatten("", merged(file, environment), &mut leaves);
+
+    let origin = |value: &Value| match (value.origin(), path) {
+        (Some(variable), _) => Origin::Variable(variable.to_owned()),
+        (None, Some(path)) => Origin::File(path.to_owned()),
+        (None, None) => Origin::Default,
+    };
+    let mut layers = Layers { values: BTreeMap::new(), unknown: Vec::new() };
+    for (name, value) in leaves {
+        let origin = origin(&value);
+        if KEYS.contains(&name.as_str()) {
+            layers.values.insert(name, Given { value: value.kind, origin });
+        } else {
+            let likely = likely_key(&name).map(str::to_owned);
+            layers.unknown.push(Problem::Unknown { name, origin, likely });
+        }
+    }
+    layers.unknown.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
+    layers.unknown.extend(stray);
+    Ok(layers)
+}
+
+fn unknown_name(problem: &Problem) -> &str {
+    match problem {
+        Problem::Unknown { name, .. } => name,
+        Problem::BadValue { .. } | Problem::Inconsistent(_) => "",
+    }
+}
+
+/// The name of a key's environment twin.
+pub(super) fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "__").to_ascii_uppercase())
+}
+
+/// The file's tree; its values have no origin.
+fn read_file(path: &Path) -> Result<Map<String, Value>, ConfigError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    File::from_str(&text, FileFormat::Toml).collect().map_err(|error| {
+        let source = match error {
+            config::ConfigError::FileParse { cause, .. } => cause,
+            other => other.into(),
+        };
+        ConfigError::Syntax { path: path.to_owned(), source }
+    })
+}
+
+/// The variables that name a key, by that key, with the variable's name as the origin; and those
+/// that are meant for us and name none.
+fn read_environment(environment: impl Iterator<Item = (String, String)>) -> (Layer, Vec<Problem>) {
+    let mut layer = Layer::default();
+    let mut stray = Vec::new();
+    for (name, text) in environment {
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        if let Some(key) = KEYS.into_iter().find(|key| variable(key) == name) {
+            layer.0.insert(key.to_owned(), Value::new(Some(&name), text));
+        } else {
+            let likely = likely_key(&rest.to_ascii_lowercase().replace("__", ".")).map(variable);
+            stray.push(Problem::Unknown { origin: Origin::Variable(name.clone()), name, likely });
+        }
+    }
+    stray.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
+    (layer, stray)
+}
+
+/// Values by name, ready to be merged.
+#[derive(Debug, Clone, Default)]
+struct Layer(Map<String, Value>);
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, config::ConfigError> {
+        Ok(self.0.clone())
+    }
+}
+
+fn merged(file: Map<String, Value>, environment: Layer) -> Value {
+    Merged::builder()
+        .add_source(Layer(file))
+        .add_source(environment)
+        .build()
+        .expect("a layer that is in memory can be collected")
+        .cache
+}
+
+/// Collects the tree's leaves by their full names. A table that should not be there is a leaf too,
+/// when it is empty: a misspelt section must not pass for none.
+fn flatten(name: &str, value: Value, leaves: &mut Vec<(String, Value)>) {
+    let Value { kind: ValueKind::Table(table), .. } = value else {
+        leaves.push((name.to_owned(), value));
+        return;
+    };
+    if table.is_empty() && !name.is_empty() && !SECTIONS.contains(&name) {
+        leaves.push((name.to_owned(), Value::new(None, table)));
+        return;
+    }
+    for (key, value) in table {
+        let name = if name.is_empty() { key } else { format!("{name}.{key}") };
+        flatten(&name, value, leaves);
+    }
+}
+
+/// The key that was probably meant: the same key of another section (in TOML, a top-level key
+/// below a section's head belongs to that section), or one spelt much alike.
+fn likely_key(name: &str) -> Option<&'static str> {
+    let last = |name: &str| name.rsplit('.').next().map(str::to_owned);
+    if let Some(key) = KEYS.into_iter().find(|key| last(key) == last(name)) {
+        return Some(key);
+    }
+    KEYS.into_iter()
+        .map(|key| (strsim::normalized_damerau_levenshtein(key, name), key))
+        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, key)| key)
+}

@@ -1,0 +1,309 @@
+use std::fs;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::layers::{KEYS, variable};
+use super::*;
+
+fn load(file: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let (_directory, path) = written(file);
+    Config::load(Some(&path), pairs(variables))
+}
+
+fn written(text: &str) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pillarbox.toml");
+    fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+fn pairs(variables: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+}
+
+fn problems(file: &str, variables: &[(&str, &str)]) -> Vec<Problem> {
+    match load(file, variables) {
+        Err(ConfigError::Invalid(problems)) => problems.iter().cloned().collect(),
+        other => panic!("expected problems, got {other:?}"),
+    }
+}
+
+fn bad_keys(file: &str, variables: &[(&str, &str)]) -> Vec<&'static str> {
+    problems(file, variables)
+        .into_iter()
+        .map(|problem| match problem {
+            Problem::BadValue { key, .. } => key,
+            other => panic!("expected a bad value, got {other:?}"),
+        })
+        .collect()
+}
+
+fn the_inconsistency(file: &str) -> Vec<&'static str> {
+    match problems(file, &[]).as_slice() {
+        [Problem::Inconsistent(found)] => found.values.iter().map(|(key, ..)| *key).collect(),
+        other => panic!("expected one inconsistency, got {other:?}"),
+    }
+}
+
+fn the_message(file: &str, variables: &[(&str, &str)]) -> String {
+    load(file, variables).unwrap_err().to_string()
+}
+
+/// The example with its commented keys switched on.
+fn example_in_full() -> String {
+    let switched_on = |line: &str| {
+        let key = line.strip_prefix("# ")?;
+        let (name, _) = key.split_once(" = ")?;
+        KEYS.iter().any(|known| known.ends_with(&format!(".{name}"))).then(|| key.to_owned())
+    };
+    EXAMPLE
+        .lines()
+        .map(|line| switched_on(line).unwrap_or_else(|| line.to_owned()) + "\n")
+        .collect()
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    let default = format!("{:?}", Config::default());
+    assert_eq!(format!("{:?}", load(EXAMPLE, &[]).unwrap()), default);
+    assert_eq!(format!("{:?}", load("", &[]).unwrap()), default);
+    assert_eq!(format!("{:?}", Config::load(None, pairs(&[])).unwrap()), default);
+}
+
+#[test]
+fn the_example_names_every_key() {
+    let table: toml::Value = toml::from_str(&example_in_full()).unwrap();
+    for key in KEYS {
+        let value = key.split('.').try_fold(&table, |table, part| table.get(part));
+        assert!(value.is_some(), "{key}");
+    }
+    let config = load(&example_in_full(), &[]).unwrap();
+    assert_eq!(config.ses.endpoint.unwrap(), "http://127.0.0.1:9100");
+    assert_eq!(config.ses.configuration_set.unwrap(), "pillarbox");
+    assert_eq!(config.ses.events.queue_url.unwrap().path(), "/123456789012/pillarbox");
+    let sns = config.ses.events.sns.unwrap();
+    assert_eq!(sns.listen, "0.0.0.0:8027".parse().unwrap());
+    assert_eq!(sns.topics, ["arn:aws:sns:eu-west-1:123456789012:pillarbox"]);
+}
+
+#[test]
+fn every_key_is_read_from_the_file_and_from_its_variable() {
+    for key in KEYS {
+        let file = match key.rsplit_once('.') {
+            Some((section, name)) => format!("[{section}]\n{name} = true"),
+            None => format!("{key} = true"),
+        };
+        assert_eq!(bad_keys(&file, &[]), [key], "the file");
+        let name = variable(key);
+        assert_eq!(bad_keys("", &[(&name, "\0")]), [key], "{name}");
+        assert_eq!(bad_keys("", &[(&name, "")]), [key], "{name}, empty");
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let variables = [
+        ("PILLARBOX_LISTEN", "[::1]:0"),
+        ("PILLARBOX_MAX_REQUEST_BYTES", "4096"),
+        ("PILLARBOX_SENDING__MAX_RATE", "2.5"),
+        ("PILLARBOX_SENDING__RETRY_FOR", "1h 30m"),
+        ("PILLARBOX_SENDING__ON_UNKNOWN", "fail"),
+        ("PILLARBOX_SES__EVENTS__SNS_LISTEN", "0.0.0.0:8027"),
+        (
+            "PILLARBOX_SES__EVENTS__SNS_TOPICS",
+            "arn:aws:sns:eu-west-1:123456789012:a, arn:aws:sns:eu-west-1:123456789012:b",
+        ),
+        ("HOME", "/root"),
+        ("pillarbox_listen", "not ours"),
+    ];
+    let config = load("listen = '127.0.0.1:1'\n[sending]\nmax_in_flight = 7", &variables).unwrap();
+    assert_eq!(config.listen, "[::1]:0".parse().unwrap());
+    assert_eq!(config.max_request_bytes, 4096);
+    assert_eq!(config.sending.max_in_flight, 7, "the file's, as no variable names it");
+    assert_eq!(config.sending.max_rate, MaxRate::PerSecond(2.5));
+    assert_eq!(config.sending.retry_for, Duration::from_mins(90));
+    assert_eq!(config.sending.on_unknown, OnUnknown::Fail);
+    assert_eq!(config.ses.events.sns.unwrap().topics.len(), 2);
+}
+
+#[test]
+fn everything_wrong_is_reported_at_once() {
+    let file = "
+        listen = 'localhost:8025'
+        max_conections = 5
+        [sending]
+        drain = 60
+        operator_listen = '127.0.0.1:1'
+        [sednig]
+        [ses]
+        region = 'EU west'
+    ";
+    let variables = [
+        ("PILLARBOX_SENDING__MAX_IN_FLIGHT", "many"),
+        ("PILLARBOX_SENDING_DRAIN", "5s"),
+        ("PILLARBOX_ZZZ", "1"),
+    ];
+    let message = the_message(file, &variables);
+    assert!(message.starts_with("9 problems in the configuration:"), "{message}");
+    let expected = [
+        r#"listen: is "localhost:8025" (in "#,
+        r"pillarbox.toml); allowed is an IP address and a port",
+        r#"sending.max_in_flight: is "many" (in the environment variable PILLARBOX_SENDING__MAX_IN_FLIGHT); allowed is a whole number from 1 to 10000"#,
+        "sending.drain: is 60 (in ",
+        "a number has no unit",
+        r#"ses.region: is "EU west""#,
+        "max_conections: there is no such key (in ",
+        "did you mean max_connections?",
+        "sednig: there is no such key",
+        "sending.operator_listen: there is no such key",
+        "did you mean operator_listen?",
+        "PILLARBOX_SENDING_DRAIN: there is no such key (in the environment variable PILLARBOX_SENDING_DRAIN); did you mean PILLARBOX_SENDING__DRAIN?",
+        "PILLARBOX_ZZZ: there is no such key (in the environment variable PILLARBOX_ZZZ)",
+    ];
+    for part in expected {
+        assert!(message.contains(part), "{part}\nis not in\n{message}");
+    }
+}
+
+#[test]
+fn values_out_of_bounds_are_refused() {
+    for (file, key) in [
+        ("max_request_bytes = 1023", "max_request_bytes"),
+        ("max_request_bytes = 41943041", "max_request_bytes"),
+        ("max_request_bytes = '4096'", "max_request_bytes"),
+        ("max_request_bytes = 4096.0", "max_request_bytes"),
+        ("max_connections = 0", "max_connections"),
+        ("max_connections = -1", "max_connections"),
+        ("sending.max_in_flight = 10001", "sending.max_in_flight"),
+        ("sending.max_rate = 0", "sending.max_rate"),
+        ("sending.max_rate = -1.5", "sending.max_rate"),
+        ("sending.max_rate = nan", "sending.max_rate"),
+        ("sending.max_rate = inf", "sending.max_rate"),
+        ("sending.max_rate = '14'", "sending.max_rate"),
+        ("sending.request_timeout = '0s'", "sending.request_timeout"),
+        ("sending.request_timeout = '11m'", "sending.request_timeout"),
+        ("sending.retry_for = '31d'", "sending.retry_for"),
+        ("sending.retry_for = '10'", "sending.retry_for"),
+        ("sending.on_unknown = 'Retry'", "sending.on_unknown"),
+        ("ses.region = '-'", "ses.region"),
+        ("ses.configuration_set = 'a b'", "ses.configuration_set"),
+        ("ses.events.sns_topics = []", "ses.events.sns_topics"),
+        (
+            "ses.events.sns_topics = ['arn:aws:sqs:eu-west-1:123456789012:a']",
+            "ses.events.sns_topics",
+        ),
+        ("ses.events.sns_topics = 'arn:aws:sns:eu-west-1:123456789012:a'", "ses.events.sns_topics"),
+    ] {
+        let file =
+            file.replace("sns_topics =", "sns_listen = '127.0.0.1:0'\nses.events.sns_topics =");
+        let bad: Vec<_> = problems(&file, &[])
+            .into_iter()
+            .filter_map(|problem| match problem {
+                Problem::BadValue { key, .. } => Some(key),
+                Problem::Unknown { .. } | Problem::Inconsistent(_) => None,
+            })
+            .collect();
+        assert_eq!(bad, [key], "{file}");
+    }
+    assert_eq!(
+        load("sending.max_rate = 14", &[]).unwrap().sending.max_rate,
+        MaxRate::PerSecond(14.0),
+        "a whole number is a rate as well"
+    );
+}
+
+#[test]
+fn an_endpoint_is_a_plain_web_address() {
+    for good in ["http://127.0.0.1:9100", "https://ses.example.com/base", "http://[::1]:9100/"] {
+        assert!(load(&format!("ses.endpoint = '{good}'"), &[]).is_ok(), "{good}");
+    }
+    for bad in [
+        "ses.example.com",
+        "ftp://ses.example.com",
+        "https://",
+        "http://host:99999",
+        "http://host?x=1",
+        "http://host/#x",
+        "http://key:secret@host",
+    ] {
+        let message = the_message(&format!("ses.endpoint = '{bad}'"), &[]);
+        assert!(message.contains("ses.endpoint"), "{bad}: {message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
+
+#[test]
+fn a_socket_path_fits_the_kernels_address() {
+    let longest = format!("/{}", "s".repeat(106));
+    assert!(load(&format!("admin_socket = '{longest}'"), &[]).is_ok());
+    assert_eq!(bad_keys(&format!("admin_socket = '{longest}s'"), &[]), ["admin_socket"]);
+}
+
+#[test]
+fn values_that_do_not_go_together_name_all_their_keys() {
+    assert_eq!(
+        the_inconsistency("sending.retry_initial = '10m'"),
+        ["sending.retry_initial", "sending.retry_max"]
+    );
+    assert_eq!(
+        the_inconsistency("max_reading_bytes = 1048576"),
+        ["max_reading_bytes", "max_request_bytes"]
+    );
+    assert_eq!(
+        the_inconsistency("sending.max_pending_bytes = 1048576"),
+        ["sending.max_pending_bytes", "max_request_bytes"]
+    );
+    assert_eq!(
+        the_inconsistency("ses.events.sns_listen = '127.0.0.1:0'"),
+        ["ses.events.sns_listen", "ses.events.sns_topics"]
+    );
+    let message = the_message("sending.retry_initial = '10m'", &[]);
+    assert!(message.contains(r#"sending.retry_initial = "10m" (in "#), "{message}");
+    assert!(message.contains("sending.retry_max (not given)"), "{message}");
+}
+
+#[test]
+fn a_bad_value_is_not_reported_as_an_inconsistency_too() {
+    let file = "[sending]\nretry_initial = '10m'\nretry_max = 5";
+    assert_eq!(bad_keys(file, &[]), ["sending.retry_max"]);
+}
+
+#[test]
+fn a_section_given_as_a_value_is_refused() {
+    assert!(the_message("sending = 5", &[]).contains("sending: there is no such key"));
+    assert!(the_message("listen.port = 5", &[]).contains("listen.port: there is no such key"));
+    assert!(
+        the_message("[[sending]]\ndrain = '5s'", &[]).contains("sending: there is no such key")
+    );
+}
+
+#[test]
+fn a_missing_file_is_an_error_that_names_it() {
+    let error = Config::load(Some(Path::new("/nonexistent/p.toml")), pairs(&[])).unwrap_err();
+    assert!(matches!(error, ConfigError::Unreadable { .. }));
+    assert!(error.to_string().contains("/nonexistent/p.toml"), "{error}");
+}
+
+#[test]
+fn a_syntax_error_shows_its_line() {
+    let message = the_message("listen = '127.0.0.1:0'\ndata_dir = \n", &[]);
+    assert!(message.contains("pillarbox.toml is not valid TOML"), "{message}");
+    assert!(message.contains("line 2"), "{message}");
+    let twice = the_message("listen = '127.0.0.1:0'\nlisten = '127.0.0.1:1'\n", &[]);
+    assert!(twice.contains("line 2"), "{twice}");
+}
+
+#[test]
+fn the_readme_lists_every_key_with_its_default_and_its_variable() {
+    let readme = include_str!("../../README.md");
+    let defaults: toml::Value = toml::from_str(EXAMPLE).unwrap();
+    for key in KEYS {
+        let start = format!("| `{key}` | ");
+        let row = readme.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_default();
+        let value = key.split('.').try_fold(&defaults, |table, part| table.get(part));
+        let default = value.map_or("(".to_owned(), |value| format!("`{value}` |"));
+        assert!(row.starts_with(&default), "{key}: {row}");
+        assert!(row.ends_with(&format!("| `{}` |", variable(key))), "{key}: {row}");
+    }
+}

@@ -1,0 +1,194 @@
+//! What one value may be: each function reads a value or says what is allowed.
+//!
+//! In a file a number is a number and a text a text; in the environment everything is text.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use config::ValueKind;
+use http::Uri;
+
+use crate::config::error::Origin;
+use crate::config::layers::Given;
+use crate::config::{MaxRate, OnUnknown};
+
+/// The space for a Unix socket's path in the kernel's address, without the closing zero byte
+/// (`unix(7)`).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+impl Given {
+    fn text(&self) -> Option<&str> {
+        match &self.value {
+            ValueKind::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text, where it comes from the environment and so may stand for another type.
+    fn variable_text(&self) -> Option<&str> {
+        match self.origin {
+            Origin::Variable(_) => self.text(),
+            Origin::File(_) | Origin::Default => None,
+        }
+    }
+}
+
+/// A whole number within a range.
+pub(super) fn whole(range: RangeInclusive<usize>) -> impl FnOnce(&Given) -> Result<usize, String> {
+    move |given| {
+        let number = match (&given.value, given.variable_text()) {
+            (_, Some(text)) => text.parse().ok(),
+            (ValueKind::I64(number), None) => usize::try_from(*number).ok(),
+            _ => None,
+        };
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// A length of time over zero, with its unit.
+pub(super) fn duration(longest: Duration) -> impl FnOnce(&Given) -> Result<Duration, String> {
+    move |given| {
+        let duration = given.text().and_then(|text| humantime::parse_duration(text).ok());
+        duration.filter(|duration| !duration.is_zero() && *duration <= longest).ok_or_else(|| {
+            let longest = humantime::format_duration(longest);
+            format!(
+                "a duration over zero and up to {longest}, in quotes and with its unit, such as \
+                 \"30s\" or \"1m 30s\" (a number has no unit)"
+            )
+        })
+    }
+}
+
+/// The pace.
+#[expect(clippy::cast_precision_loss, reason = "a rate past 2^53 a second is not told apart")]
+pub(super) fn max_rate(given: &Given) -> Result<MaxRate, String> {
+    let number = match (&given.value, given.variable_text()) {
+        (ValueKind::String(text), _) if text == "auto" => return Ok(MaxRate::Auto),
+        (_, Some(text)) => text.parse().ok(),
+        (ValueKind::I64(number), None) => Some(*number as f64),
+        (ValueKind::Float(number), None) => Some(*number),
+        _ => None,
+    };
+    number
+        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
+        .map(MaxRate::PerSecond)
+        .ok_or_else(|| "\"auto\", or a number over zero without quotes".to_owned())
+}
+
+/// What follows a lost answer.
+pub(super) fn on_unknown(given: &Given) -> Result<OnUnknown, String> {
+    match given.text() {
+        Some("retry") => Ok(OnUnknown::Retry),
+        Some("fail") => Ok(OnUnknown::Fail),
+        _ => Err("\"retry\" or \"fail\"".to_owned()),
+    }
+}
+
+/// Where to listen.
+pub(super) fn socket_address(given: &Given) -> Result<SocketAddr, String> {
+    given.text().and_then(|text| text.parse().ok()).ok_or_else(|| {
+        "an IP address and a port, such as \"127.0.0.1:8025\" or \"[::1]:8025\"".to_owned()
+    })
+}
+
+/// A path that a file or directory can have. The replacement character stands where a variable's
+/// bytes were not UTF-8: such a path is not the one that was meant.
+pub(super) fn path(given: &Given) -> Result<PathBuf, String> {
+    given
+        .text()
+        .filter(|text| !text.is_empty() && !text.contains(['\0', char::REPLACEMENT_CHARACTER]))
+        .map(PathBuf::from)
+        .ok_or_else(|| "a path in UTF-8".to_owned())
+}
+
+/// A path that a Unix socket can have.
+pub(super) fn socket_path(given: &Given) -> Result<PathBuf, String> {
+    path(given)
+        .ok()
+        .filter(|path| path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES)
+        .ok_or_else(|| format!("a path in UTF-8 of at most {MAX_SOCKET_PATH_BYTES} bytes"))
+}
+
+/// A service's address on the web.
+pub(super) fn url(given: &Given) -> Result<Uri, String> {
+    given.text().and_then(parse_url).ok_or_else(|| {
+        "an http or https URL with a host, and without user, query and fragment".to_owned()
+    })
+}
+
+fn parse_url(text: &str) -> Option<Uri> {
+    // `Uri` drops a fragment without a word.
+    let uri: Uri = (!text.contains('#')).then(|| text.parse().ok())??;
+    let authority = uri.authority()?;
+    // Neither a user nor a port out of range is left over beside these two.
+    let plain = match authority.port_u16() {
+        Some(port) => format!("{}:{port}", authority.host()),
+        None => authority.host().to_owned(),
+    };
+    let is_plain = !authority.host().is_empty() && plain == authority.as_str();
+    let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
+    (is_web && is_plain && uri.query().is_none()).then_some(uri)
+}
+
+/// An AWS region's name. It becomes part of host names.
+pub(super) fn region(given: &Given) -> Result<String, String> {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    given
+        .text()
+        .filter(|text| (1..=63).contains(&text.len()) && text.bytes().all(allowed))
+        .filter(|text| !text.starts_with('-') && !text.ends_with('-'))
+        .map(str::to_owned)
+        .ok_or_else(|| "an AWS region's name, such as \"eu-west-1\"".to_owned())
+}
+
+/// A configuration set's name, by the rule of SES's `CreateConfigurationSet`.
+pub(super) fn configuration_set(given: &Given) -> Result<String, String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    given
+        .text()
+        .filter(|text| (1..=64).contains(&text.len()) && text.bytes().all(allowed))
+        .map(str::to_owned)
+        .ok_or_else(|| "1 to 64 characters of A-Z, a-z, 0-9, _ and -".to_owned())
+}
+
+/// The ARNs of SNS topics, at least one; comma separated in the environment.
+pub(super) fn topics(given: &Given) -> Result<Vec<String>, String> {
+    let topics: Option<Vec<&str>> = match (&given.value, given.variable_text()) {
+        (_, Some(text)) => Some(text.split(',').map(str::trim).collect()),
+        (ValueKind::Array(values), None) => values
+            .iter()
+            .map(|value| match &value.kind {
+                ValueKind::String(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect(),
+        _ => None,
+    };
+    topics
+        .filter(|topics| !topics.is_empty() && topics.iter().all(|topic| is_topic(topic)))
+        .map(|topics| topics.into_iter().map(str::to_owned).collect())
+        .ok_or_else(|| {
+            "a list of topics' ARNs, such as [\"arn:aws:sns:eu-west-1:123456789012:pillarbox\"]"
+                .to_owned()
+        })
+}
+
+fn is_topic(text: &str) -> bool {
+    let parts: Vec<_> = text.split(':').collect();
+    let [arn, partition, service, region, account, name] = parts[..] else { return false };
+    let is_name = |text: &str, more: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    };
+    arn == "arn"
+        && partition.starts_with("aws")
+        && service == "sns"
+        && is_name(partition, "-")
+        && is_name(region, "-")
+        && account.len() == 12
+        && account.bytes().all(|b| b.is_ascii_digit())
+        && is_name(name, "-_.")
+}
