@@ -11,12 +11,17 @@ use std::time::Duration;
 use reqwest::Url;
 
 use crate::clock::Clock;
+use crate::ses::limiter::CallSpacing;
 use crate::ses::transport::Transport;
 
+pub mod account;
 mod aws_error;
+pub mod call;
 mod classify;
 mod connector;
 pub mod credentials;
+pub mod identity;
+mod limiter;
 mod redact;
 pub mod send;
 mod sign;
@@ -71,6 +76,7 @@ struct Inner {
     base: String,
     outbound_emails: Url,
     configuration_set: Option<String>,
+    spacing: CallSpacing,
 }
 
 impl fmt::Debug for SesClient {
@@ -86,7 +92,8 @@ impl SesClient {
         let outbound_emails = joined(&base, "/v2/email/outbound-emails")?;
         let transport = Transport::new(&options, clock).map_err(SesError::Client)?;
         let configuration_set = options.configuration_set;
-        let inner = Inner { transport, base, outbound_emails, configuration_set };
+        let spacing = CallSpacing::default();
+        let inner = Inner { transport, base, outbound_emails, configuration_set, spacing };
         Ok(Self { inner: Arc::new(inner) })
     }
 
