@@ -224,9 +224,12 @@ async fn a_connection_closed_while_idle_costs_no_attempt() {
 
 #[tokio::test]
 async fn redirects_are_not_followed() {
-    let server = Server::start(Answer::with_headers(307, "location: /elsewhere\r\n", "")).await;
-    assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault);
-    assert_eq!(server.requests().len(), 1);
+    for status in [301, 302, 303, 307, 308] {
+        let answer = Answer::with_headers(status, "location: /elsewhere\r\n", "");
+        let server = Server::start(answer).await;
+        assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault, "{status}");
+        assert_eq!(server.requests().len(), 1, "{status}");
+    }
 }
 
 #[tokio::test]
