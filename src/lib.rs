@@ -19,3 +19,4 @@ pub mod clock;
 pub mod config;
 pub mod domain;
 pub mod store;
+pub mod ses;

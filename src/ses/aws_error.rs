@@ -1,0 +1,48 @@
+//! The errors of AWS services as their JSON protocols carry them.
+//!
+//! Knows where the name and the message stand, and not what any of them means.
+
+use crate::ses::transport::Reply;
+
+/// What AWS says of an error: its name and its message, as far as it gave them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct AwsError {
+    /// The error's name, such as `MessageRejected`.
+    pub(super) name: Option<String>,
+    /// The message as AWS wrote it: to be redacted before it is shown.
+    pub(super) message: Option<String>,
+}
+
+impl AwsError {
+    /// Reads the name from `x-amzn-errortype`, else from the body, and the message from the body
+    /// (AWS restJson1 protocol, "Operation error serialization").
+    pub(super) fn read(reply: &Reply) -> Self {
+        let body = reply.body.as_deref().unwrap_or_default();
+        let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |names: &[&str]| {
+            names.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned)
+        };
+        let header = reply.headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok());
+        let named = header.map(str::to_owned).or_else(|| text(&["__type", "code", "Code"]));
+        let name = named.as_deref().map(bare_name).filter(|name| is_name(name)).map(str::to_owned);
+        Self { name, message: text(&["message", "Message"]) }
+    }
+
+    /// The name without `Exception` at its end: services and their versions differ in it.
+    pub(super) fn stem(&self) -> &str {
+        let name = self.name.as_deref().unwrap_or_default();
+        name.strip_suffix("Exception").unwrap_or(name)
+    }
+}
+
+/// `com.amazonaws.ses#Name:http://…` without what surrounds the name.
+fn bare_name(text: &str) -> &str {
+    let text = text.split(':').next().unwrap_or_default();
+    text.rsplit('#').next().unwrap_or_default().trim()
+}
+
+fn is_name(text: &str) -> bool {
+    const MAX_NAME_BYTES: usize = 100;
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
+}

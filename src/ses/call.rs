@@ -1,0 +1,110 @@
+//! The calls other than `SendEmail`: about the account and its identities.
+//!
+//! Each waits its turn within one call a second, is made once, and answers what it asked for or a
+//! `CallError`. Knows no operation in particular.
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+
+use crate::ses::aws_error::AwsError;
+use crate::ses::credentials::LoadError;
+use crate::ses::redact::redact;
+use crate::ses::transport::{Call, JSON, Reply, TransportError};
+use crate::ses::{SesClient, joined};
+
+/// Why a call brought no answer to go by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// There are no credentials to sign with.
+    #[error(transparent)]
+    Credentials(#[from] LoadError),
+    /// SES could not be reached, or gave no answer.
+    #[error("SES could not be asked: {0}")]
+    Unreachable(String),
+    /// SES refused the call.
+    #[error("SES refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// The error's name, such as `TooManyRequestsException`.
+        name: Option<String>,
+        /// What SES said, without addresses.
+        message: String,
+    },
+    /// The endpoint does not have the call: it answered so, and not as SES does.
+    #[error("the endpoint does not have this call; it answered {status}")]
+    NotSupported {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// The answer is not what SES answers.
+    #[error("SES's answer cannot be read: {0}")]
+    Unreadable(String),
+}
+
+impl From<TransportError> for CallError {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::Credentials(error) => Self::Credentials(error),
+            TransportError::Signing(_)
+            | TransportError::NotWritten(_)
+            | TransportError::NoAnswer(_) => Self::Unreachable(redact(&error.to_string())),
+        }
+    }
+}
+
+impl SesClient {
+    /// Asks for `path` and reads the answer.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
+        self.ask(Method::GET, path, &[], Bytes::new()).await
+    }
+
+    /// Posts a JSON document to `path` and reads the answer.
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, CallError> {
+        self.ask(Method::POST, path, &[JSON], body).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+        body: Bytes,
+    ) -> Result<T, CallError> {
+        let url = joined(&self.inner.base, path)
+            .map_err(|error| CallError::Unreachable(error.to_string()))?;
+        self.inner.spacing.turn().await;
+        let call = Call { service: "ses", method, url: &url, headers, body };
+        read(&self.inner.transport.call(&call).await?)
+    }
+}
+
+fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
+    if !reply.status.is_success() {
+        return Err(refusal(reply));
+    }
+    let body = reply.body.as_ref().map_err(|error| CallError::Unreadable(error.clone()))?;
+    // The parser's own message may repeat what it read; where it stopped is enough.
+    serde_json::from_slice(body).map_err(|error| {
+        CallError::Unreadable(format!("line {}, column {}", error.line(), error.column()))
+    })
+}
+
+fn refusal(reply: &Reply) -> CallError {
+    let status = reply.status.as_u16();
+    let AwsError { name, message } = AwsError::read(reply);
+    let lacking = matches!(
+        reply.status,
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+    );
+    if lacking && name.is_none() {
+        return CallError::NotSupported { status };
+    }
+    let message = message.map_or_else(|| format!("status {status}"), |message| redact(&message));
+    CallError::Refused { status, name, message }
+}

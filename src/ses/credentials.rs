@@ -1,0 +1,222 @@
+//! AWS credentials: found as every AWS tool finds them, kept while they are good, renewed early.
+//!
+//! Knows nothing of the calls that they sign. No secret shows in a `Debug` or an error.
+//!
+//! The chain is environment, shared profile (with roles to assume), web identity, container and
+//! instance metadata v2. A profile's `credential_process`, `sso_…` and `login_session` are not
+//! supported: a service has nobody to log in, and should start no programs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_config::Region;
+use aws_config::default_provider::credentials::DefaultCredentialsChain;
+use aws_config::provider_config::ProviderConfig;
+use aws_credential_types::provider::ProvideCredentials;
+use aws_credential_types::provider::error::CredentialsError;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::OnceCell;
+
+use crate::clock::Clock;
+use crate::domain::time::Timestamp;
+use crate::ses::connector::Connector;
+use crate::ses::redact::redact;
+use crate::ses::transport::chain;
+
+/// The longest that finding credentials may take, all sources together.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long before their end temporary credentials are renewed.
+const RENEW_BEFORE_EXPIRY: Duration = Duration::from_mins(5);
+/// Up to this much earlier still, by chance, so that a fleet does not renew at one moment.
+const RENEWAL_JITTER: Duration = Duration::from_mins(1);
+/// The least time between two renewals, however soon the credentials end.
+const LEAST_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a failure to find any is the answer, so that a full queue does not ask in step.
+const FAILURE_KEPT: Duration = Duration::from_secs(5);
+
+/// Where the credentials come from.
+#[derive(Debug, Clone)]
+pub struct Credentials(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Fixed { access_key: String, secret: SecretString },
+    Aws,
+}
+
+impl Credentials {
+    /// An access key as given, for development and tests.
+    pub fn fixed(access_key: impl Into<String>, secret: SecretString) -> Self {
+        Self(Source::Fixed { access_key: access_key.into(), secret })
+    }
+
+    /// The sources of every AWS tool, in their usual order.
+    pub const fn aws() -> Self {
+        Self(Source::Aws)
+    }
+}
+
+/// No credentials could be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// No source has any.
+    #[error(
+        "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a shared \
+         profile with AWS_PROFILE, or give the machine or container a role"
+    )]
+    None,
+    /// A source is configured and failed.
+    #[error("AWS credentials could not be loaded: {0}")]
+    Failed(String),
+}
+
+/// Credentials that are loaded at first use, by one caller for all, and renewed before they end.
+#[derive(Debug)]
+pub(super) struct CredentialCache {
+    loader: Loader,
+    clock: Clock,
+    current: Mutex<Arc<Slot>>,
+}
+
+#[derive(Debug)]
+enum Loader {
+    Fixed(aws_credential_types::Credentials),
+    Aws {
+        region: Region,
+        connector: Connector,
+    },
+    #[cfg(test)]
+    Scripted(tests::Script),
+}
+
+/// What one load came to; all who ask meanwhile wait for it.
+#[derive(Debug, Default)]
+struct Slot {
+    /// The credentials before: still good for a while where a renewal fails.
+    previous: Option<aws_credential_types::Credentials>,
+    loaded: OnceCell<Loaded>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    outcome: Result<aws_credential_types::Credentials, LoadError>,
+    since: Timestamp,
+    /// When to load again; `None` for never.
+    renew_at: Option<Timestamp>,
+}
+
+impl CredentialCache {
+    pub(super) fn new(
+        source: Credentials,
+        region: &str,
+        connector: Connector,
+        clock: Clock,
+    ) -> Self {
+        let loader = match source.0 {
+            Source::Fixed { access_key, secret } => {
+                Loader::Fixed(aws_credential_types::Credentials::new(
+                    access_key,
+                    secret.expose_secret(),
+                    None,
+                    None,
+                    "configuration",
+                ))
+            }
+            Source::Aws => Loader::Aws { region: Region::new(region.to_owned()), connector },
+        };
+        Self { loader, clock, current: Mutex::default() }
+    }
+
+    /// The credentials to sign with now.
+    pub(super) async fn get(&self) -> Result<aws_credential_types::Credentials, LoadError> {
+        let slot = self.slot();
+        let loaded = slot.loaded.get_or_init(|| self.load(slot.previous.as_ref())).await;
+        loaded.outcome.clone()
+    }
+
+    /// Forgets these credentials, which AWS refused; the next caller loads anew. Those just loaded
+    /// stay: asking again at once would yield the same.
+    pub(super) fn discard(&self, refused: &aws_credential_types::Credentials) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        let forget = current.loaded.get().is_some_and(|loaded| {
+            loaded.outcome.as_ref() == Ok(refused) && loaded.since.is_past(FAILURE_KEPT, now)
+        });
+        if forget {
+            *current = Arc::default();
+        }
+    }
+
+    fn slot(&self) -> Arc<Slot> {
+        let now = self.clock.now();
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = current.loaded.get()
+            && loaded.renew_at.is_some_and(|renew_at| now >= renew_at)
+        {
+            let previous = loaded.outcome.as_ref().ok().cloned();
+            *current = Arc::new(Slot { previous, loaded: OnceCell::new() });
+        }
+        Arc::clone(&current)
+    }
+
+    async fn load(&self, previous: Option<&aws_credential_types::Credentials>) -> Loaded {
+        let outcome = match tokio::time::timeout(LOAD_TIMEOUT, self.loader.load()).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(LoadError::Failed(format!("no answer within {LOAD_TIMEOUT:?}"))),
+        };
+        let now = self.clock.now();
+        let (outcome, renew_at) = match outcome {
+            Ok(credentials) => {
+                let renew_at = renewal(&credentials, now);
+                (Ok(credentials), renew_at)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "AWS credentials could not be loaded");
+                let good = previous.filter(|previous| {
+                    previous.expiry().is_none_or(|expiry| Timestamp::from(expiry) > now)
+                });
+                match good {
+                    Some(good) => (Ok(good.clone()), Some(now.plus(LEAST_RENEWAL_INTERVAL))),
+                    None => (Err(error), Some(now.plus(FAILURE_KEPT))),
+                }
+            }
+        };
+        Loaded { outcome, since: now, renew_at }
+    }
+}
+
+fn renewal(credentials: &aws_credential_types::Credentials, now: Timestamp) -> Option<Timestamp> {
+    let expiry = Timestamp::from(credentials.expiry()?);
+    // Without randomness there is no jitter, which harms nobody.
+    let draw = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
+    let due = expiry.minus(RENEW_BEFORE_EXPIRY).minus(RENEWAL_JITTER.mul_f64(draw));
+    Some(due.max(now.plus(LEAST_RENEWAL_INTERVAL)))
+}
+
+impl Loader {
+    async fn load(&self) -> Result<aws_credential_types::Credentials, LoadError> {
+        let (region, connector) = match self {
+            Self::Fixed(credentials) => return Ok(credentials.clone()),
+            Self::Aws { region, connector } => (region.clone(), connector.clone()),
+            #[cfg(test)]
+            Self::Scripted(script) => return script.next().await,
+        };
+        // Built anew each time, because a chain reads the profile files once and keeps them.
+        let config = ProviderConfig::without_region().with_http_client(connector);
+        let chain =
+            DefaultCredentialsChain::builder().configure(config).region(region).build().await;
+        chain.provide_credentials().await.map_err(LoadError::from)
+    }
+}
+
+impl From<CredentialsError> for LoadError {
+    fn from(error: CredentialsError) -> Self {
+        match error {
+            CredentialsError::CredentialsNotLoaded(_) => Self::None,
+            error => Self::Failed(redact(&chain(&error))),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

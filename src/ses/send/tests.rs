@@ -1,0 +1,240 @@
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::Clock;
+use crate::domain::admission::{Facts, admit};
+use crate::domain::mailbox::DomainName;
+use crate::domain::request::{Draft, SendRequest};
+use crate::domain::suppression::SuppressedAddress;
+use crate::ses::stub::{Answer, Server, client, options};
+
+const ID: &str = "019f0000-0000-7000-8000-000000000001";
+const ACCEPTED: &str = r#"{"MessageId":"0102018f-abc-000000"}"#;
+
+struct Everything;
+
+impl Facts for Everything {
+    type Error = Infallible;
+
+    fn is_verified(&self, _: &DomainName<'_>) -> Result<bool, Infallible> {
+        Ok(true)
+    }
+
+    fn is_suppressed(&self, _: &SuppressedAddress) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+}
+
+fn draft() -> Draft<'static> {
+    Draft {
+        from: Some("Ann <ann@example.com>"),
+        to: Some(vec!["bob@example.org"]),
+        subject: Some("Hello"),
+        text: Some("Hi"),
+        ..Draft::default()
+    }
+}
+
+fn encoded(draft: Draft<'_>, configuration_set: Option<&str>) -> Bytes {
+    let admitted = admit(SendRequest::parse(draft).unwrap(), &Everything).unwrap();
+    let organisation = "acme".parse().unwrap();
+    encode(&admitted, ID.parse().unwrap(), &organisation, configuration_set)
+}
+
+fn parsed(draft: Draft<'_>) -> Value {
+    serde_json::from_slice(&encoded(draft, None)).unwrap()
+}
+
+fn utf8(data: &str) -> Value {
+    json!({ "Data": data, "Charset": "UTF-8" })
+}
+
+#[test]
+fn a_plain_message_has_what_it_needs_and_nothing_else() {
+    let expected = json!({
+        "FromEmailAddress": "\"Ann\" <ann@example.com>",
+        "Destination": { "ToAddresses": ["bob@example.org"] },
+        "Content": { "Simple": { "Subject": utf8("Hello"), "Body": { "Text": utf8("Hi") } } },
+        "EmailTags": [
+            { "Name": "pillarbox-message-id", "Value": ID },
+            { "Name": "pillarbox-organisation", "Value": "acme" },
+        ],
+    });
+    assert_eq!(parsed(draft()), expected);
+}
+
+#[test]
+fn every_field_goes_to_its_place() {
+    let all = encoded(
+        Draft {
+            from: Some("Jos\u{e9} <ann@b\u{fc}cher.example>"),
+            to: Some(vec!["a@x.org", "Bob <b@x.org>"]),
+            cc: Some(vec!["c@x.org"]),
+            bcc: Some(vec!["d@x.org"]),
+            reply_to: Some("e@x.org"),
+            subject: Some("Gr\u{fc}\u{df}e \u{1f4ee}"),
+            html: Some("<p class=\"x\">\u{e9}\r\n</p>"),
+            headers: Some(vec![("X-B", "1"), ("List-Unsubscribe", "<https://x.org>")]),
+            ..draft()
+        },
+        Some("events"),
+    );
+    let all: Value = serde_json::from_slice(&all).unwrap();
+    let from = all["FromEmailAddress"].as_str().unwrap();
+    assert!(from.is_ascii() && from.ends_with(" <ann@xn--bcher-kva.example>"), "{from}");
+    let destination = &all["Destination"];
+    assert_eq!(destination["ToAddresses"], json!(["a@x.org", "\"Bob\" <b@x.org>"]));
+    assert_eq!(destination["CcAddresses"], json!(["c@x.org"]));
+    assert_eq!(destination["BccAddresses"], json!(["d@x.org"]));
+    assert_eq!(all["ReplyToAddresses"], json!(["e@x.org"]));
+    let simple = &all["Content"]["Simple"];
+    assert_eq!(simple["Subject"], utf8("Gr\u{fc}\u{df}e \u{1f4ee}"));
+    assert_eq!(simple["Body"]["Html"], utf8("<p class=\"x\">\u{e9}\r\n</p>"));
+    assert_eq!(simple["Body"]["Text"], utf8("Hi"));
+    let headers = json!([
+        { "Name": "X-B", "Value": "1" },
+        { "Name": "List-Unsubscribe", "Value": "<https://x.org>" },
+    ]);
+    assert_eq!(simple["Headers"], headers);
+    assert_eq!(all["ConfigurationSetName"], "events");
+}
+
+#[test]
+fn html_alone_has_no_text() {
+    let body = parsed(Draft { text: None, html: Some("<p>"), ..draft() });
+    assert_eq!(body["Content"]["Simple"]["Body"], json!({ "Html": utf8("<p>") }));
+}
+
+#[test]
+fn no_memory_beyond_the_encoded_bytes_is_held() {
+    let html = "<p style=\"a\">\u{e9}\t\u{1}\n</p>".repeat(100_000);
+    let encoded = encoded(Draft { html: Some(&html), ..draft() }, None);
+    let vec = encoded.try_into_mut().expect("nobody else holds the bytes");
+    assert_eq!(vec.capacity(), vec.len());
+}
+
+async fn outcome(server: &Server) -> Outcome {
+    client(&server.url()).send(encoded(draft(), None)).await
+}
+
+fn kind(outcome: &Outcome) -> ProblemKind {
+    match outcome {
+        Outcome::NotSent(problem) => problem.kind,
+        Outcome::Sent { .. } => panic!("sent"),
+    }
+}
+
+#[tokio::test]
+async fn an_accepted_message_is_sent_once_signed_and_as_encoded() {
+    let server = Server::start(Answer::json(200, ACCEPTED)).await;
+    let sent = Outcome::Sent { ses_message_id: "0102018f-abc-000000".to_owned() };
+    assert_eq!(outcome(&server).await, sent);
+    let requests = server.requests();
+    assert_eq!(requests.len(), 1);
+    let request = &requests[0];
+    assert!(request.head.starts_with("POST /v2/email/outbound-emails HTTP/1.1\r\n"));
+    assert_eq!(request.body, encoded(draft(), None));
+    assert_eq!(request.header("content-type"), Some("application/json"));
+    let length = request.body.len().to_string();
+    assert_eq!(request.header("content-length"), Some(length.as_str()));
+    let host = server.url().replace("http://", "");
+    assert_eq!(request.header("host"), Some(host.as_str()));
+    let authorization = request.header("authorization").unwrap();
+    assert!(
+        authorization.contains("SignedHeaders=content-type;host;x-amz-date,"),
+        "{authorization}"
+    );
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let server = Server::start(Answer::json(200, ACCEPTED)).await;
+    let client = client(&server.url());
+    for _ in 0..3 {
+        assert!(matches!(client.send(encoded(draft(), None)).await, Outcome::Sent { .. }));
+    }
+    assert_eq!(server.requests().len(), 3);
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn what_was_never_written_is_unavailable() {
+    // Nothing listens; no such name; no TLS there.
+    let plain = Server::start(Answer::json(200, ACCEPTED)).await;
+    let no_tls = plain.url().replace("http", "https");
+    for endpoint in ["http://127.0.0.1:1", "http://nowhere.invalid", &no_tls] {
+        let outcome = client(endpoint).send(encoded(draft(), None)).await;
+        assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{endpoint}: {outcome:?}");
+    }
+    assert_eq!(plain.requests().len(), 0);
+}
+
+#[tokio::test]
+async fn a_time_limit_that_ends_while_connecting_is_unavailable_whichever_it_is() {
+    let server = Server::start(Answer::Silence).await;
+    let mut options = options(&server.url().replace("http", "https"));
+    for (connect, whole) in [(100, 5_000), (5_000, 100)] {
+        options.connect_timeout = Duration::from_millis(connect);
+        options.request_timeout = Duration::from_millis(whole);
+        let client = SesClient::new(options.clone(), Clock::system()).unwrap();
+        let start = Instant::now();
+        let outcome = client.send(encoded(draft(), None)).await;
+        assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{outcome:?}");
+        assert!(start.elapsed() < Duration::from_secs(3));
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_was_written_and_not_answered_is_unknown() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 200\r\n\r\n";
+    for answer in [
+        Answer::Reset,
+        Answer::Stall,
+        Answer::Close(String::new()),
+        Answer::Close("HTTP/1.1 200 O".to_owned()),
+        Answer::Close("garbage\r\n\r\n".to_owned()),
+        Answer::Close(format!("{head}{{\"MessageId\":\"0102")),
+        Answer::Keep(format!("{head}{{\"MessageId\":\"0102")),
+        Answer::json(200, &"x".repeat(65 * 1024)),
+    ] {
+        let server = Server::start(answer.clone()).await;
+        let mut options = options(&server.url());
+        options.request_timeout = Duration::from_millis(300);
+        let client = SesClient::new(options, Clock::system()).unwrap();
+        let outcome = client.send(encoded(draft(), None)).await;
+        assert_eq!(kind(&outcome), ProblemKind::Unknown, "{answer:?}: {outcome:?}");
+        assert_eq!(server.requests().len(), 1, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_closed_while_idle_costs_no_attempt() {
+    let length = ACCEPTED.len();
+    let bytes = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{ACCEPTED}");
+    let server = Server::start(Answer::Close(bytes)).await;
+    let client = client(&server.url());
+    for _ in 0..5 {
+        assert!(matches!(client.send(encoded(draft(), None)).await, Outcome::Sent { .. }));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    for status in [301, 302, 303, 307, 308] {
+        let answer = Answer::with_headers(status, "location: /elsewhere\r\n", "");
+        let server = Server::start(answer).await;
+        assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault, "{status}");
+        assert_eq!(server.requests().len(), 1, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn expired_fixed_credentials_are_refused_once_and_not_repeated() {
+    let server = Server::start(Answer::error(403, "ExpiredTokenException", "expired")).await;
+    assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault);
+    assert_eq!(server.requests().len(), 1);
+}

@@ -1,0 +1,310 @@
+//! Signed calls over one HTTP client: what was answered, or how far the request got.
+//!
+//! Knows the AWS conventions that all calls share, and of no operation in particular.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use hyper::body::{Body, Frame, SizeHint};
+use reqwest::{Request, Response, Url};
+
+use crate::clock::Clock;
+use crate::ses::SesOptions;
+use crate::ses::aws_error::AwsError;
+use crate::ses::connector::Connector;
+use crate::ses::credentials::{CredentialCache, LoadError};
+use crate::ses::sign::sign;
+
+/// The longest answer that is read; SES's own are under a few KiB.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// How long an idle connection is kept. AWS's front ends close theirs after about a minute; well
+/// below that, a request is hardly ever written to a connection that is being closed.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The most idle connections that are kept: as many as the default of calls in flight.
+const MAX_IDLE_CONNECTIONS: usize = 256;
+/// The content type of SES's requests.
+pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// One call, before it is signed.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    /// The service's name in the signature, such as `ses`.
+    pub(super) service: &'static str,
+    pub(super) method: Method,
+    pub(super) url: &'a Url,
+    pub(super) headers: &'a [(&'static str, &'static str)],
+    pub(super) body: Bytes,
+}
+
+/// An answer whose status and headers arrived.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// The body, or why it cannot be had: it broke off, came too late or is too long.
+    pub(super) body: Result<Bytes, String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TransportError {
+    /// There is nothing to sign with.
+    #[error(transparent)]
+    Credentials(#[from] LoadError),
+    /// The credentials cannot be used in a request, a key with a line break in it for example.
+    #[error("the request could not be signed: {0}")]
+    Signing(String),
+    /// Nothing of the request's body was written, so it cannot have been acted on.
+    #[error("no connection: {0}")]
+    NotWritten(String),
+    /// The body was handed to a connection, and no status came back.
+    #[error("no answer: {0}")]
+    NoAnswer(String),
+}
+
+/// The HTTP client and what signs its requests.
+#[derive(Debug)]
+pub(super) struct Transport {
+    http: reqwest::Client,
+    credentials: CredentialCache,
+    region: String,
+    clock: Clock,
+}
+
+impl Transport {
+    pub(super) fn new(options: &SesOptions, clock: Clock) -> Result<Self, reqwest::Error> {
+        // An error says that a provider is installed already, and then that one is used.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("pillarbox/", env!("CARGO_PKG_VERSION")))
+            .http1_only()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .connect_timeout(options.connect_timeout)
+            .timeout(options.request_timeout)
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .build()?;
+        let credentials = CredentialCache::new(
+            options.credentials.clone(),
+            &options.region,
+            Connector::new(http.clone()),
+            clock.clone(),
+        );
+        Ok(Self { http, credentials, region: options.region.clone(), clock })
+    }
+
+    /// Makes the call once. It is repeated only where AWS refused it for expired credentials, and
+    /// so before it was acted on, and other credentials could be had.
+    pub(super) async fn call(&self, call: &Call<'_>) -> Result<Reply, TransportError> {
+        let credentials = self.credentials.get().await?;
+        let reply = self.attempt(call, &credentials).await?;
+        let refused = RefusedCredentials::by(&reply);
+        if refused != RefusedCredentials::No {
+            self.credentials.discard(&credentials);
+        }
+        if refused == RefusedCredentials::Expired
+            && let Ok(renewed) = self.credentials.get().await
+            && renewed != credentials
+        {
+            return self.attempt(call, &renewed).await;
+        }
+        Ok(reply)
+    }
+
+    async fn attempt(
+        &self,
+        call: &Call<'_>,
+        credentials: &aws_credential_types::Credentials,
+    ) -> Result<Reply, TransportError> {
+        let signed = sign(call, &self.region, credentials, self.clock.now())
+            .map_err(|error| TransportError::Signing(error.to_string()))?;
+        let mut request = Request::new(call.method.clone(), call.url.clone());
+        request.headers_mut().extend(signed);
+        request.headers_mut().extend(
+            call.headers.iter().map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            }),
+        );
+        let written = Arc::new(AtomicBool::new(call.body.is_empty()));
+        if !call.body.is_empty() {
+            let body = WatchedBody { bytes: call.body.clone(), written: Arc::clone(&written) };
+            *request.body_mut() = Some(reqwest::Body::wrap(body));
+        }
+        match self.http.execute(request).await {
+            Ok(response) => Ok(read(response).await),
+            Err(error) if written.load(Ordering::Acquire) => {
+                Err(TransportError::NoAnswer(chain(&error.without_url())))
+            }
+            Err(error) => Err(TransportError::NotWritten(chain(&error.without_url()))),
+        }
+    }
+}
+
+/// A body that tells when it is taken for writing.
+///
+/// An error's kind does not prove that a request was not written: a time limit may end in the
+/// middle of a TLS handshake or a second after the last byte. Whether the connection ever asked
+/// for the body does, because a request without its announced body is acted on by no server.
+struct WatchedBody {
+    bytes: Bytes,
+    written: Arc<AtomicBool>,
+}
+
+impl Body for WatchedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.bytes.is_empty() {
+            return Poll::Ready(None);
+        }
+        self.written.store(true, Ordering::Release);
+        Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.bytes)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(u64::try_from(self.bytes.len()).expect("a length fits in 64 bits"))
+    }
+}
+
+async fn read(mut response: Response) -> Reply {
+    let status = response.status();
+    let headers = std::mem::take(response.headers_mut());
+    Reply { status, headers, body: read_bounded(response).await }
+}
+
+/// Reads a body of at most `MAX_ANSWER_BYTES`.
+pub(super) async fn read_bounded(mut response: Response) -> Result<Bytes, String> {
+    let mut body = BytesMut::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() > MAX_ANSWER_BYTES => {
+                return Err(format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"));
+            }
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) => return Ok(body.freeze()),
+            Err(error) => return Err(chain(&error.without_url())),
+        }
+    }
+}
+
+/// An error with its sources, on one line.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// Whether an answer refuses the credentials rather than what they may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RefusedCredentials {
+    No,
+    /// They were good once.
+    Expired,
+    /// They are not known: perhaps replaced since they were loaded.
+    Unknown,
+}
+
+impl RefusedCredentials {
+    fn by(reply: &Reply) -> Self {
+        if !reply.status.is_client_error() {
+            return Self::No;
+        }
+        match AwsError::read(reply).stem() {
+            "ExpiredToken" => Self::Expired,
+            "UnrecognizedClient" | "InvalidClientTokenId" | "InvalidAccessKeyId" => Self::Unknown,
+            _ => Self::No,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time::Timestamp;
+    use crate::ses::credentials::tests::keys;
+    use crate::ses::stub::{Answer, Server, options};
+
+    /// Calls once, with credentials that were loaded an hour ago; the answer's status, and the
+    /// access key of each request that was made.
+    async fn called(server: &Server, loads: [&str; 2]) -> (u16, Vec<String>) {
+        let clock = Clock::manual(Timestamp::from_unix_millis(1_800_000_000_000));
+        let mut transport = Transport::new(&options(&server.url()), clock.clone()).unwrap();
+        let loads = loads.map(|name| Ok(keys(name, None)));
+        transport.credentials = CredentialCache::scripted(loads, clock.clone());
+        transport.credentials.get().await.unwrap();
+        clock.set(clock.now().plus(Duration::from_hours(1)));
+        let url = Url::parse(&server.url()).unwrap();
+        let call = Call {
+            service: "ses",
+            method: Method::POST,
+            url: &url,
+            headers: &[JSON],
+            body: Bytes::from_static(b"{}"),
+        };
+        let status = transport.call(&call).await.unwrap().status.as_u16();
+        let requests = server.requests();
+        let keys = requests.iter().map(|request| {
+            let (_, rest) =
+                request.header("authorization").unwrap().split_once("Credential=").unwrap();
+            rest.split('/').next().unwrap().to_owned()
+        });
+        (status, keys.collect())
+    }
+
+    /// Refuses the key `OLD`.
+    async fn refusing(name: &'static str) -> Server {
+        Server::with(move |request| {
+            if request.head.contains("Credential=OLD/") {
+                Answer::error(403, name, "refused")
+            } else {
+                Answer::json(200, "{}")
+            }
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn expired_credentials_are_renewed_and_the_call_is_repeated() {
+        let server = refusing("ExpiredTokenException").await;
+        assert_eq!(called(&server, ["OLD", "NEW"]).await, (200, vec!["OLD".into(), "NEW".into()]));
+    }
+
+    #[tokio::test]
+    async fn renewed_credentials_that_are_the_same_are_not_tried_again() {
+        let server = refusing("ExpiredTokenException").await;
+        assert_eq!(called(&server, ["OLD", "OLD"]).await, (403, vec!["OLD".into()]));
+    }
+
+    #[tokio::test]
+    async fn no_other_refusal_is_repeated() {
+        for name in ["UnrecognizedClientException", "AccessDeniedException"] {
+            let server = refusing(name).await;
+            assert_eq!(called(&server, ["OLD", "NEW"]).await, (403, vec!["OLD".into()]), "{name}");
+        }
+    }
+}
