@@ -18,5 +18,6 @@
 pub mod clock;
 pub mod config;
 pub mod domain;
-pub mod store;
+pub mod outbox;
 pub mod ses;
+pub mod store;

@@ -1,0 +1,144 @@
+use std::time::Duration;
+
+use super::*;
+use crate::domain::id::MessageIds;
+use crate::domain::time::Timestamp;
+
+const ACME: OrganisationId = OrganisationId(1);
+const BETA: OrganisationId = OrganisationId(2);
+
+struct Fixture {
+    outbox: Outbox,
+    ids: MessageIds,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { outbox: Outbox::new(1 << 20), ids: MessageIds::new(), now: Instant::now() }
+    }
+
+    fn add(&self, organisation: OrganisationId, recipients: u32) -> MessageId {
+        let id = self.ids.next(Timestamp::from_unix_millis(1));
+        self.outbox.add(Parcel {
+            id,
+            organisation,
+            request: Bytes::from_static(b"{}"),
+            recipients,
+            accepted_at: self.now,
+            suppression_epoch: 0,
+            reservation: self.outbox.budget().reserve(2).unwrap(),
+        });
+        id
+    }
+
+    fn claim(&self) -> Claim {
+        self.outbox.claim(self.now).unwrap()
+    }
+}
+
+#[test]
+fn a_newcomer_does_not_wait_for_anothers_backlog() {
+    let fixture = Fixture::new();
+    for _ in 0..1_000 {
+        fixture.add(ACME, 1);
+    }
+    for _ in 0..500 {
+        fixture.claim();
+    }
+    let late = fixture.add(BETA, 1);
+    let place = (0..).find(|_| fixture.claim().id == late).unwrap();
+    assert!(place <= 1, "{place} of the backlog went first");
+}
+
+#[test]
+fn turns_are_shared_by_recipients() {
+    let fixture = Fixture::new();
+    for _ in 0..100 {
+        fixture.add(ACME, 10);
+        fixture.add(BETA, 1);
+    }
+    let mut served = HashMap::new();
+    for _ in 0..55 {
+        let claim = fixture.claim();
+        *served.entry(claim.organisation).or_insert(0) += claim.recipients;
+    }
+    assert_eq!(served[&ACME], 50);
+    assert_eq!(served[&BETA], 50);
+}
+
+#[test]
+fn an_idle_time_earns_no_claim_to_more_than_the_share() {
+    let fixture = Fixture::new();
+    for _ in 0..100 {
+        fixture.add(ACME, 1);
+        fixture.claim();
+    }
+    for _ in 0..10 {
+        fixture.add(ACME, 1);
+        fixture.add(BETA, 1);
+    }
+    let first: Vec<_> = (0..10).map(|_| fixture.claim().organisation).collect();
+    assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
+}
+
+#[test]
+fn within_an_organisation_the_first_due_goes_first_and_new_before_retries() {
+    let fixture = Fixture::new();
+    let (first, second) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
+    assert_eq!(fixture.claim().id, first);
+    fixture.outbox.put_back(first, fixture.now, Acceptance::Excluded);
+    assert_eq!(fixture.claim().id, second);
+    assert_eq!(fixture.claim().id, first);
+}
+
+#[test]
+fn a_retry_waits_until_it_is_due() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    let due = fixture.now + Duration::from_secs(5);
+    fixture.outbox.put_back(id, due, Acceptance::Possible);
+    assert_eq!(fixture.outbox.next(fixture.now), Next::At(due));
+    assert!(fixture.outbox.claim(due - Duration::from_millis(1)).is_none());
+    assert_eq!(fixture.outbox.remaining(), [(id, 0, Acceptance::Possible)]);
+    fixture.outbox.make_all_due(fixture.now);
+    assert_eq!(fixture.claim().id, id);
+    fixture.outbox.settle(id);
+    assert_eq!(fixture.outbox.next(due), Next::Never);
+}
+
+#[test]
+fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
+    let fixture = Fixture::new();
+    let (waiting, flying) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
+    fixture.outbox.proved_sent(waiting);
+    assert_eq!(fixture.claim().id, flying);
+    fixture.outbox.proved_sent(flying);
+    fixture.outbox.put_back(flying, fixture.now, Acceptance::Possible);
+    assert!(fixture.outbox.claim(fixture.now).is_none());
+    let pending = fixture.outbox.pending();
+    assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0 });
+}
+
+#[test]
+fn the_live_state_follows_the_call() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    assert_eq!(fixture.outbox.live(id), Some(Live::Waiting));
+    fixture.claim();
+    assert_eq!(fixture.outbox.started(id), 1);
+    assert_eq!(fixture.outbox.live(id), Some(Live::Sending { attempts: 1 }));
+    fixture.outbox.settle(id);
+    assert_eq!(fixture.outbox.live(id), None);
+}
+
+#[test]
+fn the_budget_is_never_exceeded_and_is_released_with_the_message() {
+    let outbox = Outbox::new(1_000);
+    let first = outbox.budget().reserve(500).unwrap();
+    assert!(outbox.budget().reserve(101).is_none());
+    assert!(outbox.budget().reserve(usize::MAX - 400).is_none());
+    drop(first);
+    assert_eq!(outbox.budget().in_use(), 0);
+}
