@@ -17,6 +17,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod dispatch;
 pub mod domain;
 pub mod outbox;
 pub mod ses;

@@ -197,6 +197,11 @@ impl Outbox {
         self.lock().claim(now)
     }
 
+    /// Takes out waiting messages that were accepted before `end`, at most `limit`.
+    pub fn claim_older_than(&self, end: Instant, limit: usize) -> Vec<Claim> {
+        self.lock().claim_older_than(end, limit)
+    }
+
     /// When a message is next.
     pub fn next(&self, now: Instant) -> Next {
         let mut inner = self.lock();
@@ -278,7 +283,13 @@ impl Outbox {
         let mut all: Vec<_> = inner
             .entries
             .values()
-            .map(|entry| (entry.parcel.id, entry.attempts, entry.acceptance))
+            .map(|entry| {
+                let acceptance = match entry.place {
+                    Place::InFlight(_) => Acceptance::Possible,
+                    Place::Waiting(_) => entry.acceptance,
+                };
+                (entry.parcel.id, entry.attempts, acceptance)
+            })
             .collect();
         all.sort_unstable_by_key(|(id, ..)| *id);
         all
@@ -289,6 +300,21 @@ impl Outbox {
     }
 }
 
+impl Entry {
+    fn claim(&mut self) -> Claim {
+        self.place = Place::InFlight(Proof::None);
+        Claim {
+            id: self.parcel.id,
+            organisation: self.parcel.organisation,
+            request: self.parcel.request.clone(),
+            recipients: self.parcel.recipients,
+            accepted_at: self.parcel.accepted_at,
+            attempts: self.attempts,
+            suppression_epoch: self.parcel.suppression_epoch,
+        }
+    }
+}
+
 impl Inner {
     fn claim(&mut self, now: Instant) -> Option<Claim> {
         self.wake(now);
@@ -296,21 +322,34 @@ impl Inner {
         let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
         let turn = queue.turns.pop_first().expect("a ready organisation has a turn");
         let entry = self.entries.get_mut(&turn.id).expect("a turn has its entry");
-        entry.place = Place::InFlight(Proof::None);
         self.in_flight += 1;
         self.share = queue.share;
         queue.share += u64::from(entry.parcel.recipients);
-        let claim = Claim {
-            id: turn.id,
-            organisation,
-            request: entry.parcel.request.clone(),
-            recipients: entry.parcel.recipients,
-            accepted_at: entry.parcel.accepted_at,
-            attempts: entry.attempts,
-            suppression_epoch: entry.parcel.suppression_epoch,
-        };
+        let claim = entry.claim();
         self.rank(organisation, Some(now));
         Some(claim)
+    }
+
+    fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Claim> {
+        let old: Vec<(OrganisationId, Turn)> = self
+            .entries
+            .values()
+            .filter(|entry| entry.parcel.accepted_at <= end)
+            .filter_map(|entry| match entry.place {
+                Place::Waiting(turn) => Some((entry.parcel.organisation, turn)),
+                Place::InFlight(_) => None,
+            })
+            .take(limit)
+            .collect();
+        old.into_iter()
+            .map(|(organisation, turn)| {
+                let queue = self.queues.get_mut(&organisation).expect("a turn has its queue");
+                queue.turns.remove(&turn);
+                self.rank(organisation, None);
+                self.in_flight += 1;
+                self.entries.get_mut(&turn.id).expect("taken from the same map").claim()
+            })
+            .collect()
     }
 
     fn enqueue(&mut self, organisation: OrganisationId, turn: Turn) {

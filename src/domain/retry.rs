@@ -26,6 +26,11 @@ impl Backoff {
         Ok(Self { initial, max })
     }
 
+    /// The longest delay of all.
+    pub fn max(self) -> Duration {
+        self.max
+    }
+
     /// The longest delay that may follow attempt number `attempts` (1 for the first).
     pub fn ceiling(self, attempts: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);

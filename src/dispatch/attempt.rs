@@ -1,0 +1,189 @@
+//! One message's attempt: may it still go, what came of the call, and what follows.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{debug, error, info};
+
+use crate::config::OnUnknown;
+use crate::dispatch::{Dispatcher, Settings};
+use crate::domain::admission::Facts;
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
+use crate::domain::id::MessageId;
+use crate::domain::mailbox::Mailbox;
+use crate::domain::message::{Acceptance, Failure, FailureCode, Message, Transition};
+use crate::domain::suppression::SuppressedAddress;
+use crate::outbox::Claim;
+use crate::store::StoreError;
+
+/// How long to wait before an outcome that the store refused is offered to it again.
+const RECORD_AGAIN: Duration = Duration::from_millis(20);
+
+impl<P: Provider> Dispatcher<P> {
+    /// Takes a claimed message one step further and tells the outbox what became of it.
+    pub(super) async fn attempt(&self, claim: Claim) {
+        match self.hold_up(&claim) {
+            Ok(Hold::None) => self.call(claim).await,
+            Ok(Hold::Suppressed) => {
+                self.finish(claim.id, claim.attempts, Transition::Suppressed).await;
+            }
+            Ok(Hold::DomainPaused(until)) => {
+                self.outbox.put_back(claim.id, until, Acceptance::Excluded);
+            }
+            Err(error) => {
+                error!(id = %claim.id, %error, "a pending message's record cannot be read");
+                let due = Instant::now() + self.settings().backoff.ceiling(1);
+                self.outbox.put_back(claim.id, due, Acceptance::Excluded);
+            }
+        }
+    }
+
+    /// Gives up a message that is older than `retry_for`.
+    pub(super) async fn expire(&self, claim: Claim) {
+        let retry_for = humantime::format_duration(self.settings().retry_for);
+        let failure = Failure::new(
+            FailureCode::RetriesExhausted,
+            format!("the provider did not take the message within {retry_for}"),
+        );
+        let transition = Transition::Failed { failure, acceptance: Acceptance::Excluded };
+        self.finish(claim.id, claim.attempts, transition).await;
+    }
+
+    /// Looks for what has happened since acceptance that forbids or delays the call. The record
+    /// is read only where something has.
+    fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
+        let suppressions_changed = self.store.suppression_epoch() != claim.suppression_epoch;
+        let any_domain_paused = self.domains.any_paused(Instant::now());
+        if !suppressions_changed && !any_domain_paused {
+            return Ok(Hold::None);
+        }
+        let Some(message) = self.store.message(claim.id, self.clock.settled())? else {
+            return Ok(Hold::None);
+        };
+        if suppressions_changed && self.is_suppressed(&message)? {
+            return Ok(Hold::Suppressed);
+        }
+        let paused = self.domains.paused_until(claim.organisation, &message.from, Instant::now());
+        Ok(paused.map_or(Hold::None, Hold::DomainPaused))
+    }
+
+    fn is_suppressed(&self, message: &Message) -> Result<bool, StoreError> {
+        let facts = self.store.facts(message.organisation)?;
+        for recipient in &message.recipients {
+            let mailbox = Mailbox::parse(recipient).map_err(|_| StoreError::Damaged)?;
+            if facts.is_suppressed(&SuppressedAddress::from(mailbox.address()))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn call(&self, claim: Claim) {
+        let attempts = self.outbox.started(claim.id);
+        info!(target: "pillarbox::message", id = %claim.id, attempts, "sending");
+        let started = Instant::now();
+        let outcome = self.provider.send(claim.request.clone()).await;
+        self.observe(&outcome, &claim, started);
+        match outcome {
+            Outcome::Sent { ses_message_id } => {
+                let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
+                self.finish(claim.id, attempts, transition).await;
+            }
+            Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
+        }
+    }
+
+    async fn not_sent(&self, claim: &Claim, attempts: u32, problem: Problem) {
+        let failure = problem.to_failure();
+        let acceptance = match problem.kind {
+            ProblemKind::Unknown => Acceptance::Possible,
+            _ => Acceptance::Excluded,
+        };
+        let settings = self.settings();
+        let gives_up = match problem.kind {
+            ProblemKind::Rejected => true,
+            ProblemKind::Unknown => settings.on_unknown == OnUnknown::Fail,
+            _ => false,
+        };
+        if gives_up {
+            self.finish(claim.id, attempts, Transition::Failed { failure, acceptance }).await;
+            return;
+        }
+        if problem.kind == ProblemKind::DomainFault {
+            self.pause_domain(claim, &problem);
+        }
+        info!(
+            target: "pillarbox::message", id = %claim.id, attempts, code = failure.code.as_str(),
+            provider_code = failure.provider_code, "queued again",
+        );
+        self.record(claim.id, attempts, Transition::RetryLater { failure, acceptance }).await;
+        let due = retry_due(&settings, claim, attempts, &problem);
+        self.outbox.put_back(claim.id, due, acceptance);
+    }
+
+    fn pause_domain(&self, claim: &Claim, problem: &Problem) {
+        match self.store.message(claim.id, self.clock.settled()) {
+            Ok(Some(message)) => {
+                let settings = self.settings();
+                self.domains.pause(claim.organisation, &message.from, problem, settings.backoff);
+            }
+            Ok(None) | Err(_) => debug!(id = %claim.id, "the paused domain cannot be named"),
+        }
+    }
+
+    /// Records a final state, then forgets the message and its body.
+    async fn finish(&self, id: MessageId, attempts: u32, transition: Transition) {
+        match &transition {
+            Transition::Sent { ses_message_id, .. } => {
+                info!(target: "pillarbox::message", %id, attempts, ses_message_id, "sent");
+            }
+            Transition::Failed { failure, .. } => info!(
+                target: "pillarbox::message", %id, attempts, code = failure.code.as_str(),
+                provider_code = failure.provider_code, "failed",
+            ),
+            Transition::Suppressed => {
+                info!(target: "pillarbox::message", %id, attempts, "suppressed");
+            }
+            Transition::RetryLater { .. } => unreachable!("a retry is no final state"),
+        }
+        self.record(id, attempts, transition).await;
+        self.outbox.settle(id);
+    }
+
+    /// Records an outcome, however long the store takes to accept it: what happened at the
+    /// provider has happened, and must not happen again for want of a note.
+    async fn record(&self, id: MessageId, attempts: u32, transition: Transition) {
+        loop {
+            match self.store.record(id, attempts, transition.clone()).await {
+                Ok(_) => return,
+                Err(StoreError::Damaged) => {
+                    error!(%id, "a message's record cannot be read; its outcome is lost");
+                    return;
+                }
+                Err(StoreError::Unavailable) => {
+                    self.store.writable().await;
+                    tokio::time::sleep(RECORD_AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+enum Hold {
+    None,
+    Suppressed,
+    DomainPaused(Instant),
+}
+
+/// When the next attempt is due: full jitter, but not before the provider's own wish, and not
+/// before an event had the time to prove an unknown outcome; and never after the message's end.
+fn retry_due(settings: &Settings, claim: &Claim, attempts: u32, problem: &Problem) -> Instant {
+    let mut delay = settings.backoff.delay(attempts, fastrand::f64());
+    if let Some(wish) = problem.retry_after {
+        delay = delay.max(wish.min(settings.backoff.max()));
+    }
+    if problem.kind == ProblemKind::Unknown {
+        delay = delay.max(settings.unknown_wait);
+    }
+    (Instant::now() + delay).min(claim.accepted_at + settings.retry_for)
+}

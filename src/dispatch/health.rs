@@ -1,0 +1,240 @@
+//! The provider's health as the calls show it, and what it allows: everything, one probe at a
+//! time, or a gradual return.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::attempt::ProblemKind;
+use crate::domain::retry::Backoff;
+
+/// Failed calls in a row, with none that succeeded in between, that mean: the provider is down.
+/// One lost answer among many good ones must not stop sending.
+const DOWN_AFTER: u32 = 5;
+
+/// Why nothing but probes is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The provider does not answer.
+    Unreachable,
+    /// The account's daily quota is used up.
+    QuotaExhausted,
+    /// The account may not send.
+    AccountPaused,
+    /// The set-up is at fault: credentials, access or the configuration set.
+    SetupFault,
+}
+
+/// What the calls say of the provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// It takes messages.
+    Up,
+    /// It does not: one call at a time goes out to see whether it does again.
+    Impaired {
+        /// Why.
+        cause: Cause,
+        /// What the provider said, or what went wrong.
+        message: String,
+    },
+}
+
+/// What a finished call says of the provider.
+#[derive(Debug)]
+pub enum Signal<'a> {
+    /// It works, whatever it thinks of the message.
+    Working,
+    /// It does not, for every message.
+    Failing {
+        /// What kind of problem.
+        cause: Cause,
+        /// What went wrong.
+        message: &'a str,
+    },
+}
+
+impl<'a> Signal<'a> {
+    /// What a problem of this kind says of the provider.
+    pub fn of(kind: ProblemKind, message: &'a str) -> Self {
+        let cause = match kind {
+            ProblemKind::Throttled | ProblemKind::Rejected | ProblemKind::DomainFault => {
+                return Self::Working;
+            }
+            ProblemKind::Unavailable | ProblemKind::Unknown => Cause::Unreachable,
+            ProblemKind::QuotaExhausted => Cause::QuotaExhausted,
+            ProblemKind::AccountPaused => Cause::AccountPaused,
+            ProblemKind::SetupFault => Cause::SetupFault,
+        };
+        Self::Failing { cause, message }
+    }
+}
+
+/// Whether a call may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permit {
+    /// It may.
+    Now,
+    /// Not before then.
+    At(Instant),
+    /// Not before a call that is under way has ended.
+    AfterACall,
+}
+
+/// Watches the calls' results and says how many may be under way.
+#[derive(Debug)]
+pub struct Health {
+    condition: Condition,
+    backoff: Backoff,
+    failures_in_a_row: u32,
+    probes_failed: u32,
+    next_probe: Instant,
+    /// Calls that may be under way: grows from one after the provider's return.
+    window: usize,
+}
+
+impl Health {
+    /// A provider that is taken to work; probes follow `backoff` when it does not.
+    pub fn new(backoff: Backoff, now: Instant) -> Self {
+        Self {
+            condition: Condition::Up,
+            backoff,
+            failures_in_a_row: 0,
+            probes_failed: 0,
+            next_probe: now,
+            window: usize::MAX,
+        }
+    }
+
+    /// What the calls say of the provider.
+    pub fn condition(&self) -> &Condition {
+        &self.condition
+    }
+
+    /// Whether a call may start, with `in_flight` under way.
+    pub fn permit(&self, now: Instant, in_flight: usize) -> Permit {
+        match self.condition {
+            Condition::Up if in_flight < self.window => Permit::Now,
+            Condition::Up => Permit::AfterACall,
+            Condition::Impaired { .. } if in_flight > 0 => Permit::AfterACall,
+            Condition::Impaired { .. } if now < self.next_probe => Permit::At(self.next_probe),
+            Condition::Impaired { .. } => Permit::Now,
+        }
+    }
+
+    /// Takes a finished call into account.
+    pub fn observe(&mut self, signal: &Signal<'_>, now: Instant) {
+        match (signal, &self.condition) {
+            (Signal::Working, Condition::Up) => {
+                self.failures_in_a_row = 0;
+                self.window = self.window.saturating_add(1);
+            }
+            (Signal::Working, Condition::Impaired { .. }) => {
+                self.condition = Condition::Up;
+                self.failures_in_a_row = 0;
+                self.probes_failed = 0;
+                self.window = 2;
+            }
+            (Signal::Failing { cause: Cause::Unreachable, message }, Condition::Up) => {
+                self.failures_in_a_row += 1;
+                if self.failures_in_a_row >= DOWN_AFTER {
+                    self.impair(Cause::Unreachable, message, now);
+                }
+            }
+            (Signal::Failing { cause, message }, Condition::Up) => {
+                self.impair(*cause, message, now);
+            }
+            (Signal::Failing { cause, message }, Condition::Impaired { .. }) => {
+                self.condition =
+                    Condition::Impaired { cause: *cause, message: (*message).to_owned() };
+                // Calls that started before the fault was seen end after it: they are no probes.
+                if now >= self.next_probe {
+                    self.probes_failed = self.probes_failed.saturating_add(1);
+                    self.next_probe = now + self.probe_delay();
+                }
+            }
+        }
+    }
+
+    /// The provider's own word that it does not take messages, got without a call to send.
+    pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
+        self.condition = Condition::Impaired { cause, message: message.to_owned() };
+        self.probes_failed = 1;
+        self.next_probe = now + self.probe_delay();
+    }
+
+    fn probe_delay(&self) -> Duration {
+        self.backoff.ceiling(self.probes_failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILING: Signal<'_> = Signal::Failing { cause: Cause::Unreachable, message: "down" };
+
+    fn health(now: Instant) -> Health {
+        let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
+        Health::new(backoff, now)
+    }
+
+    #[test]
+    fn single_failures_among_successes_do_not_stop_sending() {
+        let now = Instant::now();
+        let mut health = health(now);
+        for _ in 0..100 {
+            for _ in 0..4 {
+                health.observe(&FAILING, now);
+            }
+            health.observe(&Signal::Working, now);
+        }
+        assert_eq!(health.permit(now, 100), Permit::Now);
+    }
+
+    #[test]
+    fn a_provider_that_is_down_is_probed_by_one_call_at_a_time_and_ever_more_rarely() {
+        let mut now = Instant::now();
+        let start = now;
+        let mut health = health(now);
+        for _ in 0..5 {
+            health.observe(&FAILING, now);
+        }
+        let mut probes = 0;
+        while now - start < Duration::from_hours(3) {
+            match health.permit(now, 0) {
+                Permit::At(later) => now = later,
+                Permit::Now => {
+                    assert_eq!(health.permit(now, 1), Permit::AfterACall);
+                    health.observe(&FAILING, now);
+                    probes += 1;
+                }
+                Permit::AfterACall => panic!("no call is under way"),
+            }
+        }
+        assert!((36..=46).contains(&probes), "{probes} probes in three hours");
+    }
+
+    #[test]
+    fn a_provider_that_returns_is_opened_up_gradually() {
+        let now = Instant::now();
+        let mut health = health(now);
+        health.observe(&Signal::Failing { cause: Cause::AccountPaused, message: "no" }, now);
+        assert!(matches!(health.condition(), Condition::Impaired { .. }));
+        health.observe(&Signal::Working, now);
+        assert_eq!(health.condition(), &Condition::Up);
+        assert_eq!(health.permit(now, 1), Permit::Now);
+        assert_eq!(health.permit(now, 2), Permit::AfterACall);
+        health.observe(&Signal::Working, now);
+        assert_eq!(health.permit(now, 2), Permit::Now);
+    }
+
+    #[test]
+    fn calls_that_started_before_the_outage_do_not_put_off_the_probe() {
+        let now = Instant::now();
+        let mut health = health(now);
+        for _ in 0..200 {
+            health.observe(&FAILING, now);
+        }
+        assert_eq!(health.permit(now, 0), Permit::At(now + Duration::from_secs(1)));
+    }
+}
