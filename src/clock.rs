@@ -114,7 +114,7 @@ impl Clock {
 
     /// Sets a manual clock's wall time alone, as someone who sets a wrong date does. The system's
     /// clock is not ours to set: that call does nothing.
-    pub fn jump_to(&self, now: Timestamp) {
+    pub fn set(&self, now: Timestamp) {
         if let Source::Manual { wall, .. } = &self.0.source {
             wall.store(now.unix_millis(), Ordering::SeqCst);
         }
@@ -155,7 +155,7 @@ mod tests {
         let clock = Clock::manual(NOON);
         clock.advance(DAY);
         assert_eq!(clock.settled(), NOON.plus(DAY));
-        clock.jump_to(clock.now().minus(Duration::from_mins(59)));
+        clock.set(clock.now().minus(Duration::from_mins(59)));
         assert_eq!(clock.settled(), clock.now());
         assert_eq!(clock.jump(), None);
     }
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn a_jump_holds_settled_time_back_until_the_clock_agrees_again() {
         let clock = Clock::manual(NOON);
-        clock.jump_to(NOON.plus(DAY));
+        clock.set(NOON.plus(DAY));
         assert_eq!(clock.settled(), NOON);
         assert_eq!(clock.jump(), Some(Jump { expected: NOON, wall: NOON.plus(DAY) }));
         clock.advance(Duration::from_hours(2));
         assert_eq!(clock.settled(), NOON);
-        clock.jump_to(NOON.plus(Duration::from_hours(2)));
+        clock.set(NOON.plus(Duration::from_hours(2)));
         assert_eq!(clock.settled(), NOON.plus(Duration::from_hours(2)));
         assert_eq!(clock.jump(), None);
     }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn an_operator_can_confirm_the_new_time() {
         let clock = Clock::manual(NOON);
-        clock.jump_to(NOON.minus(DAY));
+        clock.set(NOON.minus(DAY));
         assert_eq!(clock.settled(), NOON);
         clock.confirm();
         assert_eq!(clock.settled(), NOON.minus(DAY));

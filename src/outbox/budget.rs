@@ -1,47 +1,89 @@
 //! The byte budget of pending messages: reserved before a message is stored, released with it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// What a pending message costs in memory beyond its encoded request: its entry, its turn and
 /// their share of the maps that hold them, in bytes.
 pub const FIXED_CHARGE: usize = 400;
 
+/// Over how long the speed of release is measured.
+const MEASURED_OVER: Duration = Duration::from_secs(1);
+/// What a client is told at least and at most.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+
 /// How many bytes pending messages may take up.
 #[derive(Debug)]
 pub struct Budget {
-    in_use: Arc<AtomicUsize>,
+    ledger: Arc<Ledger>,
     max: usize,
 }
 
 /// A part of the budget, released when dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    in_use: Arc<AtomicUsize>,
+    ledger: Arc<Ledger>,
     bytes: usize,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    in_use: AtomicUsize,
+    /// Bytes released since the last measurement.
+    released: AtomicUsize,
+    speed: Mutex<Speed>,
+}
+
+/// How fast bytes are released.
+#[derive(Debug)]
+struct Speed {
+    measured_at: Instant,
+    bytes_per_second: f64,
 }
 
 impl Budget {
     /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
-        Self { in_use: Arc::default(), max }
+        let ledger = Ledger {
+            in_use: AtomicUsize::new(0),
+            released: AtomicUsize::new(0),
+            speed: Mutex::new(Speed { measured_at: Instant::now(), bytes_per_second: 0.0 }),
+        };
+        Self { ledger: Arc::new(ledger), max }
     }
 
     /// Reserves the room of a message whose encoded request has `encoded` bytes; `None` where it
     /// is used up.
     pub fn reserve(&self, encoded: usize) -> Option<Reservation> {
-        let bytes = encoded + FIXED_CHARGE;
-        self.in_use
+        let bytes = encoded.checked_add(FIXED_CHARGE)?;
+        self.ledger
+            .in_use
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |in_use| {
                 in_use.checked_add(bytes).filter(|sum| *sum <= self.max)
             })
             .ok()?;
-        Some(Reservation { in_use: Arc::clone(&self.in_use), bytes })
+        Some(Reservation { ledger: Arc::clone(&self.ledger), bytes })
+    }
+
+    /// How long it should take until a message of `encoded` bytes has room, at the speed at which
+    /// messages have been leaving; within what a client can be asked to wait.
+    pub fn free_in(&self, encoded: usize) -> Duration {
+        let missing = (self.in_use() + encoded + FIXED_CHARGE).saturating_sub(self.max);
+        let speed = self.ledger.bytes_per_second(Instant::now());
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let seconds = missing as f64 / speed;
+        Duration::try_from_secs_f64(seconds.ceil())
+            .unwrap_or(LONGEST_WAIT)
+            .clamp(SHORTEST_WAIT, LONGEST_WAIT)
     }
 
     /// How many bytes are reserved.
     pub fn in_use(&self) -> usize {
-        self.in_use.load(Ordering::Acquire)
+        self.ledger.in_use.load(Ordering::Acquire)
     }
 
     /// How many bytes may be reserved in all.
@@ -50,8 +92,23 @@ impl Budget {
     }
 }
 
+impl Ledger {
+    fn bytes_per_second(&self, now: Instant) -> f64 {
+        let mut speed = self.speed.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = now.saturating_duration_since(speed.measured_at);
+        if elapsed >= MEASURED_OVER {
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            let released = self.released.swap(0, Ordering::Relaxed) as f64;
+            speed.bytes_per_second = released / elapsed.as_secs_f64();
+            speed.measured_at = now;
+        }
+        speed.bytes_per_second
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.in_use.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.ledger.in_use.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.ledger.released.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }

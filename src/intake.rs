@@ -1,0 +1,172 @@
+//! Intake: from a well-formed request of a known organisation to a durable message in the outbox.
+//!
+//! Keeps the contract's order of checks: sender domain, suppression, replay, capacity, store. It
+//! knows nothing of HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::domain::admission::{AdmissionError, Admitted, admit};
+use crate::domain::id::{MessageId, MessageIds};
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::Organisation;
+use crate::domain::request::SendRequest;
+use crate::outbox::{Outbox, Parcel};
+use crate::ses::send::encode;
+use crate::store::{Accepted, Store, StoreError};
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The sender's domain is not verified for the organisation.
+    UnverifiedDomain {
+        /// The domain.
+        domain: DomainName<'static>,
+    },
+    /// A recipient is suppressed.
+    Suppressed {
+        /// The recipient's field.
+        field: String,
+    },
+    /// The byte budget of pending messages is used up.
+    QueueFull {
+        /// When there should be room again.
+        retry_after: Duration,
+    },
+    /// The record could not be made durable.
+    StorageUnavailable,
+    /// The service is stopping.
+    ShuttingDown,
+    /// The store is damaged.
+    Internal,
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable => Self::StorageUnavailable,
+            StoreError::Damaged => Self::Internal,
+        }
+    }
+}
+
+/// Accepts messages.
+#[derive(Debug)]
+pub struct Intake {
+    store: Store,
+    outbox: Arc<Outbox>,
+    clock: Clock,
+    ids: MessageIds,
+    configuration_set: Option<String>,
+    closed: AtomicBool,
+}
+
+impl Intake {
+    /// An intake into `outbox`, whose messages name the configuration set.
+    pub fn new(
+        store: Store,
+        outbox: Arc<Outbox>,
+        clock: Clock,
+        configuration_set: Option<String>,
+    ) -> Self {
+        let ids = MessageIds::new();
+        Self { store, outbox, clock, ids, configuration_set, closed: AtomicBool::new(false) }
+    }
+
+    /// Refuses new messages from now on; replays are still answered.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether new messages are refused because the service is stopping.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Accepts a request, or says why not. When this returns an acceptance, the message is on
+    /// disk; where the caller gives up waiting, it is accepted or not all the same.
+    pub async fn accept(
+        &self,
+        organisation: &Organisation,
+        request: SendRequest<'_>,
+    ) -> Result<Accepted, Refusal> {
+        // Read before the facts: a suppression in between makes the message be looked at again.
+        let suppression_epoch = self.store.suppression_epoch();
+        let admitted = admit(request, &self.store.facts(organisation.id)?).map_err(refusal)?;
+        let window_now = self.clock.settled();
+        if let Some(key) = admitted.idempotency_key()
+            && let Some(id) = self.store.replay(organisation.id, key, window_now)?
+        {
+            return Ok(Accepted::Replayed(id));
+        }
+        if self.is_closed() {
+            return self.replay_or(organisation, &admitted, Refusal::ShuttingDown).await;
+        }
+        let created_at = self.clock.now();
+        let id = self.ids.next(created_at);
+        let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
+        let Some(reservation) = self.outbox.budget().reserve(request.len()) else {
+            let retry_after = self.outbox.budget().free_in(request.len());
+            return self
+                .replay_or(organisation, &admitted, Refusal::QueueFull { retry_after })
+                .await;
+        };
+        let parcel = Parcel {
+            id,
+            organisation: organisation.id,
+            request,
+            recipients: recipients(&admitted),
+            accepted_at: Instant::now(),
+            suppression_epoch,
+            reservation,
+        };
+        let outbox = Arc::clone(&self.outbox);
+        let on_new = move || {
+            tracing::info!(target: "pillarbox::message", %id, "queued");
+            outbox.add(parcel);
+        };
+        let accepted = self
+            .store
+            .accept(id, organisation.id, &admitted, created_at, window_now, on_new)
+            .await?;
+        Ok(accepted)
+    }
+
+    /// A request that cannot be taken may still be a replay of one that is being committed now.
+    async fn replay_or(
+        &self,
+        organisation: &Organisation,
+        admitted: &Admitted<'_>,
+        refusal: Refusal,
+    ) -> Result<Accepted, Refusal> {
+        let Some(key) = admitted.idempotency_key() else { return Err(refusal) };
+        let window_now = self.clock.settled();
+        let replay = self.store.replay_after_commit(organisation.id, key, window_now).await?;
+        replay.map(Accepted::Replayed).ok_or(refusal)
+    }
+}
+
+fn refusal(error: AdmissionError<StoreError>) -> Refusal {
+    match error {
+        AdmissionError::UnverifiedDomain { domain } => Refusal::UnverifiedDomain { domain },
+        AdmissionError::Suppressed { field } => Refusal::Suppressed { field },
+        AdmissionError::Facts(error) => error.into(),
+    }
+}
+
+fn recipients(admitted: &Admitted<'_>) -> u32 {
+    u32::try_from(admitted.recipients().count()).expect("at most 50 recipients")
+}
+
+impl Accepted {
+    /// The message's id, new or not.
+    pub const fn id(&self) -> MessageId {
+        match self {
+            Self::New(id) | Self::Replayed(id) => *id,
+        }
+    }
+}

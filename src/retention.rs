@@ -1,0 +1,54 @@
+//! Retention: purges what is past its window, in small steps between the sends.
+
+use std::time::Duration;
+
+use tracing::{debug, error, warn};
+
+use crate::clock::Clock;
+use crate::store::{Health, Store};
+
+/// How many records and keys go in one transaction: a few milliseconds of the writer's time.
+const STEP: usize = 1_000;
+/// The pause between steps while there is more, so that acceptance has the writer to itself.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The pause once nothing is left.
+const REST: Duration = Duration::from_mins(1);
+
+/// Purges for as long as it is polled.
+pub async fn run(store: Store, clock: Clock) {
+    let mut alarmed = false;
+    loop {
+        match (clock.jump(), alarmed) {
+            (Some(jump), false) => {
+                alarmed = true;
+                error!(
+                    expected = %jump.expected, clock = %jump.wall,
+                    "the system's clock has jumped: nothing is purged and no idempotency key \
+                     expires until it is right again or `pillarbox clock confirm` says that it is"
+                );
+            }
+            (None, true) => {
+                alarmed = false;
+                warn!("the system's clock is trusted again");
+            }
+            _ => {}
+        }
+        let pause =
+            if store.health() == Health::Refusing { REST } else { step(&store, &clock).await };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn step(store: &Store, clock: &Clock) -> Duration {
+    match store.purge(clock.settled(), STEP).await {
+        Ok(purged) if purged.messages < STEP && purged.idempotency_keys < STEP => REST,
+        Ok(purged) => {
+            debug!(messages = purged.messages, keys = purged.idempotency_keys, "purged");
+            PAUSE
+        }
+        Err(error) => {
+            warn!(%error, "the purge waits");
+            REST
+        }
+    }
+}
