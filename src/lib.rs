@@ -17,3 +17,5 @@
 
 pub mod clock;
 pub mod domain;
+
+pub mod simulator;
