@@ -464,15 +464,17 @@ async fn an_internal_error_may_hide_an_acceptance() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_down_resets_everything_until_it_is_up_again() {
+async fn a_host_that_is_down_resets_every_call_until_it_is_told_to_come_back() {
     let (simulator, client) = start().await;
-    simulator.set_faults(Faults::always(Fault::Down));
+    let put = async |body: Value| client.control(Method::PUT, "/simulator/faults", &body).await;
+    put(json!({ "always": "down" })).await;
     for _ in 0..3 {
-        assert!(client.try_send(&message()).await.is_err());
-        assert!(client.try_call(client.sign(Method::GET, "/v2/email/account", b"")).await.is_err());
+        assert!(is_reset(&client.try_send(&message()).await.unwrap_err()));
+        let account = client.sign(Method::GET, "/v2/email/account", b"");
+        assert!(is_reset(&client.try_call(account).await.unwrap_err()));
     }
     assert_eq!((simulator.accepted_total(), simulator.calls_total()), (0, 0));
-    simulator.set_faults(Faults::none());
+    put(json!({})).await;
     assert_eq!(client.send(&message()).await.status, 200);
 }
 

@@ -87,10 +87,13 @@ pub(super) async fn answer(
     if request.uri().path().starts_with(control::PREFIX) {
         return Ok(control::answer(state, request).await);
     }
-    state.count_call();
     let operation = Operation::of(request.method(), request.uri().path());
     let planned = state.faults().next(operation.kind());
-    if matches!(planned.fault, Fault::Down | Fault::ResetBefore) {
+    if planned.fault == Fault::Down {
+        return Err(cut.sever());
+    }
+    state.count_call();
+    if planned.fault == Fault::ResetBefore {
         return Err(cut.sever());
     }
     let mut reply = handle(state, &operation, planned, request)

@@ -20,8 +20,8 @@ const DEFAULT_SLOW_FOR: Duration = Duration::from_secs(15);
 pub enum Fault {
     /// Nothing goes wrong; for scripts.
     Pass,
-    /// The host is unreachable: connections are reset as they are accepted, and calls on open
-    /// ones before they are read.
+    /// The host is gone: every AWS call, whatever the scope, is reset as it starts and is not
+    /// counted. The simulator's own API stays, or the host could not come back.
     Down,
     /// The connection is reset before the call is handled.
     ResetBefore,
@@ -212,11 +212,6 @@ impl FaultSequence {
     pub(super) fn restart(&mut self, seed: u64) {
         self.seed = seed;
         self.drawn = 0;
-    }
-
-    /// Whether new connections are to be reset.
-    pub(super) fn is_down(&self) -> bool {
-        self.faults.always == Some(Fault::Down)
     }
 
     /// What happens to the next call, which is a `SendEmail` or another.

@@ -92,10 +92,6 @@ async fn serve(stream: TcpStream, state: Arc<State>, mut stop: watch::Receiver<(
     // Without it, small answers may wait for the client's acknowledgement; nothing else is lost.
     let _ = stream.set_nodelay(true);
     let line = Line { stream, cut: cut.clone() };
-    if state.faults().is_down() {
-        cut.sever();
-        return;
-    }
     let service = service_fn(move |request| {
         let (state, cut) = (Arc::clone(&state), cut.clone());
         async move { call::answer(&state, &cut, request).await }
