@@ -77,9 +77,10 @@ async fn a_tampered_call_is_refused() {
 
     let mut other_body = good.clone();
     other_body.body.push(b' ');
-    let mut other_header = good.clone();
-    *other_header.header_mut("content-type") = "application/json;x".to_owned();
-    other_header.headers.push(("x-amz-extra".to_owned(), "1".to_owned()));
+    let mut added_header = good.clone();
+    added_header.headers.push(("x-amz-extra".to_owned(), "1".to_owned()));
+    let mut other_hash = good.clone();
+    other_hash.headers.push(("x-amz-content-sha256".to_owned(), "0".repeat(64)));
     let mut other_date = good.clone();
     let date = other_date.header_mut("x-amz-date");
     let last = if date.ends_with("00Z") { "01Z" } else { "00Z" };
@@ -89,10 +90,16 @@ async fn a_tampered_call_is_refused() {
     let mut unsigned_host = good.clone();
     let authorization = unsigned_host.header_mut("authorization");
     *authorization = authorization.replace("host;", "");
-    for call in [other_body, other_header, other_date, other_query, unsigned_host] {
+    for call in [other_body, added_header, other_hash, other_date, other_query, unsigned_host] {
         let shown = format!("{call:?}");
         assert_eq!(client.call(call).await.refusal(), BAD_SIGNATURE, "{shown}");
     }
+    let mut other_day = good.clone();
+    let authorization = other_day.header_mut("authorization");
+    let day = authorization.split('/').nth(1).unwrap().to_owned();
+    *authorization = authorization.replacen(&day, "20200101", 1);
+    let answer = client.call(other_day).await;
+    assert!(answer.message().starts_with("Date in Credential scope"), "{answer:?}");
     let answer = client.call(good.clone().without_header("authorization")).await;
     assert_eq!(answer.refusal(), (403, "MissingAuthenticationTokenException"));
     for (name, value) in [("authorization", "Bearer x"), ("x-amz-date", "yesterday")] {
@@ -118,8 +125,10 @@ async fn a_signature_of_another_key_region_service_or_time_is_refused() {
     assert_eq!(answer.refusal(), BAD_SIGNATURE);
     let answer = refused(|c| c.region = "us-east-1".to_owned()).await;
     assert_eq!(answer.refusal(), BAD_SIGNATURE);
+    assert!(answer.message().contains("valid region"), "{}", answer.message());
     let answer = refused(|c| c.service = "sqs").await;
     assert_eq!(answer.refusal(), BAD_SIGNATURE);
+    assert!(answer.message().contains("correct service"), "{}", answer.message());
     let past = refused(|c| c.signing_time = Some(SystemTime::now() - Duration::from_mins(6))).await;
     assert_eq!(past.refusal(), BAD_SIGNATURE);
     assert!(past.message().starts_with("Signature expired: "), "{}", past.message());
