@@ -25,3 +25,5 @@ pub mod retention;
 pub mod ses;
 pub mod store;
 pub mod verification;
+
+pub mod simulator;
