@@ -22,7 +22,7 @@ use crate::outbox::{Claim, Next, Outbox, Pending};
 use crate::store::{Health as StoreHealth, Store};
 
 use domains::Domains;
-use health::{Condition, Health, Permit, Signal};
+use health::{Cause, Condition, Health, Permit, Signal};
 use pace::{Pace, Rate};
 
 mod attempt;
@@ -156,6 +156,18 @@ impl<P: Provider> Dispatcher<P> {
     /// Changes the pace's limit.
     pub fn set_rate(&self, rate: Rate) {
         self.flow().pace.set_limit(rate, Instant::now());
+    }
+
+    /// The account's daily quota is used up, by the provider's own count: sending pauses before
+    /// the provider has to refuse.
+    pub fn quota_used_up(&self, quota: f64) {
+        let mut flow = self.flow();
+        if *flow.health.condition() == Condition::Up {
+            let message =
+                format!("the account's quota of {quota} recipients in 24 hours is used up");
+            error!(message, "sending is paused; the provider is probed until it works");
+            flow.health.impair(Cause::QuotaExhausted, &message, Instant::now());
+        }
     }
 
     /// How sending goes.
