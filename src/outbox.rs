@@ -16,8 +16,10 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure};
 
 pub use budget::{Budget, FIXED_CHARGE, Reservation};
+pub use live::{Live, View};
 
 mod budget;
+mod live;
 
 /// A message to be sent.
 #[derive(Debug)]
@@ -55,21 +57,6 @@ pub struct Claim {
     pub attempts: u32,
     /// The suppressions that it was checked against.
     pub suppression_epoch: u64,
-}
-
-/// How a pending message stands this moment, to be laid over its stored record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Live {
-    /// It waits for an attempt.
-    Waiting {
-        /// What keeps every message from being sent, where something does.
-        obstacle: Option<Failure>,
-    },
-    /// A call is under way.
-    Sending {
-        /// Calls that were started, this one included.
-        attempts: u32,
-    },
 }
 
 /// When a waiting message is next.
