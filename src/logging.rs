@@ -8,9 +8,10 @@ use tracing_subscriber::EnvFilter;
 const DEFAULT: &str = "info";
 /// Libraries that handle requests and credentials say nothing finer than this, whatever
 /// `RUST_LOG` says: their traces may quote what they carry.
-const CAPPED: [&str; 9] = [
+const CAPPED: [&str; 10] = [
     "aws_config=info",
     "aws_credential_types=info",
+    "aws_runtime=info",
     "aws_sdk_sts=info",
     "aws_sigv4=info",
     "aws_smithy_runtime=info",

@@ -2,7 +2,7 @@
 //! configuration, simulator and API key, and the server that runs on it.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
@@ -16,27 +16,27 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 /// How long anything that happens by itself may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The secret of the simulator's key pair, which must appear nowhere.
-pub const AWS_SECRET: &str = "simulator";
+pub(crate) const AWS_SECRET: &str = "simulator";
 
 /// A place where the service can run, also several times in a row.
-pub struct Site {
+pub(crate) struct Site {
     directory: TempDir,
     config: PathBuf,
-    pub simulator: Simulator,
-    pub key: String,
+    pub(crate) simulator: Simulator,
+    pub(crate) key: String,
 }
 
 impl Site {
     /// A site with the organisation `acme`, its domain `example.com` and a key.
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with("", Options::default()).await
     }
 
     /// A site with more configuration, as TOML to follow the basics, and a simulator of its own.
-    pub async fn with(more: &str, options: Options) -> Self {
+    pub(crate) async fn with(more: &str, options: Options) -> Self {
         install_crypto();
         let directory = tempfile::tempdir().unwrap();
         let options = Options { verified: vec!["example.com".to_owned()], ..options };
@@ -51,13 +51,14 @@ impl Site {
             simulator.endpoint()
         );
         std::fs::write(&config, text).unwrap();
+        std::fs::create_dir(directory.path().join("data")).unwrap();
         let mut site = Self { directory, config, simulator, key: String::new() };
         site.key = site.add_organisation("acme", "example.com");
         site
     }
 
     /// Adds an organisation with a domain, by the command line; gives its key.
-    pub fn add_organisation(&self, name: &str, domain: &str) -> String {
+    pub(crate) fn add_organisation(&self, name: &str, domain: &str) -> String {
         self.done(&["org", "add", name]);
         self.done(&["domain", "add", "--org", name, domain, "--assume-verified"]);
         let output = self.done(&["key", "add", "--org", name, "--json"]);
@@ -68,30 +69,25 @@ impl Site {
     }
 
     /// Runs an administration command.
-    pub fn command(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
         command.args(arguments).arg("--config").arg(&self.config).output().unwrap()
     }
 
     /// Runs an administration command that must succeed.
-    pub fn done(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn done(&self, arguments: &[&str]) -> Output {
         let output = self.command(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         output
     }
 
     /// The directory of the data file.
-    pub fn data_dir(&self) -> PathBuf {
+    pub(crate) fn data_dir(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 
-    /// Where the site's files are.
-    pub fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// Starts the service and waits until it answers.
-    pub fn start(&self) -> Server {
+    pub(crate) fn start(&self) -> Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
             .args(["serve", "--config"])
             .arg(&self.config)
@@ -132,44 +128,39 @@ impl Site {
 }
 
 /// reqwest is built without a provider of cryptography; plain HTTP asks for one all the same.
-pub fn install_crypto() {
+pub(crate) fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// The service as a process.
-pub struct Server {
-    pub base: String,
-    pub key: String,
-    pub client: reqwest::Client,
+pub(crate) struct Server {
+    pub(crate) base: String,
+    pub(crate) key: String,
+    pub(crate) client: reqwest::Client,
     child: Child,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// The address to connect to.
-    pub fn address(&self) -> &str {
-        self.base.strip_prefix("http://").unwrap()
-    }
-
     /// A POST of JSON to `/emails` with the site's key.
-    pub fn post(&self, body: &Value) -> RequestBuilder {
+    pub(crate) fn post(&self, body: &Value) -> RequestBuilder {
         self.post_bytes(body.to_string())
     }
 
     /// A POST of these bytes to `/emails` with the site's key.
-    pub fn post_bytes(&self, body: impl Into<reqwest::Body>) -> RequestBuilder {
+    pub(crate) fn post_bytes(&self, body: impl Into<reqwest::Body>) -> RequestBuilder {
         let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
         request.header("content-type", "application/json").body(body)
     }
 
     /// A GET with the site's key.
-    pub fn get(&self, path: &str) -> RequestBuilder {
+    pub(crate) fn get(&self, path: &str) -> RequestBuilder {
         self.client.get(format!("{}{path}", self.base)).bearer_auth(&self.key)
     }
 
     /// Sends a message that must be accepted; gives its id.
-    pub async fn send(&self, body: &Value) -> String {
+    pub(crate) async fn send(&self, body: &Value) -> String {
         let response = self.post(body).send().await.unwrap();
         let (status, body) = answer(response).await;
         assert_eq!(status, StatusCode::OK, "{body}");
@@ -178,14 +169,14 @@ impl Server {
     }
 
     /// Reads a record that must be there.
-    pub async fn record(&self, id: &str) -> Value {
+    pub(crate) async fn record(&self, id: &str) -> Value {
         let (status, body) = answer(self.get(&format!("/emails/{id}")).send().await.unwrap()).await;
         assert_eq!(status, StatusCode::OK, "{body}");
         body
     }
 
     /// Waits until a message has this status.
-    pub async fn wait_for(&self, id: &str, status: &str) -> Value {
+    pub(crate) async fn wait_for(&self, id: &str, status: &str) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
             let record = self.record(id).await;
@@ -198,18 +189,22 @@ impl Server {
     }
 
     /// Ends the process as a crash does.
-    pub fn kill(mut self) -> String {
+    pub(crate) fn kill(mut self) -> String {
         self.child.kill().unwrap();
         self.finish()
     }
 
-    /// Ends the process in order, and gives all that it logged.
-    pub fn terminate(mut self) -> String {
+    /// Ends the process in order, and gives all that it logged. The simulator goes on meanwhile.
+    pub(crate) async fn terminate(mut self) -> String {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.log.lock().unwrap());
-        self.finish()
+        tokio::task::spawn_blocking(move || {
+            let status = self.child.wait().unwrap();
+            assert!(status.success(), "{status}: {}", self.log.lock().unwrap());
+            self.finish()
+        })
+        .await
+        .unwrap()
     }
 
     fn finish(&mut self) -> String {
@@ -229,7 +224,7 @@ impl Drop for Server {
 }
 
 /// A message that is accepted.
-pub fn message() -> Value {
+pub(crate) fn message() -> Value {
     json!({
         "from": "Ann <ann@example.com>",
         "to": ["bob@example.org"],
@@ -239,7 +234,7 @@ pub fn message() -> Value {
 }
 
 /// A message with one field changed; `null` takes the field out.
-pub fn message_with(field: &str, value: Value) -> Value {
+pub(crate) fn message_with(field: &str, value: Value) -> Value {
     let mut message = message();
     let fields = message.as_object_mut().unwrap();
     fields.insert(field.to_owned(), value);
@@ -248,7 +243,7 @@ pub fn message_with(field: &str, value: Value) -> Value {
 }
 
 /// A response's status and JSON body.
-pub async fn answer(response: Response) -> (StatusCode, Value) {
+pub(crate) async fn answer(response: Response) -> (StatusCode, Value) {
     let status = response.status();
     let text = response.text().await.unwrap();
     let body = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}: {text:?}"));
@@ -256,7 +251,7 @@ pub async fn answer(response: Response) -> (StatusCode, Value) {
 }
 
 /// A refusal's status, code and field, after the shape of the answer has been checked.
-pub async fn refusal(response: Response) -> (u16, String, Option<String>) {
+pub(crate) async fn refusal(response: Response) -> (u16, String, Option<String>) {
     assert!(response.headers().contains_key("x-request-id"));
     assert_eq!(response.headers()["content-type"], "application/json");
     let (status, body) = answer(response).await;

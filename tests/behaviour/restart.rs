@@ -38,8 +38,8 @@ async fn an_orderly_end_sends_what_is_pending() {
     for _ in 0..5 {
         ids.push(server.send(&message()).await);
     }
-    server.terminate();
-    assert_eq!(site.simulator.accepted_total(), 5);
+    let log = server.terminate().await;
+    assert_eq!(site.simulator.accepted_total(), 5, "{log}");
     let server = site.start();
     for id in ids {
         assert_eq!(server.record(&id).await["status"], "sent");
@@ -53,7 +53,7 @@ async fn the_end_of_the_drain_fails_what_is_left() {
     let server = site.start();
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
-    server.terminate();
+    server.terminate().await;
     let server = site.start();
     let record = server.record(&id).await;
     assert_eq!(record["error"]["code"], "body_lost_on_restart");
@@ -69,7 +69,7 @@ async fn a_draining_service_refuses_new_messages_and_answers_reads_and_replays()
     let id = server.send(&keyed).await;
     let (post, replay) = (server.post(&message()), server.post(&keyed));
     let read = server.get(&format!("/emails/{id}"));
-    let ended = std::thread::spawn(move || server.terminate());
+    let ended = tokio::spawn(server.terminate());
     tokio::time::sleep(Duration::from_millis(500)).await;
     let response = post.send().await.unwrap();
     assert_eq!(response.headers()["connection"], "close");
@@ -77,5 +77,5 @@ async fn a_draining_service_refuses_new_messages_and_answers_reads_and_replays()
     assert_eq!(refusal(response).await, (503, "ShuttingDown".to_owned(), None));
     assert_eq!(answer(replay.send().await.unwrap()).await.1["id"], json!(id));
     assert_eq!(answer(read.send().await.unwrap()).await.1["id"], json!(id));
-    ended.join().unwrap();
+    ended.await.unwrap();
 }

@@ -22,7 +22,7 @@ async fn no_log_line_and_no_file_holds_a_body_a_key_or_a_secret() {
     assert!(caught.contains(marker), "the message went through");
     site.done(&["status"]);
     site.done(&["message", "show", &id]);
-    let log = server.terminate();
+    let log = server.terminate().await;
     assert!(log.contains("listening"), "the log was read");
     let mut files = vec![("log", log.into_bytes())];
     for entry in std::fs::read_dir(site.data_dir()).unwrap() {

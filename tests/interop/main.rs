@@ -117,6 +117,7 @@ impl Place {
              [ses]\nendpoint = \"{recorder}\"\n"
         );
         std::fs::write(directory.path().join("pillarbox.toml"), config).unwrap();
+        std::fs::create_dir(directory.path().join("data")).unwrap();
         let mut place = Self {
             client,
             base: format!("http://127.0.0.1:{port}"),
