@@ -333,7 +333,11 @@ mod tests {
         assert_eq!(headers(ApiError::MethodNotAllowed { allow: "GET" })["allow"], "GET");
         let draining = headers(ApiError::ShuttingDown);
         assert_eq!(draining["connection"], "close");
-        for error in [ApiError::QueueFull, ApiError::StorageUnavailable, ApiError::ShuttingDown] {
+        for error in [
+            ApiError::QueueFull { retry_after: Duration::from_secs(1) },
+            ApiError::StorageUnavailable,
+            ApiError::ShuttingDown,
+        ] {
             assert!(headers(error).contains_key("retry-after"));
         }
     }
