@@ -17,3 +17,4 @@
 
 pub mod clock;
 pub mod domain;
+pub mod http;
