@@ -15,6 +15,8 @@
 //! request -> SendRequest -> Admitted -> stored (durable) -> dispatched -> recorded -> events
 //! ```
 
+pub mod admin;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dispatch;

@@ -1,0 +1,152 @@
+//! Administration: what operators ask of the store, the provider and the running service.
+//!
+//! One handler serves the Unix socket of a running service and, where none runs, the commands that
+//! work on the file themselves. It knows nothing of terminals, and of HTTP only through the SES
+//! client.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::clock::Clock;
+use crate::domain::id::OrganisationId;
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::{Organisation, OrganisationName};
+use crate::ses::SesClient;
+use crate::store::{Store, StoreError};
+
+use wire::{Refusal, Request, Response};
+
+pub mod client;
+mod domain;
+mod line;
+pub mod live;
+mod message;
+pub mod socket;
+mod status;
+mod suppression;
+mod tenant;
+pub mod wire;
+
+use live::LiveView;
+
+/// Marks the number of an organisation that was removed: no name has this character.
+const REMOVED_MARK: char = '#';
+
+/// The handler of all requests.
+pub struct Admin {
+    store: Store,
+    clock: Clock,
+    place: Place,
+}
+
+/// Where the handler works.
+enum Place {
+    /// On the file itself: no service runs.
+    File,
+    /// In a running service.
+    Service { ses: SesClient, live: Arc<dyn LiveView>, started: Instant },
+}
+
+impl Admin {
+    /// A handler in a process that only has the file open.
+    pub fn on_file(store: Store, clock: Clock) -> Self {
+        Self { store, clock, place: Place::File }
+    }
+
+    /// A handler in a running service.
+    pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
+        Self { store, clock, place: Place::Service { ses, live, started: Instant::now() } }
+    }
+
+    /// Does what is asked.
+    pub async fn handle(&self, request: Request) -> Response {
+        self.answer(request).await.unwrap_or_else(Response::Refused)
+    }
+
+    async fn answer(&self, request: Request) -> Result<Response, Refusal> {
+        match request {
+            Request::OrganisationAdd { name } => self.add_organisation(&name).await,
+            Request::OrganisationList {} => Ok(self.list_organisations()),
+            Request::OrganisationRemove { name } => self.remove_organisation(&name).await,
+            Request::KeyAdd { organisation, label } => self.add_key(&organisation, label).await,
+            Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
+            Request::KeyRevoke { id } => self.revoke_key(id).await,
+            Request::DomainAdd { organisation, domain, verification } => {
+                self.add_domain(&organisation, &domain, verification).await
+            }
+            Request::DomainList { organisation } => self.list_domains(organisation.as_deref()),
+            Request::DomainCheck { domain } => self.check_domain(&domain).await,
+            Request::DomainRemove { organisation, domain } => {
+                self.remove_domain(&organisation, &domain).await
+            }
+            Request::SuppressionAdd { scope, addresses } => self.suppress(&scope, &addresses).await,
+            Request::SuppressionRemove { scope, addresses } => {
+                self.unsuppress(&scope, &addresses).await
+            }
+            Request::SuppressionList { scope, after } => {
+                self.list_suppressions(scope.as_ref(), after.as_ref())
+            }
+            Request::MessageShow { id } => self.show_message(&id),
+            Request::MessageList { organisation, status, before, limit } => {
+                let query = message::Query { organisation, status, before, limit };
+                self.list_messages(&query).await
+            }
+            Request::Status {} => Ok(self.status()),
+            Request::ClockConfirm {} => self.confirm_clock(),
+        }
+    }
+
+    /// The organisation with this name.
+    fn organisation(&self, name: &str) -> Result<Organisation, Refusal> {
+        let name = organisation_name(name)?;
+        self.store.organisation(&name).ok_or_else(|| {
+            Refusal::new(format!(
+                "there is no organisation {name}; `pillarbox org list` shows those there are, and \
+                 `pillarbox org add {name}` adds it"
+            ))
+        })
+    }
+
+    /// The number of the organisation with this name, or of a removed one as it is listed.
+    fn organisation_or_removed(&self, name: &str) -> Result<OrganisationId, Refusal> {
+        match name.strip_prefix(REMOVED_MARK).map(u32::from_str) {
+            Some(Ok(number)) => Ok(OrganisationId(number)),
+            Some(Err(_)) | None => Ok(self.organisation(name)?.id),
+        }
+    }
+
+    /// The name of an organisation, or the number of one that was removed.
+    fn shown(&self, id: OrganisationId) -> String {
+        self.store.organisation_by_id(id).map_or_else(
+            || format!("{REMOVED_MARK}{}", id.0),
+            |organisation| organisation.name.as_str().to_owned(),
+        )
+    }
+}
+
+impl Refusal {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let advice = match error {
+            StoreError::Unavailable => "make room or repair the disk, then try again",
+            StoreError::Damaged => "restore a backup of the data directory",
+        };
+        Self::new(format!("{error}; {advice}"))
+    }
+}
+
+fn organisation_name(text: &str) -> Result<OrganisationName, Refusal> {
+    text.parse().map_err(|rule| Refusal::new(format!("{text:?} cannot be a name: {rule}")))
+}
+
+fn domain_name(text: &str) -> Result<DomainName<'_>, Refusal> {
+    DomainName::parse(text).map_err(|_| {
+        Refusal::new(format!("{text:?} is not a domain name; write it as in mail.example.com"))
+    })
+}

@@ -1,0 +1,113 @@
+//! The client's side of the administration socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::admin::line::{self, Line};
+use crate::admin::wire::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Request, Response};
+
+/// How long a response may take: SES's calls wait their turn, and a listing may read much.
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is no such socket.
+    #[error("there is no socket {}; is the service running, and does it use this path?", path.display())]
+    Absent {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Nobody listens: the socket is left over from a process that is gone.
+    #[error("nobody answers at the socket {}; is the service running?", path.display())]
+    Refused {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The socket is another user's.
+    #[error(
+        "the socket {} may not be used by this user; run the command as the service's user or as \
+         root", path.display()
+    )]
+    Denied {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something else is wrong.
+    #[error("the socket {} cannot be used: {source}; is the path right?", path.display())]
+    Other {
+        /// The path.
+        path: PathBuf,
+        /// What.
+        source: io::Error,
+    },
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The request is longer than the service reads.
+    #[error("the request is longer than {MAX_REQUEST_BYTES} bytes; send it in parts")]
+    TooLong,
+    /// None came in time.
+    #[error(
+        "the service has not answered for {} s; what was asked may yet be done",
+        RESPONSE_TIMEOUT.as_secs()
+    )]
+    TimedOut,
+    /// The service ended the connection.
+    #[error("the service ended the connection; what was asked may or may not have been done")]
+    Ended,
+    /// The connection broke.
+    #[error("the connection to the service broke: {0}; what was asked may or may not be done")]
+    Broken(#[from] io::Error),
+    /// The response is not one that this version knows.
+    #[error(
+        "the service's answer cannot be read ({0}); use the pillarbox of the version that runs"
+    )]
+    Unreadable(serde_json::Error),
+}
+
+/// A connection to a running service.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the socket at `path`.
+    pub async fn connect(path: &Path) -> Result<Self, ConnectError> {
+        let path = path.to_owned();
+        match UnixStream::connect(&path).await {
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Err(source) => Err(match source.kind() {
+                io::ErrorKind::NotFound => ConnectError::Absent { path },
+                io::ErrorKind::ConnectionRefused => ConnectError::Refused { path },
+                io::ErrorKind::PermissionDenied => ConnectError::Denied { path },
+                _ => ConnectError::Other { path, source },
+            }),
+        }
+    }
+
+    /// Asks, and waits for the response.
+    pub async fn ask(&mut self, request: &Request) -> Result<Response, AskError> {
+        let mut line = serde_json::to_vec(request).expect("a request has no map with other keys");
+        line.push(b'\n');
+        if line.len() > MAX_REQUEST_BYTES {
+            return Err(AskError::TooLong);
+        }
+        let answered = timeout(RESPONSE_TIMEOUT, async {
+            self.stream.write_all(&line).await?;
+            line::read(&mut self.stream, MAX_RESPONSE_BYTES).await
+        });
+        match answered.await.map_err(|_| AskError::TimedOut)?? {
+            Line::Whole(line) => serde_json::from_slice(&line).map_err(AskError::Unreadable),
+            Line::TooLong | Line::End => Err(AskError::Ended),
+        }
+    }
+}

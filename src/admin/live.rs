@@ -1,0 +1,36 @@
+//! The live view: what the running service knows beyond what is stored.
+
+use std::sync::Arc;
+
+use crate::dispatch::{Dispatcher, SendingStatus};
+use crate::domain::attempt::Provider;
+use crate::domain::id::MessageId;
+use crate::outbox::{Live, Outbox};
+
+/// What only a running service can tell.
+pub trait LiveView: Send + Sync {
+    /// How sending goes.
+    fn sending(&self) -> SendingStatus;
+
+    /// How a pending message stands this moment; `None` where it is not pending.
+    fn message(&self, id: MessageId) -> Option<Live>;
+}
+
+/// The live view of a dispatcher and its outbox.
+#[derive(Debug)]
+pub struct Sending<P> {
+    /// What sends.
+    pub dispatcher: Arc<Dispatcher<P>>,
+    /// What it sends from.
+    pub outbox: Arc<Outbox>,
+}
+
+impl<P: Provider> LiveView for Sending<P> {
+    fn sending(&self) -> SendingStatus {
+        self.dispatcher.status()
+    }
+
+    fn message(&self, id: MessageId) -> Option<Live> {
+        self.outbox.live(id)
+    }
+}

@@ -1,0 +1,101 @@
+//! How the service is doing, and the operator's word on its clock.
+
+use crate::admin::wire::{
+    Cause, ClockConfirmed, ClockJump, Counts, PausedDomain, Provider, Refusal, Response, Sending,
+    ServiceStatus, StoreHealth,
+};
+use crate::admin::{Admin, Place};
+use crate::clock::Jump;
+use crate::dispatch::SendingStatus;
+use crate::dispatch::health::{self, Condition};
+use crate::dispatch::pace::Rate;
+use crate::store::Health;
+
+impl Admin {
+    pub(super) fn status(&self) -> Response {
+        let (uptime_seconds, sending) = match &self.place {
+            Place::File => (None, None),
+            Place::Service { live, started, .. } => {
+                (Some(started.elapsed().as_secs()), Some(self.sending(live.sending())))
+            }
+        };
+        let domains = self.store.domains();
+        Response::Status(Box::new(ServiceStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds,
+            store: match self.store.health() {
+                Health::Writable => StoreHealth::Writable,
+                Health::Refusing => StoreHealth::Refusing,
+            },
+            clock_jump: self.clock.jump().map(ClockJump::from),
+            sending,
+            counts: Counts {
+                organisations: self.store.organisations().len(),
+                keys: self.store.api_keys().len(),
+                domains: domains.len(),
+                domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
+            },
+        }))
+    }
+
+    pub(super) fn confirm_clock(&self) -> Result<Response, Refusal> {
+        match self.place {
+            Place::Service { .. } => {}
+            Place::File => {
+                return Err(Refusal::new(
+                    "no service runs, so there is nothing to confirm: a service that starts takes \
+                     the clock as it is",
+                ));
+            }
+        }
+        let jump = self.clock.jump().map(ClockJump::from);
+        self.clock.confirm();
+        let now = self.clock.now().to_string();
+        Ok(Response::ClockConfirmed(ClockConfirmed { now, jump }))
+    }
+
+    fn sending(&self, status: SendingStatus) -> Sending {
+        Sending {
+            pending_messages: status.pending.messages,
+            in_flight: status.pending.in_flight,
+            pending_bytes: status.pending.bytes,
+            max_pending_bytes: status.max_pending_bytes,
+            recipients_per_second: match status.rate {
+                Rate::Unlimited => None,
+                Rate::PerSecond(rate) => Some(rate),
+            },
+            provider: match status.condition {
+                Condition::Up => Provider::Up,
+                Condition::Impaired { cause, message } => {
+                    Provider::Impaired { cause: cause.into(), message }
+                }
+            },
+            paused_domains: status
+                .paused_domains
+                .into_iter()
+                .map(|(organisation, domain, message)| PausedDomain {
+                    organisation: self.shown(organisation),
+                    domain,
+                    message,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl From<Jump> for ClockJump {
+    fn from(jump: Jump) -> Self {
+        Self { expected: jump.expected.to_string(), wall: jump.wall.to_string() }
+    }
+}
+
+impl From<health::Cause> for Cause {
+    fn from(cause: health::Cause) -> Self {
+        match cause {
+            health::Cause::Unreachable => Self::Unreachable,
+            health::Cause::QuotaExhausted => Self::QuotaExhausted,
+            health::Cause::AccountPaused => Self::AccountPaused,
+            health::Cause::SetupFault => Self::SetupFault,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Organisations and API keys.
+
+use crate::admin::wire::{
+    Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,
+    Refusal, Response,
+};
+use crate::admin::{Admin, organisation_name};
+use crate::domain::api_key::ApiKey;
+use crate::domain::id::KeyId;
+use crate::domain::organisation::{self, ApiKeyEntry};
+use crate::store::Change;
+
+/// The longest label of a key, in characters.
+const MAX_LABEL_CHARS: usize = 100;
+
+impl Admin {
+    pub(super) async fn add_organisation(&self, name: &str) -> Result<Response, Refusal> {
+        let name = organisation_name(name)?;
+        let added = self.store.add_organisation(name.clone()).await?;
+        added.map(|added| Response::OrganisationAdded(shown(&added))).ok_or_else(|| {
+            Refusal::new(format!("there is an organisation {name} already; choose another name"))
+        })
+    }
+
+    pub(super) fn list_organisations(&self) -> Response {
+        let organisations = self.store.organisations().iter().map(shown).collect();
+        Response::Organisations(OrganisationList { organisations })
+    }
+
+    pub(super) async fn remove_organisation(&self, name: &str) -> Result<Response, Refusal> {
+        let organisation = self.organisation(name)?;
+        let keys = self.store.api_keys();
+        let domains = self.store.domains();
+        match self.store.remove_organisation(organisation.id).await? {
+            Change::Made => Ok(Response::OrganisationRemoved(OrganisationRemoved {
+                name: organisation.name.as_str().to_owned(),
+                keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
+                domains_removed: domains
+                    .iter()
+                    .filter(|d| d.organisation == organisation.id)
+                    .count(),
+            })),
+            // Another command was first.
+            Change::None => Err(Refusal::new(format!("{name} has just been removed"))),
+        }
+    }
+
+    pub(super) async fn add_key(
+        &self,
+        organisation: &str,
+        label: String,
+    ) -> Result<Response, Refusal> {
+        let organisation = self.organisation(organisation)?;
+        if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
+            return Err(Refusal::new(format!(
+                "a key's name is at most {MAX_LABEL_CHARS} characters, none of them a control \
+                 character"
+            )));
+        }
+        let key = ApiKey::generate().map_err(|error| {
+            Refusal::new(format!("the system gives no random numbers ({error}); try again"))
+        })?;
+        let now = self.clock.now();
+        let entry = self.store.add_api_key(organisation.id, label, key.hash(), now).await?;
+        Ok(Response::KeyAdded(KeyAdded {
+            id: entry.id.0,
+            key: KeyInClear(key.reveal().to_owned()),
+            organisation: organisation.name.as_str().to_owned(),
+        }))
+    }
+
+    pub(super) fn list_keys(&self, organisation: Option<&str>) -> Result<Response, Refusal> {
+        let only = organisation.map(|name| self.organisation(name)).transpose()?;
+        let keys = self.store.api_keys();
+        let shown = keys
+            .iter()
+            .filter(|key| only.as_ref().is_none_or(|only| only.id == key.organisation))
+            .map(|key| self.key(key))
+            .collect();
+        Ok(Response::Keys(KeyList { keys: shown }))
+    }
+
+    pub(super) async fn revoke_key(&self, id: u32) -> Result<Response, Refusal> {
+        let entry = self.store.api_keys().into_iter().find(|key| key.id == KeyId(id));
+        let change = self.store.revoke_api_key(KeyId(id)).await?;
+        match (entry, change) {
+            (Some(entry), Change::Made) => Ok(Response::KeyRevoked(self.key(&entry))),
+            (None, _) | (_, Change::None) => Err(Refusal::new(format!(
+                "there is no key {id}, or it is revoked already; `pillarbox key list` shows those \
+                 there are"
+            ))),
+        }
+    }
+
+    fn key(&self, entry: &ApiKeyEntry) -> Key {
+        Key {
+            id: entry.id.0,
+            organisation: self.shown(entry.organisation),
+            label: entry.label.clone(),
+            created_at: entry.created_at.to_string(),
+        }
+    }
+}
+
+fn shown(organisation: &organisation::Organisation) -> Organisation {
+    Organisation { id: organisation.id.0, name: organisation.name.as_str().to_owned() }
+}

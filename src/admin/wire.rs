@@ -1,0 +1,448 @@
+//! Administration on the wire: what the commands ask of the service, and what it answers.
+//!
+//! One JSON document a line, one response for each request, both bounded in size. Texts come in
+//! as given and are judged by the handler; nothing here knows the store, SES or a terminal.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::message::overlaid;
+pub use self::message::{Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary};
+pub use self::status::{
+    Cause, ClockConfirmed, ClockJump, Counts, PausedDomain, Provider, Sending, ServiceStatus,
+    StoreHealth,
+};
+
+mod message;
+mod status;
+
+/// The longest request, in bytes, its line break included.
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
+/// The longest response, in bytes, its line break included.
+pub const MAX_RESPONSE_BYTES: usize = 16 << 20;
+/// The most addresses that one request names; at their full length they fit into a request.
+pub const MAX_ADDRESSES: usize = 1_000;
+/// The most rows in one page of a list.
+pub const MAX_PAGE: usize = 500;
+
+/// What a command asks. An unknown field is refused: what an older service does not know must not
+/// be dropped without a word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Request {
+    /// Add an organisation.
+    OrganisationAdd {
+        /// Its name.
+        name: String,
+    },
+    /// List the organisations.
+    OrganisationList {},
+    /// Remove an organisation with its keys and domains; its records stay.
+    OrganisationRemove {
+        /// Its name.
+        name: String,
+    },
+    /// Make an API key.
+    KeyAdd {
+        /// Whose it is.
+        organisation: String,
+        /// What the operator calls it; may be empty.
+        label: String,
+    },
+    /// List the API keys.
+    KeyList {
+        /// Only this organisation's.
+        organisation: Option<String>,
+    },
+    /// Revoke an API key.
+    KeyRevoke {
+        /// Its number.
+        id: u32,
+    },
+    /// Add a sender domain.
+    DomainAdd {
+        /// Whose it is.
+        organisation: String,
+        /// The domain.
+        domain: String,
+        /// Who says that it may be sent from.
+        verification: Verification,
+    },
+    /// List the sender domains.
+    DomainList {
+        /// Only this organisation's.
+        organisation: Option<String>,
+    },
+    /// Ask SES about a sender domain now.
+    DomainCheck {
+        /// The domain, of whichever organisations have it.
+        domain: String,
+    },
+    /// Withdraw a sender domain.
+    DomainRemove {
+        /// Whose it is.
+        organisation: String,
+        /// The domain.
+        domain: String,
+    },
+    /// Suppress addresses.
+    SuppressionAdd {
+        /// For whom.
+        scope: Scope,
+        /// At most [`MAX_ADDRESSES`].
+        addresses: Vec<String>,
+    },
+    /// End suppressions.
+    SuppressionRemove {
+        /// For whom.
+        scope: Scope,
+        /// At most [`MAX_ADDRESSES`].
+        addresses: Vec<String>,
+    },
+    /// List suppressions, a page at a time.
+    SuppressionList {
+        /// Only those with this scope.
+        scope: Option<Scope>,
+        /// Only those behind this one.
+        after: Option<SuppressionCursor>,
+    },
+    /// Show a message with its events.
+    MessageShow {
+        /// Its identifier.
+        id: String,
+    },
+    /// List messages, newest first, a page at a time.
+    MessageList {
+        /// Only this organisation's.
+        organisation: Option<String>,
+        /// Only those with this status.
+        status: Option<String>,
+        /// Only those accepted before this one.
+        before: Option<String>,
+        /// At most so many; a page has at most [`MAX_PAGE`].
+        limit: usize,
+    },
+    /// Tell how the service is doing.
+    Status {},
+    /// Take the wall clock's time as right.
+    ClockConfirm {},
+}
+
+/// What the service answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Response {
+    /// The organisation is there.
+    OrganisationAdded(Organisation),
+    /// All organisations.
+    Organisations(OrganisationList),
+    /// The organisation is gone.
+    OrganisationRemoved(OrganisationRemoved),
+    /// The key, shown this once.
+    KeyAdded(KeyAdded),
+    /// API keys.
+    Keys(KeyList),
+    /// The key lets nobody in any more.
+    KeyRevoked(Key),
+    /// The domain is there.
+    DomainAdded(DomainReport),
+    /// Sender domains.
+    Domains(DomainList),
+    /// What SES says of the domain, and what followed.
+    DomainChecked(DomainCheck),
+    /// The domain is withdrawn.
+    DomainRemoved(DomainRemoved),
+    /// What was asked of each address holds.
+    SuppressionsChanged(SuppressionChanges),
+    /// A page of suppressions.
+    Suppressions(SuppressionList),
+    /// A message.
+    Message(Box<MessageRecord>),
+    /// A page of messages.
+    Messages(MessageList),
+    /// How the service is doing.
+    Status(Box<ServiceStatus>),
+    /// The clock's time is taken as right.
+    ClockConfirmed(ClockConfirmed),
+    /// It was not done.
+    Refused(Refusal),
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For a person to read: what is wrong, and what to do.
+    pub message: String,
+}
+
+/// For whom an address is suppressed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Scope {
+    /// For every organisation.
+    All,
+    /// For the one with this name.
+    Organisation(String),
+}
+
+/// Who says that a domain may be sent from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verification {
+    /// SES, once it found the domain's DNS records.
+    BySes,
+    /// The operator; SES is not asked.
+    Assumed,
+}
+
+/// An organisation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Organisation {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// All organisations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrganisationList {
+    /// By number.
+    pub organisations: Vec<Organisation>,
+}
+
+/// What went with a removed organisation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OrganisationRemoved {
+    /// Its name.
+    pub name: String,
+    /// Keys that were revoked.
+    pub keys_revoked: usize,
+    /// Sender domains that were withdrawn.
+    pub domains_removed: usize,
+}
+
+/// A new API key, in clear.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyAdded {
+    /// Its number.
+    pub id: u32,
+    /// The key itself.
+    pub key: KeyInClear,
+    /// The name of the organisation.
+    pub organisation: String,
+}
+
+/// An API key in clear, on its one way to its owner. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeyInClear(pub String);
+
+impl fmt::Debug for KeyInClear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyInClear(..)")
+    }
+}
+
+/// An API key as it is listed: never the key itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Key {
+    /// Its number.
+    pub id: u32,
+    /// The name of the organisation.
+    pub organisation: String,
+    /// What the operator calls it; may be empty.
+    pub label: String,
+    /// When it was made.
+    pub created_at: String,
+}
+
+/// API keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyList {
+    /// By number.
+    pub keys: Vec<Key>,
+}
+
+/// A sender domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Domain {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The domain, as A-labels in lower case.
+    pub domain: String,
+    /// `pending`, `verified` or `assumed`.
+    pub state: String,
+    /// When it was added.
+    pub added_at: String,
+}
+
+/// Sender domains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainList {
+    /// By organisation, then by name.
+    pub domains: Vec<Domain>,
+}
+
+/// A sender domain with what its owner has to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainReport {
+    /// The domain.
+    #[serde(flatten)]
+    pub domain: Domain,
+    /// The DNS records by which SES verifies it; none where it was not asked.
+    pub dns_records: Vec<DnsRecord>,
+}
+
+/// A DNS record to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsRecord {
+    /// `CNAME`.
+    #[serde(rename = "type")]
+    pub record_type: String,
+    /// Its name.
+    pub name: String,
+    /// What it points to.
+    pub value: String,
+}
+
+/// What SES says of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainCheck {
+    /// Where SES stands.
+    pub ses: SesAnswer,
+    /// The domain, for each organisation that has it, as it stands now.
+    pub domains: Vec<Domain>,
+    /// The DNS records by which SES verifies it.
+    pub dns_records: Vec<DnsRecord>,
+}
+
+/// Where SES stands with a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SesAnswer {
+    /// It lets the account send from it.
+    Verified,
+    /// It has not found the DNS records.
+    Unverified,
+    /// It has no such identity.
+    Unknown,
+}
+
+/// A withdrawn sender domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainRemoved {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The domain.
+    pub domain: String,
+}
+
+/// What became of each address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuppressionChanges {
+    /// In the order of the request.
+    pub addresses: Vec<SuppressionChange>,
+}
+
+/// What became of an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuppressionChange {
+    /// The address in the form in which it is compared.
+    pub address: String,
+    /// What was done.
+    pub outcome: SuppressionOutcome,
+}
+
+/// What was done about an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SuppressionOutcome {
+    /// It is suppressed from now on.
+    Added,
+    /// It was suppressed before; that entry stays.
+    AlreadyThere,
+    /// It is suppressed no more.
+    Removed,
+    /// It was not suppressed.
+    NotThere,
+    /// It is suppressed for all organisations, and stays so.
+    StillForAll,
+}
+
+/// A page of suppressions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuppressionList {
+    /// Those for all organisations first, then by organisation; by address.
+    pub suppressions: Vec<Suppression>,
+    /// Where the next page starts, if there is one.
+    pub next: Option<SuppressionCursor>,
+}
+
+/// A suppression.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suppression {
+    /// The name of the organisation; `None` for all of them.
+    pub organisation: Option<String>,
+    /// The address.
+    pub address: String,
+    /// `bounce`, `complaint` or `manual`.
+    pub reason: String,
+    /// Since when.
+    pub since: String,
+    /// The message that caused it.
+    pub message: Option<String>,
+}
+
+/// A place in the list of suppressions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionCursor {
+    /// The number of the organisation; `None` for all of them.
+    pub organisation: Option<u32>,
+    /// The address.
+    pub address: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_on_the_wire_and_not_in_debug() {
+        let key = KeyInClear("pb_secret".to_owned());
+        let added = Response::KeyAdded(KeyAdded { id: 7, key, organisation: "acme".to_owned() });
+        assert!(!format!("{added:?}").contains("secret"));
+        let text = serde_json::to_string(&added).unwrap();
+        assert_eq!(text, r#"{"keyAdded":{"id":7,"key":"pb_secret","organisation":"acme"}}"#);
+    }
+
+    #[test]
+    fn what_an_older_service_does_not_know_is_refused() {
+        for text in [
+            r#"{"keyRevoke":{"id":1,"when":"later"}}"#,
+            r#"{"status":{"of":"everything"}}"#,
+            r#"{"compact":{}}"#,
+        ] {
+            assert!(serde_json::from_str::<Request>(text).is_err(), "{text}");
+        }
+        assert_eq!(
+            serde_json::from_str::<Request>(r#"{"status":{}}"#).unwrap(),
+            Request::Status {}
+        );
+    }
+
+    #[test]
+    fn the_largest_request_fits_its_bound() {
+        // 64 + 1 + 255 octets, each escaped to two at most.
+        let addresses = vec!["\"".repeat(320); MAX_ADDRESSES];
+        let request = Request::SuppressionAdd { scope: Scope::All, addresses };
+        assert!(serde_json::to_vec(&request).unwrap().len() < MAX_REQUEST_BYTES);
+    }
+}

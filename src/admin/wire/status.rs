@@ -1,0 +1,125 @@
+//! How the service is doing, on the administration's wire.
+
+use serde::{Deserialize, Serialize};
+
+/// How the service is doing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceStatus {
+    /// The version that answers.
+    pub version: String,
+    /// How long the service has been running; `None` where none runs.
+    pub uptime_seconds: Option<u64>,
+    /// Whether the store takes writes.
+    pub store: StoreHealth,
+    /// The jump that holds windows back, if there is one.
+    pub clock_jump: Option<ClockJump>,
+    /// How sending goes; `None` where no service runs.
+    pub sending: Option<Sending>,
+    /// How much is set up.
+    pub counts: Counts,
+}
+
+/// Whether the store takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StoreHealth {
+    /// It does.
+    Writable,
+    /// The last commit failed and none has succeeded since.
+    Refusing,
+}
+
+/// The wall clock jumped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockJump {
+    /// Where it should be.
+    pub expected: String,
+    /// Where it is.
+    pub wall: String,
+}
+
+/// How sending goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sending {
+    /// Messages that are not settled.
+    pub pending_messages: usize,
+    /// Of these, the ones with a call under way.
+    pub in_flight: usize,
+    /// Bytes of the budget in use.
+    pub pending_bytes: usize,
+    /// The budget.
+    pub max_pending_bytes: usize,
+    /// The pace, in recipients per second; `None` is as fast as calls return.
+    pub recipients_per_second: Option<f64>,
+    /// What the calls say of the provider.
+    pub provider: Provider,
+    /// Sender domains that the provider does not take for now.
+    pub paused_domains: Vec<PausedDomain>,
+}
+
+/// What the calls say of the provider.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "condition")]
+pub enum Provider {
+    /// It takes messages.
+    Up,
+    /// It does not.
+    Impaired {
+        /// Why.
+        cause: Cause,
+        /// What the provider said, or what went wrong.
+        message: String,
+    },
+}
+
+/// Why the provider does not take messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// It does not answer.
+    Unreachable,
+    /// The account's daily quota is used up.
+    QuotaExhausted,
+    /// The account may not send.
+    AccountPaused,
+    /// The set-up is at fault.
+    SetupFault,
+}
+
+/// A sender domain that the provider does not take for now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedDomain {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The domain.
+    pub domain: String,
+    /// What the provider said.
+    pub message: String,
+}
+
+/// How much is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Organisations.
+    pub organisations: usize,
+    /// API keys.
+    pub keys: usize,
+    /// Sender domains.
+    pub domains: usize,
+    /// Of these, the ones that cannot be sent from yet.
+    pub domains_pending: usize,
+}
+
+/// The wall clock's time is taken as right.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockConfirmed {
+    /// The time.
+    pub now: String,
+    /// The jump that this ended, if there was one.
+    pub jump: Option<ClockJump>,
+}

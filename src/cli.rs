@@ -1,0 +1,131 @@
+//! The command line: reads it, asks the service or works on the file, and prints what came of it.
+//!
+//! Decides nothing: what is allowed is the administration's and the domain's to say.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+use tokio::runtime::{Builder, Runtime};
+
+use error::CliError;
+
+mod clock;
+mod domain;
+mod error;
+mod key;
+mod message;
+mod org;
+mod reach;
+mod run;
+mod status;
+mod suppression;
+mod table;
+
+/// Exit code for wrong usage, as clap has it.
+const EXIT_USAGE: u8 = 2;
+
+/// Self-hosted transactional email: one binary, one file, sent through Amazon SES.
+#[derive(Debug, Parser)]
+#[command(name = "pillarbox", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service.
+    Serve(run::ServeArgs),
+    /// Run the whole service on a built-in stand-in for SES, ready to try.
+    Dev(run::DevArgs),
+    /// Run the stand-in for SES alone, for your own tests.
+    Simulator(run::SimulatorArgs),
+    /// Add, list and remove organisations.
+    Org(org::Org),
+    /// Make, list and revoke API keys.
+    Key(key::Key),
+    /// Add, list, check and withdraw sender domains.
+    Domain(domain::Domain),
+    /// Add, remove and list suppressed addresses.
+    Suppression(suppression::Suppression),
+    /// Show and list messages.
+    Message(message::Message),
+    /// Show how the service is doing.
+    Status(status::Status),
+    /// Confirm the wall clock's time after a jump.
+    Clock(clock::Clock),
+}
+
+/// Runs the process's command line; what `main` calls.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where nothing can be printed, the exit code still says it.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
+        }
+    };
+    match cli.command.run() {
+        Ok(text) => print(&text),
+        Err(CliError::Usage(rule)) => {
+            let _ = Cli::command().error(ErrorKind::ValueValidation, rule).print();
+            ExitCode::from(EXIT_USAGE)
+        }
+        Err(error) => {
+            // What a provider said may be in it; lines are ours.
+            let lines: Vec<_> = error.to_string().lines().map(table::escaped).collect();
+            // Standard error may be closed; `eprintln` would panic.
+            let _ = writeln!(io::stderr(), "pillarbox: {}", lines.join("\n"));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<String, CliError> {
+        match self {
+            Self::Serve(args) => args.run(),
+            Self::Dev(args) => args.run(),
+            Self::Simulator(args) => args.run(),
+            Self::Org(org) => one_thread()?.block_on(org.run()),
+            Self::Key(key) => one_thread()?.block_on(key.run()),
+            Self::Domain(domain) => one_thread()?.block_on(domain.run()),
+            Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
+            Self::Message(message) => one_thread()?.block_on(message.run()),
+            Self::Status(status) => one_thread()?.block_on(status.run()),
+            Self::Clock(clock) => one_thread()?.block_on(clock.run()),
+        }
+    }
+}
+
+/// A runtime for a command that asks and prints.
+fn one_thread() -> Result<Runtime, CliError> {
+    Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)
+}
+
+fn print(text: &str) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // `pillarbox message list | head` has what it wants.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "pillarbox: done, but not printed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,43 @@
+//! `clock`: the operator's word on the wall clock.
+
+use clap::{Args, Subcommand};
+
+use crate::admin::wire::{Request, Response};
+use crate::cli::error::CliError;
+use crate::cli::reach::Reach;
+
+#[derive(Debug, Args)]
+pub(super) struct Clock {
+    #[command(flatten)]
+    reach: Reach,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Take the wall clock's time as right after a jump: records and idempotency keys whose time
+    /// is over by it go.
+    Confirm,
+}
+
+impl Clock {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let mut session = self.reach.open().await?;
+        let request = match self.action {
+            Action::Confirm => Request::ClockConfirm {},
+        };
+        match session.ask(request).await? {
+            Response::ClockConfirmed(confirmed) => {
+                Ok(session.show(&confirmed, |confirmed| match &confirmed.jump {
+                    Some(jump) => format!(
+                        "{} is taken as right; by the time that had passed it was {}\n",
+                        confirmed.now, jump.expected
+                    ),
+                    None => format!("the clock, {}, was not in doubt\n", confirmed.now),
+                }))
+            }
+            _ => Err(CliError::Unexpected),
+        }
+    }
+}

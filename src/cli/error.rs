@@ -1,0 +1,92 @@
+//! Why a command failed, and the exit code that says so.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::admin::client::{AskError, ConnectError};
+use crate::config::ConfigError;
+use crate::store::OpenError;
+
+/// Exit code for a failure.
+const EXIT_FAILED: u8 = 1;
+/// Exit code for a wrong configuration: `EX_CONFIG` of sysexits.h.
+const EXIT_CONFIGURATION: u8 = 78;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// An argument breaks a rule.
+    #[error("{0}")]
+    Usage(String),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Configuration(#[from] ConfigError),
+    /// The service's socket cannot be used.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The service gave no answer.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// The service did not do it.
+    #[error("{0}")]
+    Refused(String),
+    /// The service answered something else.
+    #[error("the service answered another question; use the pillarbox of the version that runs")]
+    Unexpected,
+    /// A service runs, and not at this socket.
+    #[error(
+        "the service runs, for its data file {} is in use, but its socket {} does not answer; \
+         name the socket that it was started with by --socket or --config", file.display(),
+        socket.display()
+    )]
+    InUse {
+        /// The data file.
+        file: PathBuf,
+        /// The socket that was tried.
+        socket: PathBuf,
+    },
+    /// No service runs, and there is nothing to work on.
+    #[error(
+        "{connect} There is no data directory {} to work on either; is --config right?",
+        directory.display()
+    )]
+    NoData {
+        /// Why the service was not asked.
+        connect: ConnectError,
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// No service runs, and its file cannot be opened.
+    #[error("no service runs, and its data file {} cannot be opened: {source}", file.display())]
+    Open {
+        /// The data file.
+        file: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// The asynchronous runtime could not be started.
+    #[error("cannot start: {0}")]
+    Runtime(io::Error),
+    /// The service, or the simulator, ended with an error.
+    #[error("{0}")]
+    Run(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl CliError {
+    /// The exit code that says it.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => super::EXIT_USAGE,
+            Self::Configuration(_) => EXIT_CONFIGURATION,
+            Self::Connect(_)
+            | Self::Ask(_)
+            | Self::Refused(_)
+            | Self::Unexpected
+            | Self::InUse { .. }
+            | Self::NoData { .. }
+            | Self::Open { .. }
+            | Self::Runtime(_)
+            | Self::Run(_) => EXIT_FAILED,
+        }
+    }
+}

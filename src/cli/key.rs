@@ -1,0 +1,76 @@
+//! `key`: API keys.
+
+use clap::{Args, Subcommand};
+
+use crate::admin::wire::{Request, Response};
+use crate::cli::error::CliError;
+use crate::cli::reach::Reach;
+use crate::cli::table::{Table, escaped};
+
+#[derive(Debug, Args)]
+pub(super) struct Key {
+    #[command(flatten)]
+    reach: Reach,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make an API key and print it, this once.
+    Add {
+        /// The organisation that it lets in.
+        #[arg(long, value_name = "NAME")]
+        org: String,
+        /// What you call it, to tell it from others.
+        #[arg(long = "name", value_name = "LABEL", default_value = "")]
+        label: String,
+    },
+    /// List the API keys; the keys themselves are not kept.
+    List {
+        /// Only this organisation's.
+        #[arg(long, value_name = "NAME")]
+        org: Option<String>,
+    },
+    /// Revoke an API key, at once.
+    Revoke {
+        /// Its number, as listed.
+        id: u32,
+    },
+}
+
+impl Key {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let mut session = self.reach.open().await?;
+        let request = match self.action {
+            Action::Add { org, label } => Request::KeyAdd { organisation: org, label },
+            Action::List { org } => Request::KeyList { organisation: org },
+            Action::Revoke { id } => Request::KeyRevoke { id },
+        };
+        match session.ask(request).await? {
+            Response::KeyAdded(added) => Ok(session.show(&added, |added| {
+                format!(
+                    "key {} for {}:\n\n    {}\n\nIt is shown this once and cannot be shown again. \
+                     It belongs on the server side alone.\n",
+                    added.id, added.organisation, added.key.0
+                )
+            })),
+            Response::Keys(list) => Ok(session.show(&list, |list| {
+                let mut table = Table::new(["ID", "ORGANISATION", "CREATED", "NAME"]);
+                for key in &list.keys {
+                    let id = key.id.to_string();
+                    table.row([&id, &key.organisation, &key.created_at, &key.label]);
+                }
+                table.or("no keys; pillarbox key add --org NAME makes one")
+            })),
+            Response::KeyRevoked(key) => Ok(session.show(&key, |key| {
+                let label = match key.label.as_str() {
+                    "" => String::new(),
+                    label => format!(" ({})", escaped(label)),
+                };
+                format!("revoked key {} of {}{label}\n", key.id, key.organisation)
+            })),
+            _ => Err(CliError::Unexpected),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `message`: what became of messages.
+
+use std::fmt::Write;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+
+use crate::admin::wire::{
+    Failure, MAX_PAGE, MessageList, MessageRecord, MessageSummary, Request, Response,
+};
+use crate::cli::error::CliError;
+use crate::cli::reach::{Reach, Session};
+use crate::cli::table::{Table, escaped};
+
+/// The most messages that one command lists.
+const MAX_LISTED: i64 = 100_000;
+/// How much of a recipient or a subject a table shows, in characters.
+const CELL_CHARS: usize = 40;
+
+#[derive(Debug, Args)]
+pub(super) struct Message {
+    #[command(flatten)]
+    reach: Reach,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show a message with its events.
+    Show {
+        /// Its identifier.
+        id: String,
+    },
+    /// List messages, newest first.
+    List(Listing),
+}
+
+#[derive(Debug, Args)]
+struct Listing {
+    /// Only this organisation's.
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Only those with this status.
+    #[arg(long, value_parser = PossibleValuesParser::new(
+        ["queued", "sending", "sent", "failed", "suppressed"]
+    ))]
+    status: Option<String>,
+    /// At most so many.
+    #[arg(long, default_value = "50", value_parser = clap::value_parser!(u32).range(1..=MAX_LISTED))]
+    limit: u32,
+    /// Only those accepted before this one.
+    #[arg(long, value_name = "ID")]
+    before: Option<String>,
+}
+
+impl Message {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let mut session = self.reach.open().await?;
+        match self.action {
+            Action::Show { id } => match session.ask(Request::MessageShow { id }).await? {
+                Response::Message(record) => Ok(session.show(record.as_ref(), shown)),
+                _ => Err(CliError::Unexpected),
+            },
+            Action::List(listing) => list(&mut session, listing).await,
+        }
+    }
+}
+
+async fn list(session: &mut Session, listing: Listing) -> Result<String, CliError> {
+    let limit = usize::try_from(listing.limit).expect("at least 32 bits");
+    let mut all = MessageList { messages: Vec::new(), next: listing.before };
+    loop {
+        let request = Request::MessageList {
+            organisation: listing.org.clone(),
+            status: listing.status.clone(),
+            before: all.next.take(),
+            limit: (limit - all.messages.len()).min(MAX_PAGE),
+        };
+        match session.ask(request).await? {
+            Response::Messages(page) => {
+                all.messages.extend(page.messages);
+                all.next = page.next;
+            }
+            _ => return Err(CliError::Unexpected),
+        }
+        if all.next.is_none() || all.messages.len() >= limit {
+            break;
+        }
+    }
+    Ok(session.show(&all, |all| {
+        let mut table = Table::new(["ID", "ACCEPTED", "ORGANISATION", "STATUS", "TO", "SUBJECT"]);
+        for message in &all.messages {
+            table.row([
+                &message.id,
+                &message.created_at,
+                &message.organisation,
+                &status(message),
+                &recipients(&message.to),
+                &shortened(&message.subject),
+            ]);
+        }
+        let mut text = table.or("no messages");
+        if let Some(next) = &all.next {
+            writeln!(text, "there may be more: --before {next}").expect("text takes everything");
+        }
+        text
+    }))
+}
+
+fn status(message: &MessageSummary) -> String {
+    match &message.error {
+        Some(error) => format!("{} ({})", message.status, error.code),
+        None => message.status.clone(),
+    }
+}
+
+fn recipients(to: &[String]) -> String {
+    match to {
+        [] => String::new(),
+        [only] => shortened(only),
+        [first, others @ ..] => format!("{} +{}", shortened(first), others.len()),
+    }
+}
+
+/// The beginning of a text that is too long for a table.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(CELL_CHARS) {
+        Some((end, _)) => format!("{}\u{2026}", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn shown(record: &MessageRecord) -> String {
+    let mut lines: Vec<(&str, String)> = vec![
+        ("id", record.id.clone()),
+        ("organisation", record.organisation.clone()),
+        ("status", record.status.clone()),
+        ("accepted", record.created_at.clone()),
+        ("from", record.from.clone()),
+    ];
+    lines.extend(record.to.iter().map(|to| ("to", to.clone())));
+    lines.push(("subject", record.subject.clone()));
+    lines.push(("attempts", record.attempts.to_string()));
+    lines.extend(record.error.as_ref().map(|error| ("error", failure(error))));
+    lines.extend(record.sent_at.clone().map(|at| ("sent", at)));
+    lines.extend(record.ses_message_id.clone().map(|id| ("SES's id", id)));
+    let mut text = String::new();
+    for (name, value) in lines {
+        writeln!(text, "{:14}{}", format!("{name}:"), escaped(&value))
+            .expect("text takes everything");
+    }
+    if !record.events.is_empty() {
+        let mut table = Table::new(["OCCURRED", "EVENT", "RECIPIENTS", "DETAIL"]);
+        for event in &record.events {
+            let detail: Vec<_> =
+                event.detail.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            table.row([
+                &event.occurred_at,
+                &event.event_type,
+                &event.recipients.join(", "),
+                &detail.join("; "),
+            ]);
+        }
+        text.push('\n');
+        text.push_str(&table.or("no events"));
+    }
+    text
+}
+
+fn failure(failure: &Failure) -> String {
+    match &failure.provider_code {
+        Some(code) => format!("{} ({code}): {}", failure.code, failure.message),
+        None => format!("{}: {}", failure.code, failure.message),
+    }
+}

@@ -1,0 +1,151 @@
+//! `serve`, `dev` and `simulator`: what stays running.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cli::error::CliError;
+use crate::config::{self, Config};
+use crate::domain::api_key::ApiKey;
+use crate::domain::mailbox::{Address, DomainName};
+
+/// What ends a run with a message.
+pub(super) type RunError = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DevArgs {
+    /// Where clients send and read; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Where operators look; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR")]
+    operator_listen: Option<SocketAddr>,
+    /// Where data is kept, the socket with it; a temporary directory if not given.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// An API key to let in: pb_ and 43 characters of A-Z, a-z, 0-9, _ and -.
+    // As a secret, so that neither Debug nor clap's own error shows it.
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<SecretString>,
+    /// A configuration file; what it says of SES has no effect.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SimulatorArgs {
+    /// Where it listens; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR")]
+    listen: SocketAddr,
+    /// How long every call takes, such as 50ms.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
+    latency: Duration,
+    /// Recipients per second; no limit if not given.
+    #[arg(long, value_name = "N", value_parser = send_rate)]
+    send_rate: Option<f64>,
+    /// Where the sequence of random faults starts.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Domains and addresses that are verified from the start.
+    #[arg(long, value_name = "DOMAIN", num_args = 1.., value_parser = identity)]
+    verified: Vec<String>,
+}
+
+/// How `dev` starts.
+#[derive(Debug)]
+#[expect(dead_code, reason = "read once `dev` below is filled in")]
+pub(super) struct DevOptions {
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) operator_listen: Option<SocketAddr>,
+    pub(super) data_dir: Option<PathBuf>,
+    pub(super) api_key: Option<ApiKey>,
+    pub(super) config: Config,
+}
+
+impl ServeArgs {
+    pub(super) fn run(self) -> Result<String, CliError> {
+        let config = Config::load(Some(&self.config), config::environment())?;
+        finish(&many_threads()?, serve(config))
+    }
+}
+
+impl DevArgs {
+    pub(super) fn run(self) -> Result<String, CliError> {
+        let api_key = self
+            .api_key
+            .map(|given| ApiKey::parse(given.expose_secret()))
+            .transpose()
+            .map_err(|rule| CliError::Usage(format!("--api-key: {rule}")))?;
+        let options = DevOptions {
+            listen: self.listen,
+            operator_listen: self.operator_listen,
+            data_dir: self.data_dir,
+            api_key,
+            config: Config::load(self.config.as_deref(), config::environment())?,
+        };
+        finish(&many_threads()?, dev(options))
+    }
+}
+
+impl SimulatorArgs {
+    pub(super) fn run(self) -> Result<String, CliError> {
+        finish(&many_threads()?, simulate(self))
+    }
+}
+
+// The three functions below are the only places to fill in: `service` goes here.
+
+#[expect(clippy::unused_async, reason = "until it is filled in")]
+async fn serve(config: Config) -> Result<(), RunError> {
+    drop(config);
+    Err("this build cannot run the service".into())
+}
+
+#[expect(clippy::unused_async, reason = "until it is filled in")]
+async fn dev(options: DevOptions) -> Result<(), RunError> {
+    drop(options);
+    Err("this build cannot run the service".into())
+}
+
+#[expect(clippy::unused_async, reason = "until it is filled in")]
+async fn simulate(args: SimulatorArgs) -> Result<(), RunError> {
+    let SimulatorArgs { listen: _, latency: _, send_rate: _, seed: _, verified: _ } = args;
+    Err("this build cannot run the simulator".into())
+}
+
+fn finish(
+    runtime: &Runtime,
+    run: impl Future<Output = Result<(), RunError>>,
+) -> Result<String, CliError> {
+    runtime.block_on(run).map(|()| String::new()).map_err(CliError::Run)
+}
+
+fn many_threads() -> Result<Runtime, CliError> {
+    Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)
+}
+
+fn send_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        Ok(_) | Err(_) => Err("a rate is a number over 0".to_owned()),
+    }
+}
+
+fn identity(text: &str) -> Result<String, String> {
+    if DomainName::parse(text).is_ok() || Address::parse(text).is_ok() {
+        Ok(text.to_owned())
+    } else {
+        Err("neither a domain nor an address".to_owned())
+    }
+}

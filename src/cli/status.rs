@@ -1,0 +1,147 @@
+//! `status`: how the service is doing, in plain words.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::admin::wire::{
+    Cause, Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
+};
+use crate::cli::error::CliError;
+use crate::cli::reach::Reach;
+use crate::cli::table::escaped;
+
+const MIB: usize = 1 << 20;
+
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+impl Status {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let mut session = self.reach.open().await?;
+        match session.ask(Request::Status {}).await? {
+            Response::Status(status) => Ok(session.show(status.as_ref(), shown)),
+            _ => Err(CliError::Unexpected),
+        }
+    }
+}
+
+fn shown(status: &ServiceStatus) -> String {
+    let mut lines = vec![("pillarbox", running(status))];
+    lines.push(("store", store(status.store).to_owned()));
+    if let Some(jump) = &status.clock_jump {
+        lines.push((
+            "clock",
+            format!(
+                "it jumped: it says {}, and by the time that has passed it is {}. Until the two \
+                 agree, nothing is purged and no idempotency key expires. Set the clock right, or \
+                 take its time as right with: pillarbox clock confirm",
+                jump.wall, jump.expected
+            ),
+        ));
+    }
+    if let Some(sending) = &status.sending {
+        lines.extend(sending_lines(sending));
+    }
+    let Counts { organisations, keys, domains, domains_pending } = status.counts;
+    lines.push(("organisations", organisations.to_string()));
+    lines.push(("keys", keys.to_string()));
+    lines.push(("domains", format!("{domains}, of these pending: {domains_pending}")));
+    let mut text = String::new();
+    for (name, value) in lines {
+        writeln!(text, "{:15}{}", format!("{name}:"), escaped(&value))
+            .expect("text takes everything");
+    }
+    text
+}
+
+fn running(status: &ServiceStatus) -> String {
+    match status.uptime_seconds {
+        Some(seconds) => {
+            let uptime = humantime::format_duration(Duration::from_secs(seconds));
+            format!("version {}, running for {uptime}", status.version)
+        }
+        None => format!("version {}; no service runs", status.version),
+    }
+}
+
+fn store(health: StoreHealth) -> &'static str {
+    match health {
+        StoreHealth::Writable => "takes writes",
+        StoreHealth::Refusing => {
+            "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
+             disk, or repair it; the store then goes on by itself"
+        }
+    }
+}
+
+fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
+    let mut lines = vec![
+        (
+            "pending",
+            format!(
+                "{} messages, of these being sent: {}",
+                sending.pending_messages, sending.in_flight
+            ),
+        ),
+        (
+            "budget",
+            format!(
+                "{} of {} MiB in use",
+                sending.pending_bytes.div_ceil(MIB),
+                sending.max_pending_bytes.div_ceil(MIB)
+            ),
+        ),
+        (
+            "pace",
+            match sending.recipients_per_second {
+                Some(rate) => format!("{rate:.1} recipients per second"),
+                None => "no limit".to_owned(),
+            },
+        ),
+        ("provider", provider(&sending.provider)),
+    ];
+    for paused in &sending.paused_domains {
+        lines.push((
+            "paused domain",
+            format!(
+                "{} of {}: the provider does not take it ({}). Its messages wait; check it with: \
+                 pillarbox domain check {}",
+                paused.domain, paused.organisation, paused.message, paused.domain
+            ),
+        ));
+    }
+    lines
+}
+
+fn provider(provider: &Provider) -> String {
+    let (cause, message) = match provider {
+        Provider::Up => return "takes messages".to_owned(),
+        Provider::Impaired { cause, message } => (cause, message),
+    };
+    let (what, advice) = match cause {
+        Cause::Unreachable => (
+            "the provider does not answer",
+            "It is tried again and again; check the network, ses.region and ses.endpoint",
+        ),
+        Cause::QuotaExhausted => (
+            "the account's daily quota is used up",
+            "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher quota \
+             where this is no exception",
+        ),
+        Cause::AccountPaused => (
+            "the account may not send",
+            "See the account's status in the SES console and answer AWS there; sending then goes \
+             on by itself",
+        ),
+        Cause::SetupFault => (
+            "credentials, permissions or the configuration set are at fault",
+            "Put that right; sending then goes on by itself",
+        ),
+    };
+    format!("sending is paused: {what} ({message}). {advice}")
+}
