@@ -29,21 +29,27 @@ enum Action {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "scope", args = ["org", "all"], required = true, multiple = false)]
 struct Change {
-    /// The organisation that must not write to them.
-    #[arg(long, value_name = "NAME")]
-    org: Option<String>,
-    /// Every organisation.
-    #[arg(long)]
-    all: bool,
+    #[command(flatten)]
+    whose: Whose,
     /// The addresses.
     #[arg(required = true, value_name = "ADDRESS")]
     addresses: Vec<String>,
 }
 
 #[derive(Debug, Args)]
-#[group(id = "filter", multiple = false)]
+#[group(required = true, multiple = false)]
+struct Whose {
+    /// The organisation that must not write to them.
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Every organisation.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
 struct Filter {
     /// Only this organisation's own.
     #[arg(long, value_name = "NAME")]
@@ -55,7 +61,7 @@ struct Filter {
 
 impl Change {
     fn scope(&self) -> Scope {
-        self.org.clone().map_or(Scope::All, Scope::Organisation)
+        self.whose.org.clone().map_or(Scope::All, Scope::Organisation)
     }
 }
 
