@@ -1,6 +1,8 @@
 //! Administration end to end: the socket of a running service, the handler behind it, and the
 //! commands, over the socket and on the file.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
+
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -556,7 +558,7 @@ async fn a_socket_that_may_not_be_used_is_an_error_and_no_reason_to_use_the_file
     fs::set_permissions(offline.directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let socket = offline.directory.path().join("admin.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     let mut command = command(&["org", "list", "--config", &offline.config]);
     // Permissions do not hold for root.
     if fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
