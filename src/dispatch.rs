@@ -167,6 +167,7 @@ impl<P: Provider> Dispatcher<P> {
                 format!("the account's quota of {quota} recipients in 24 hours is used up");
             error!(message, "sending is paused; the provider is probed until it works");
             flow.health.impair(Cause::QuotaExhausted, &message, Instant::now());
+            self.outbox.set_obstacle(flow.health.condition().obstacle());
         }
     }
 
@@ -273,6 +274,10 @@ impl<P: Provider> Dispatcher<P> {
                 }
                 flow.health.observe(&Signal::of(problem.kind, &problem.message), now);
             }
+        }
+        let is_up = *flow.health.condition() == Condition::Up;
+        if !(was_up && is_up) {
+            self.outbox.set_obstacle(flow.health.condition().obstacle());
         }
         match (was_up, flow.health.condition()) {
             (true, Condition::Impaired { cause, message }) => {

@@ -3,8 +3,8 @@
 //! Layers; a module uses only those below its own, and the adapters never each other:
 //!
 //! ```text
-//! 4 edges      main  cli  service  http  admin  operator
-//! 3 flows      intake  outbox  dispatch  retention
+//! 4 edges      main  cli  service  http  admin  logging
+//! 3 flows      intake  outbox  dispatch  quota  retention  verification
 //! 2 adapters   store  ses        simulator (used by service and tests alone)
 //! 1 core       domain  clock  config
 //! ```
@@ -21,13 +21,14 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
+pub mod http;
 pub mod intake;
 pub mod logging;
 pub mod outbox;
 pub mod quota;
 pub mod retention;
+pub mod service;
 pub mod ses;
+pub mod simulator;
 pub mod store;
 pub mod verification;
-
-pub mod simulator;

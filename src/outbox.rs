@@ -13,11 +13,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::Acceptance;
+use crate::domain::message::{Acceptance, Failure};
 
 pub use budget::{Budget, FIXED_CHARGE, Reservation};
+pub use live::{Live, View};
 
 mod budget;
+mod live;
 
 /// A message to be sent.
 #[derive(Debug)]
@@ -55,18 +57,6 @@ pub struct Claim {
     pub attempts: u32,
     /// The suppressions that it was checked against.
     pub suppression_epoch: u64,
-}
-
-/// How a pending message stands this moment, to be laid over its stored record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Live {
-    /// It waits for an attempt.
-    Waiting,
-    /// A call is under way.
-    Sending {
-        /// Calls that were started, this one included.
-        attempts: u32,
-    },
 }
 
 /// When a waiting message is next.
@@ -111,6 +101,7 @@ struct Inner {
     /// waits for others' backlog nor makes up for its own absence.
     share: u64,
     in_flight: usize,
+    obstacle: Option<Failure>,
 }
 
 #[derive(Debug)]
@@ -257,8 +248,15 @@ impl Outbox {
         let entry = inner.entries.get(&id)?;
         Some(match entry.place {
             Place::InFlight(_) if entry.attempts > 0 => Live::Sending { attempts: entry.attempts },
-            Place::InFlight(_) | Place::Waiting(_) => Live::Waiting,
+            Place::InFlight(_) | Place::Waiting(_) => {
+                Live::Waiting { obstacle: inner.obstacle.clone() }
+            }
         })
+    }
+
+    /// Sets what keeps every message from being sent, for readers to see.
+    pub fn set_obstacle(&self, obstacle: Option<Failure>) {
+        self.lock().obstacle = obstacle;
     }
 
     /// How much is pending.

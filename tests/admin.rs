@@ -65,7 +65,7 @@ impl LiveView for Facts {
     }
 
     fn message(&self, id: MessageId) -> Option<Live> {
-        self.live.lock().unwrap().get(&id).copied()
+        self.live.lock().unwrap().get(&id).cloned()
     }
 }
 

@@ -1,12 +1,10 @@
 //! Messages as operators read them.
 
-use crate::admin::wire::{
-    MAX_PAGE, MessageList, MessageRecord, MessageSummary, Refusal, Response, overlaid,
-};
+use crate::admin::wire::{MAX_PAGE, MessageList, MessageRecord, MessageSummary, Refusal, Response};
 use crate::admin::{Admin, Place};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
-use crate::outbox::Live;
+use crate::outbox::{Live, View};
 use crate::store::MessageFilter;
 
 /// About how many bytes a page of messages may have: a page ends early where they are long.
@@ -37,7 +35,7 @@ impl Admin {
         })?;
         let events = self.store.events(id)?;
         let organisation = self.shown(message.organisation);
-        let record = MessageRecord::new(message, live, &events, organisation);
+        let record = MessageRecord::new(message, live.as_ref(), &events, organisation);
         Ok(Response::Message(Box::new(record)))
     }
 
@@ -67,12 +65,12 @@ impl Admin {
         let mut bytes = 0;
         for message in rows {
             let (id, live) = (message.id, self.live(message.id));
-            if wanted.is_some_and(|wanted| wanted != overlaid(&message, live).0) {
+            if wanted.is_some_and(|wanted| wanted != View::of(&message, live.as_ref()).status) {
                 continue;
             }
             bytes += size(&message);
             let organisation = self.shown(message.organisation);
-            messages.push(MessageSummary::new(message, live, organisation));
+            messages.push(MessageSummary::new(message, live.as_ref(), organisation));
             if bytes >= PAGE_BYTES || messages.len() == limit {
                 next = Some(id);
                 break;

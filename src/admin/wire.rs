@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 pub use self::domain::{
     DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, SesAnswer,
 };
-pub(super) use self::message::overlaid;
 pub use self::message::{Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary};
 pub use self::status::{
     Cause, ClockConfirmed, ClockJump, Counts, PausedDomain, Provider, Sending, ServiceStatus,

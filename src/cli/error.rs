@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::admin::client::{AskError, ConnectError};
 use crate::config::ConfigError;
+use crate::service::ServiceError;
 use crate::store::OpenError;
 
 /// Exit code for a failure.
@@ -69,7 +70,7 @@ pub(super) enum CliError {
     Runtime(io::Error),
     /// The service, or the simulator, ended with an error.
     #[error("{0}")]
-    Run(Box<dyn std::error::Error + Send + Sync>),
+    Run(ServiceError),
 }
 
 impl CliError {

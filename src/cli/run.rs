@@ -12,9 +12,9 @@ use crate::cli::error::CliError;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::{Address, DomainName};
-
-/// What ends a run with a message.
-pub(super) type RunError = Box<dyn std::error::Error + Send + Sync>;
+use crate::logging::{self, MessageLines};
+use crate::service::{self, DevOptions, ServiceError};
+use crate::simulator::Options;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -62,21 +62,11 @@ pub(super) struct SimulatorArgs {
     verified: Vec<String>,
 }
 
-/// How `dev` starts.
-#[derive(Debug)]
-#[expect(dead_code, reason = "read once `dev` below is filled in")]
-pub(super) struct DevOptions {
-    pub(super) listen: Option<SocketAddr>,
-    pub(super) operator_listen: Option<SocketAddr>,
-    pub(super) data_dir: Option<PathBuf>,
-    pub(super) api_key: Option<ApiKey>,
-    pub(super) config: Config,
-}
-
 impl ServeArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
         let config = Config::load(Some(&self.config), config::environment())?;
-        finish(&many_threads()?, serve(config))
+        logging::start(MessageLines::Quiet);
+        finish(&many_threads()?, service::serve(config))
     }
 }
 
@@ -94,39 +84,28 @@ impl DevArgs {
             api_key,
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
-        finish(&many_threads()?, dev(options))
+        logging::start(MessageLines::Shown);
+        finish(&many_threads()?, service::dev(options))
     }
 }
 
 impl SimulatorArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
-        finish(&many_threads()?, simulate(self))
+        let options = Options {
+            latency: self.latency,
+            send_rate: self.send_rate,
+            seed: self.seed,
+            verified: self.verified,
+            ..Options::default()
+        };
+        logging::start(MessageLines::Quiet);
+        finish(&many_threads()?, service::simulate(self.listen, options))
     }
-}
-
-// The three functions below are the only places to fill in: `service` goes here.
-
-#[expect(clippy::unused_async, reason = "until it is filled in")]
-async fn serve(config: Config) -> Result<(), RunError> {
-    drop(config);
-    Err("this build cannot run the service".into())
-}
-
-#[expect(clippy::unused_async, reason = "until it is filled in")]
-async fn dev(options: DevOptions) -> Result<(), RunError> {
-    drop(options);
-    Err("this build cannot run the service".into())
-}
-
-#[expect(clippy::unused_async, reason = "until it is filled in")]
-async fn simulate(args: SimulatorArgs) -> Result<(), RunError> {
-    let SimulatorArgs { listen: _, latency: _, send_rate: _, seed: _, verified: _ } = args;
-    Err("this build cannot run the simulator".into())
 }
 
 fn finish(
     runtime: &Runtime,
-    run: impl Future<Output = Result<(), RunError>>,
+    run: impl Future<Output = Result<(), ServiceError>>,
 ) -> Result<String, CliError> {
     runtime.block_on(run).map(|()| String::new()).map_err(CliError::Run)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::attempt::ProblemKind;
+use crate::domain::message::{Failure, FailureCode};
 use crate::domain::retry::Backoff;
 
 /// Failed calls in a row, with none that succeeded in between, that mean: the provider is down.
@@ -37,6 +38,20 @@ pub enum Condition {
         /// What the provider said, or what went wrong.
         message: String,
     },
+}
+
+impl Condition {
+    /// What a message that waits because of it shows as its failure. A provider that does not
+    /// answer shows on each message by its own attempts.
+    pub fn obstacle(&self) -> Option<Failure> {
+        let Self::Impaired { cause, message } = self else { return None };
+        let code = match cause {
+            Cause::Unreachable => return None,
+            Cause::QuotaExhausted => FailureCode::ProviderQuotaExhausted,
+            Cause::AccountPaused | Cause::SetupFault => FailureCode::SendingPaused,
+        };
+        Some(Failure::new(code, message.clone()))
+    }
 }
 
 /// What a finished call says of the provider.

@@ -125,7 +125,7 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
 fn the_live_state_follows_the_call() {
     let fixture = Fixture::new();
     let id = fixture.add(ACME, 1);
-    assert_eq!(fixture.outbox.live(id), Some(Live::Waiting));
+    assert_eq!(fixture.outbox.live(id), Some(Live::Waiting { obstacle: None }));
     fixture.claim();
     assert_eq!(fixture.outbox.started(id), 1);
     assert_eq!(fixture.outbox.live(id), Some(Live::Sending { attempts: 1 }));

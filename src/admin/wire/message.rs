@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::event::{self, EventDetail};
-use crate::domain::message::{self as domain, State, Status};
+use crate::domain::message::{self as domain, State};
 use crate::domain::request::TRANSACTIONAL;
-use crate::outbox::Live;
+use crate::outbox::{Live, View};
 
 /// A message with its events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,25 +115,15 @@ pub struct MessageList {
     pub next: Option<String>,
 }
 
-/// The status and the attempts of a message, with its live state laid over the stored row.
-pub(in crate::admin) fn overlaid(message: &domain::Message, live: Option<Live>) -> (Status, u32) {
-    match (message.status(), live) {
-        (Status::Queued, Some(Live::Sending { attempts })) => {
-            (Status::Sending, attempts.max(message.attempts))
-        }
-        (status, _) => (status, message.attempts),
-    }
-}
-
 impl MessageRecord {
     pub(in crate::admin) fn new(
         message: domain::Message,
-        live: Option<Live>,
+        live: Option<&Live>,
         events: &[event::Event],
         organisation: String,
     ) -> Self {
-        let (status, attempts) = overlaid(&message, live);
-        let error = message.failure().map(Failure::from);
+        let View { status, attempts, failure } = View::of(&message, live);
+        let error = failure.map(Failure::from);
         let (ses_message_id, sent_at) = match message.state {
             State::Sent { ses_message_id, sent_at } => {
                 (Some(ses_message_id), Some(sent_at.to_string()))
@@ -162,15 +152,15 @@ impl MessageRecord {
 impl MessageSummary {
     pub(in crate::admin) fn new(
         message: domain::Message,
-        live: Option<Live>,
+        live: Option<&Live>,
         organisation: String,
     ) -> Self {
-        let (status, attempts) = overlaid(&message, live);
+        let View { status, attempts, failure } = View::of(&message, live);
         Self {
             id: message.id.to_string(),
             organisation,
             status: status.as_str().to_owned(),
-            error: message.failure().map(Failure::from),
+            error: failure.map(Failure::from),
             to: message.recipients,
             subject: message.subject,
             attempts,

@@ -1,0 +1,164 @@
+//! The HTTP edge: takes client connections and has their requests handled.
+//!
+//! This part accepts, limits and drains; `connection` and the modules below it see to the
+//! protocol, `wire` alone knows the API's field names. It must not know the store or the
+//! provider: a handler stands between.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout_at};
+
+use crate::http::connection::Shared;
+use crate::http::drain::DrainSignal;
+use crate::http::error::ApiError;
+use crate::http::limits::{Limits, Linger};
+use crate::http::request_id::{RequestId, RequestIds};
+
+pub mod api;
+pub mod body;
+mod connection;
+mod deadline;
+pub mod drain;
+pub mod error;
+mod framing;
+mod head;
+pub mod json;
+pub mod limits;
+pub mod request_id;
+pub mod wire;
+
+/// The pause after an accept that failed for want of something, such as file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// The most connections that are being told, at one time, that there are too many.
+const MAX_REFUSALS: usize = 256;
+/// How long the client of a refused connection may still send.
+const REFUSAL_LINGER: Linger = Linger {
+    max_bytes: 1024 * 1024,
+    timeout: Duration::from_secs(1),
+    idle_timeout: Duration::from_millis(500),
+};
+
+/// What answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers a request. The response gets its `X-Request-Id` afterwards.
+    ///
+    /// The call runs to its end also when the client goes away meanwhile: what was accepted is
+    /// accepted.
+    fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+}
+
+impl<F, R> Handler for F
+where
+    F: Fn(Request<Incoming>, RequestId) -> R + Send + Sync + 'static,
+    R: Future<Output = Response<Full<Bytes>>> + Send,
+{
+    fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send {
+        self(request, id)
+    }
+}
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// The connections that were still open at the deadline, and were cut off.
+    pub cut_off: usize,
+}
+
+/// Serves a listener until the drain stops it; ends when every connection has ended.
+pub async fn serve<H: Handler>(
+    listener: TcpListener,
+    handler: H,
+    limits: Limits,
+    drain: DrainSignal,
+) -> Result<Drained, getrandom::Error> {
+    let shared = Arc::new(Shared::new(handler, limits, drain.clone(), RequestIds::new()?));
+    let mut connections = JoinSet::new();
+    let mut refusals = JoinSet::new();
+    let stopped = drain.stopped();
+    tokio::pin!(stopped);
+    let deadline = loop {
+        tokio::select! {
+            biased;
+            deadline = &mut stopped => break deadline,
+            Some(ended) = connections.join_next() => note_end(ended),
+            Some(ended) = refusals.join_next() => note_end(ended),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => admit(stream, &shared, &mut connections, &mut refusals),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::error!(%error, "connections cannot be accepted for now");
+                    sleep(ACCEPT_BACKOFF).await;
+                }
+            },
+        }
+    };
+    drop(listener);
+    refusals.shutdown().await;
+    let ended = timeout_at(deadline, async {
+        while let Some(ended) = connections.join_next().await {
+            note_end(ended);
+        }
+    });
+    // Out of time or not, whatever is left is counted and cut off.
+    let _ = ended.await;
+    let cut_off = connections.len();
+    connections.shutdown().await;
+    Ok(Drained { cut_off })
+}
+
+fn admit<H: Handler>(
+    stream: TcpStream,
+    shared: &Arc<Shared<H>>,
+    connections: &mut JoinSet<()>,
+    refusals: &mut JoinSet<()>,
+) {
+    // Small responses must not wait for the client's acknowledgements. Where it cannot be set, the
+    // connection is gone already.
+    let _ = stream.set_nodelay(true);
+    let shared = Arc::clone(shared);
+    if connections.len() < shared.limits.max_connections {
+        connections.spawn(async move { connection::serve(stream, &shared).await });
+    } else if refusals.len() < MAX_REFUSALS {
+        refusals.spawn(async move {
+            let id = shared.request_ids.next();
+            let answer = ApiError::TooManyConnections.to_raw(id, SystemTime::now());
+            connection::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
+        });
+    }
+    // Beyond that, closing at once is all that there is room for.
+}
+
+/// Whether an accept failed for the one connection's own sake (accept(2)), so that the next one
+/// may go well.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}
+
+fn note_end(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection's task failed");
+    }
+}

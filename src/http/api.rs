@@ -1,0 +1,239 @@
+//! The API: from a request to its answer, in the contract's order of checks.
+//!
+//! Authentication comes before everything, so that a stranger learns nothing, not even which
+//! paths exist.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+
+use crate::clock::Clock;
+use crate::domain::api_key::ApiKey;
+use crate::domain::id::MessageId;
+use crate::domain::message::Message;
+use crate::domain::organisation::Organisation;
+use crate::domain::request::SendRequest;
+use crate::http::Handler;
+use crate::http::body::BodyReader;
+use crate::http::error::{ApiError, JSON};
+use crate::http::request_id::RequestId;
+use crate::http::wire::{self, SendDocument};
+use crate::intake::{Intake, Refusal};
+use crate::outbox::Outbox;
+use crate::store::{Accepted, Store, StoreError};
+
+/// The header on the answer to a replay.
+const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// What the API answers from.
+#[derive(Debug, Clone)]
+pub struct Api {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    intake: Arc<Intake>,
+    store: Store,
+    outbox: Arc<Outbox>,
+    clock: Clock,
+    bodies: BodyReader,
+}
+
+/// A path of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Endpoint<'a> {
+    /// `/emails`
+    Emails,
+    /// `/emails/{id}`
+    Email(&'a str),
+    /// `/emails/{id}/events`
+    Events(&'a str),
+}
+
+impl<'a> Endpoint<'a> {
+    fn of(path: &'a str) -> Option<Self> {
+        let rest = path.strip_prefix("/emails")?;
+        if rest.is_empty() {
+            return Some(Self::Emails);
+        }
+        let rest = rest.strip_prefix('/')?;
+        match rest.split_once('/') {
+            None if !rest.is_empty() => Some(Self::Email(rest)),
+            Some((id, "events")) if !id.is_empty() => Some(Self::Events(id)),
+            _ => None,
+        }
+    }
+
+    const fn allow(self) -> &'static str {
+        match self {
+            Self::Emails => "POST",
+            Self::Email(_) | Self::Events(_) => "GET",
+        }
+    }
+}
+
+impl Handler for Api {
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
+        self.inner.answer(request, id).await.unwrap_or_else(ApiError::into_response)
+    }
+}
+
+impl Api {
+    /// An API over these parts.
+    pub fn new(
+        intake: Arc<Intake>,
+        store: Store,
+        outbox: Arc<Outbox>,
+        clock: Clock,
+        bodies: BodyReader,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { intake, store, outbox, clock, bodies }) }
+    }
+}
+
+impl Inner {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let organisation = self.authenticate(request.headers())?;
+        let (head, body) = request.into_parts();
+        let endpoint = Endpoint::of(head.uri.path()).ok_or(ApiError::NotFound)?;
+        match (endpoint, &head.method) {
+            (Endpoint::Emails, &Method::POST) => {
+                require_json(&head.headers)?;
+                let body = self.bodies.read(body).await?;
+                self.send(&organisation, &body, id).await
+            }
+            (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text),
+            (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text),
+            (endpoint, _) => Err(ApiError::MethodNotAllowed { allow: endpoint.allow() }),
+        }
+    }
+
+    /// The organisation of the request's key. Missing, malformed, unknown and revoked are one.
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Organisation, ApiError> {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return Err(ApiError::Unauthorized);
+        };
+        let text = value.to_str().map_err(|_| ApiError::Unauthorized)?;
+        let (scheme, key) = text.split_once(' ').ok_or(ApiError::Unauthorized)?;
+        if !scheme.eq_ignore_ascii_case("Bearer") {
+            return Err(ApiError::Unauthorized);
+        }
+        let key = ApiKey::parse(key.trim()).map_err(|_| ApiError::Unauthorized)?;
+        self.store.authenticate(&key.hash()).ok_or(ApiError::Unauthorized)
+    }
+
+    async fn send(
+        &self,
+        organisation: &Organisation,
+        body: &[u8],
+        request_id: RequestId,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let document = SendDocument::parse(body)?;
+        let request = SendRequest::parse(document.draft()?)?;
+        let accepted = self.intake.accept(organisation, request).await?;
+        tracing::debug!(%request_id, id = %accepted.id(), "accepted");
+        let mut response = json(wire::accepted(accepted.id()));
+        if let Accepted::Replayed(_) = accepted {
+            let replayed = HeaderValue::from_static("true");
+            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+        }
+        Ok(response)
+    }
+
+    fn read(
+        &self,
+        organisation: &Organisation,
+        text: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let id: MessageId = text.parse().map_err(|_| ApiError::NotFound)?;
+        // The live state first: where the message ends in between, its record says so.
+        let live = self.outbox.live(id);
+        let message = self.message_of(organisation, id)?;
+        Ok(json(wire::message(&message, live.as_ref())))
+    }
+
+    fn events(
+        &self,
+        organisation: &Organisation,
+        text: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let id: MessageId = text.parse().map_err(|_| ApiError::NotFound)?;
+        let message = self.message_of(organisation, id)?;
+        Ok(json(wire::events(&self.store.events(message.id)?)))
+    }
+
+    /// A message of this organisation that is within its retention; anything else is not found,
+    /// in one and the same way.
+    fn message_of(&self, organisation: &Organisation, id: MessageId) -> Result<Message, ApiError> {
+        self.store
+            .message(id, self.clock.settled())?
+            .filter(|message| message.organisation == organisation.id)
+            .ok_or(ApiError::NotFound)
+    }
+}
+
+/// Requires `application/json`, with no parameter but `charset=utf-8`, and not compressed.
+fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut values = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return Err(ApiError::UnsupportedMediaType);
+    };
+    let text = value.to_str().map_err(|_| ApiError::UnsupportedMediaType)?;
+    let mut parts = text.split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case(JSON));
+    let is_utf8 = parts.all(|parameter| {
+        parameter.split_once('=').is_some_and(|(name, value)| {
+            name.eq_ignore_ascii_case("charset")
+                && value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+        })
+    });
+    if is_json && is_utf8 && !headers.contains_key(CONTENT_ENCODING) {
+        Ok(())
+    } else {
+        Err(ApiError::UnsupportedMediaType)
+    }
+}
+
+fn json(body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable => Self::StorageUnavailable,
+            StoreError::Damaged => {
+                tracing::error!(%error, "a request failed");
+                Self::Internal
+            }
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::UnverifiedDomain { domain } => {
+                Self::UnverifiedDomain { domain: domain.to_string() }
+            }
+            Refusal::Suppressed { field } => Self::Suppressed { field },
+            Refusal::QueueFull { retry_after } => Self::QueueFull { retry_after },
+            Refusal::StorageUnavailable => Self::StorageUnavailable,
+            Refusal::ShuttingDown => Self::ShuttingDown,
+            Refusal::Internal => Self::Internal,
+        }
+    }
+}

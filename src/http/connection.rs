@@ -1,0 +1,235 @@
+//! One client connection from its first byte to its close.
+//!
+//! hyper reads requests and writes responses behind the framing guard; what hyper cannot answer
+//! is answered here. Knows nothing of TCP, of routes or of what a handler does.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::http::Handler;
+use crate::http::drain::{DrainPhase, DrainSignal};
+use crate::http::error::ApiError;
+use crate::http::framing::{End, FramingGuard, Progress};
+use crate::http::head::MAX_HEADER_FIELDS;
+use crate::http::limits::{Limits, Linger};
+use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
+
+/// hyper's read buffer grows up to this, in bytes, while a client sends fast.
+const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;
+/// What is read at once while the rest of a request is thrown away, in bytes.
+const DISCARD_BYTES: usize = 16 * 1024;
+
+/// What all connections of a listener share.
+pub(super) struct Shared<H> {
+    pub(super) handler: H,
+    pub(super) limits: Limits,
+    pub(super) drain: DrainSignal,
+    pub(super) request_ids: RequestIds,
+    hyper: http1::Builder,
+}
+
+impl<H: Handler> Shared<H> {
+    pub(super) fn new(
+        handler: H,
+        limits: Limits,
+        drain: DrainSignal,
+        request_ids: RequestIds,
+    ) -> Self {
+        let mut hyper = http1::Builder::new();
+        hyper
+            .timer(TokioTimer::new())
+            // The guard keeps the heads' time; hyper's own timeout closes without an answer, and
+            // costs a timer per request.
+            .header_read_timeout(None)
+            // A client may end its side after its last request and still gets its responses. It
+            // also lets hyper finish the responses before a refused request.
+            .half_close(true)
+            .max_headers(MAX_HEADER_FIELDS)
+            // Heads are limited by the guard; a whole one must fit.
+            .max_buf_size(MAX_READ_BUFFER_BYTES.max(2 * limits.max_head_bytes));
+        Self { handler, limits, drain, request_ids, hyper }
+    }
+}
+
+/// Serves a connection until it is closed.
+pub(super) async fn serve<I, H>(io: I, shared: &Shared<H>)
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+    H: Handler,
+{
+    let progress = Arc::new(Progress::default());
+    let responses = Responses::default();
+    let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
+    let service = service_fn(|request| respond(shared, &progress, &responses, request));
+    let mut connection = shared.hyper.serve_connection(TokioIo::new(guard), service);
+    let mut stopped = pin!(shared.drain.clone().stopped());
+    let mut stop = Stop::NotYet;
+    let served = poll_fn(|cx| {
+        if let Poll::Ready(served) = Pin::new(&mut connection).poll(cx) {
+            return Poll::Ready(served);
+        }
+        if stop == Stop::NotYet && stopped.as_mut().poll(cx).is_ready() {
+            stop = if responses.is_any_due() { Stop::WhileBusy } else { Stop::WhileIdle };
+            Pin::new(&mut connection).graceful_shutdown();
+            return Pin::new(&mut connection).poll(cx);
+        }
+        Poll::Pending
+    })
+    .await;
+    let guard = connection.into_parts().io.into_inner();
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended early");
+    }
+    close(guard, stop, shared).await;
+}
+
+/// Whether the drain stopped the connection, and what it was doing then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    NotYet,
+    WhileIdle,
+    WhileBusy,
+}
+
+/// Closes a connection after hyper: answers what hyper could not, and lets the client read it.
+async fn close<I, H>(guard: FramingGuard<I>, stop: Stop, shared: &Shared<H>)
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let answer = match guard.end() {
+        Some(End::Refused(error)) => Some(error.clone()),
+        Some(End::ByClient | End::Idle) => None,
+        // The client has begun a request that will not be served here.
+        None => (stop != Stop::NotYet && guard.is_in_head()).then_some(ApiError::ShuttingDown),
+    };
+    let is_over = match guard.end() {
+        Some(End::ByClient | End::Idle) => true,
+        Some(End::Refused(_)) => false,
+        None => stop == Stop::WhileIdle && answer.is_none(),
+    };
+    if is_over || !guard.is_writable() {
+        // Nobody waits for an answer, or nobody reads it.
+        return;
+    }
+    let raw = answer.map(|error| {
+        let id = shared.request_ids.next();
+        let (status, code) = error.kind();
+        tracing::debug!(%id, status = status.as_u16(), code, "a request was refused");
+        error.to_raw(id, SystemTime::now())
+    });
+    let io = guard.into_inner();
+    finish(io, raw.as_deref().unwrap_or_default(), &shared.limits, shared.limits.linger).await;
+}
+
+/// Writes a connection's last bytes and closes it in such a way that the client can read them.
+pub(super) async fn finish<I>(mut io: I, last: &[u8], limits: &Limits, linger: Linger)
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let write = async {
+        io.write_all(last).await?;
+        io.shutdown().await
+    };
+    // A client that is gone, or does not read, gets no more of our time.
+    if let Ok(Ok(())) = timeout(limits.write_timeout, write).await {
+        // However it ends, the connection is closed next.
+        let _ = timeout_at(Instant::now() + linger.timeout, discard(&mut io, linger)).await;
+    }
+}
+
+/// Throws away what the client still sends: closing a socket with unread bytes resets the
+/// connection, and a reset can destroy the answer before the client has read it.
+async fn discard<I: AsyncRead + Unpin>(io: &mut I, linger: Linger) -> io::Result<()> {
+    let mut buffer = vec![0; DISCARD_BYTES];
+    let mut left = linger.max_bytes;
+    while left > 0 {
+        let count = timeout(linger.idle_timeout, io.read(&mut buffer)).await??;
+        if count == 0 {
+            break;
+        }
+        left = left.saturating_sub(count as u64);
+    }
+    Ok(())
+}
+
+/// Counts a connection's requests and responses.
+#[derive(Debug, Default)]
+struct Responses {
+    requests: AtomicU64,
+    given: AtomicU64,
+}
+
+impl Responses {
+    /// The number of the request that begins now: 1 for the first.
+    fn begin(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn give(&self) {
+        self.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_any_due(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) != self.given.load(Ordering::Relaxed)
+    }
+}
+
+/// Has a request handled, and sees to what every response needs.
+async fn respond<H: Handler>(
+    shared: &Shared<H>,
+    progress: &Progress,
+    responses: &Responses,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let number = responses.begin();
+    let id = shared.request_ids.next();
+    let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
+    let mut response = handle(&shared.handler, request, id).await;
+    responses.give();
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id.to_header_value());
+    // After a body that was not read to its end, or whose end only hyper knows, no further request
+    // is read.
+    let is_last =
+        is_chunked || progress.is_body_left(number) || shared.drain.phase() > DrainPhase::Serving;
+    if is_last {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+/// Calls the handler; its panic costs this one request.
+async fn handle<H: Handler>(
+    handler: &H,
+    request: Request<Incoming>,
+    id: RequestId,
+) -> Response<Full<Bytes>> {
+    let mut handling = pin!(async { handler.handle(request, id).await });
+    poll_fn(|cx| {
+        // The future is dropped after a panic, and the handler's own state is behind the locks
+        // and transactions of whoever shares it.
+        catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
+            tracing::error!(%id, "a handler panicked");
+            Poll::Ready(ApiError::Internal.into_response())
+        })
+    })
+    .await
+}

@@ -1,0 +1,400 @@
+//! The framing guard between a client's socket and hyper.
+//!
+//! It passes whole request heads that were checked, then exactly the bytes of their bodies, and
+//! keeps the time of heads, idle connections and unread responses. hyper therefore never sees a
+//! malformed head, half a head, or a request whose end is in doubt. To hyper, a refusal looks as
+//! if the client had ended its side: hyper finishes the responses before it, and the connection's
+//! owner then takes the guard back and sends the error itself.
+
+use std::io::{self, IoSlice};
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http::deadline::Deadline;
+use crate::http::error::ApiError;
+use crate::http::head::{self, Framing, HeadLimits};
+use crate::http::limits::Limits;
+
+/// The most CR and LF bytes before a request line. RFC 9112 section 2.2 asks to ignore at least
+/// one empty line.
+const MAX_LEADING_NEWLINES: usize = 8;
+
+/// What the connection's service has to know of the guard's place in the byte stream.
+///
+/// Both run in one task, so the order of memory accesses is never in doubt.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    heads: AtomicU64,
+    body_left: AtomicU64,
+}
+
+impl Progress {
+    /// Whether the body of the connection's request number `request` (1 for the first) is still
+    /// to come, at least in part.
+    pub(super) fn is_body_left(&self, request: u64) -> bool {
+        // Later heads pass only once this request's body has.
+        self.heads.load(Ordering::Relaxed) == request && self.body_left.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Where in the client's byte stream the guard is.
+#[derive(Debug)]
+enum Place {
+    /// Before or within a request head.
+    Head,
+    /// Within a body of which so many bytes are left.
+    Body(u64),
+    /// Within a body in chunks or behind it. There is no second parser for chunks here: all bytes
+    /// pass from here on, and the connection ends with this request's response, so that nothing
+    /// after the body is ever taken for a request.
+    Chunks,
+    /// No request follows.
+    Ended(End),
+}
+
+/// Why no further request follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    /// The client ended its side.
+    ByClient,
+    /// Nothing came for too long; there is nobody to answer.
+    Idle,
+    /// A request was refused and is still to be answered.
+    Refused(ApiError),
+}
+
+/// The guard over a client's socket.
+#[derive(Debug)]
+pub(super) struct FramingGuard<I> {
+    io: I,
+    place: Place,
+    progress: Arc<Progress>,
+    /// Bytes read and not passed: `cleared` bytes that may pass, then part of a head.
+    held: Vec<u8>,
+    cleared: usize,
+    /// The length of a held part at which it is checked though it looks incomplete.
+    next_check: usize,
+    leading_newlines: usize,
+    is_end_told: bool,
+    read_deadline: Deadline,
+    write_deadline: Deadline,
+    write_side: WriteSide,
+    head_limits: HeadLimits,
+    head_timeout: Duration,
+    idle_timeout: Duration,
+    write_timeout: Duration,
+}
+
+/// Whether the client takes what is written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteSide {
+    Open,
+    Failed,
+}
+
+impl<I> FramingGuard<I> {
+    pub(super) fn new(io: I, limits: &Limits, progress: Arc<Progress>) -> Self {
+        Self {
+            io,
+            place: Place::Head,
+            progress,
+            held: Vec::new(),
+            cleared: 0,
+            next_check: 0,
+            leading_newlines: 0,
+            is_end_told: false,
+            read_deadline: Deadline::default(),
+            write_deadline: Deadline::default(),
+            write_side: WriteSide::Open,
+            head_limits: HeadLimits {
+                max_head_bytes: limits.max_head_bytes,
+                max_body_bytes: limits.max_request_bytes,
+            },
+            head_timeout: limits.head_timeout,
+            idle_timeout: limits.idle_timeout,
+            write_timeout: limits.write_timeout,
+        }
+    }
+
+    /// Why no further request follows, once hyper has been told that none does. Before that, a
+    /// refusal does not count: hyper may have closed the connection with an earlier response.
+    pub(super) fn end(&self) -> Option<&End> {
+        match &self.place {
+            Place::Ended(end) if self.is_end_told => Some(end),
+            Place::Ended(_) | Place::Head | Place::Body(_) | Place::Chunks => None,
+        }
+    }
+
+    /// Whether part of a head has come.
+    pub(super) fn is_in_head(&self) -> bool {
+        matches!(self.place, Place::Head) && !self.held.is_empty()
+    }
+
+    /// Whether the client takes what is written to it.
+    pub(super) fn is_writable(&self) -> bool {
+        self.write_side == WriteSide::Open
+    }
+
+    /// The socket, for the connection's owner once hyper is done.
+    pub(super) fn into_inner(self) -> I {
+        self.io
+    }
+
+    /// How many of `bytes`, which follow those already passed, may pass. The rest is part of a
+    /// head, or of no use after the end.
+    fn admit(&mut self, bytes: &[u8]) -> usize {
+        let mut passed = 0;
+        while passed < bytes.len() {
+            let rest = &bytes[passed..];
+            match self.place {
+                Place::Head => {
+                    let newlines = rest.iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
+                    if newlines > 0 {
+                        passed += self.admit_newlines(newlines);
+                    } else if let Some(head) = self.admit_head(rest) {
+                        passed += head;
+                    } else {
+                        break;
+                    }
+                }
+                Place::Body(left) => {
+                    let part = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    passed += part;
+                    self.expect_body(left - part as u64);
+                }
+                Place::Chunks => passed = bytes.len(),
+                Place::Ended(_) => break,
+            }
+        }
+        passed
+    }
+
+    fn admit_newlines(&mut self, count: usize) -> usize {
+        self.leading_newlines += count;
+        if self.leading_newlines > MAX_LEADING_NEWLINES {
+            let reason = "too many empty lines come before the request line";
+            self.place = Place::Ended(End::Refused(ApiError::BadRequest { reason }));
+            return 0;
+        }
+        count
+    }
+
+    /// The length of the head at the start of `bytes`, if it is complete and may pass.
+    fn admit_head(&mut self, bytes: &[u8]) -> Option<usize> {
+        match head::check(bytes, self.head_limits) {
+            Ok(Some(head)) => {
+                self.leading_newlines = 0;
+                self.read_deadline.clear();
+                self.progress.heads.fetch_add(1, Ordering::Relaxed);
+                match head.framing {
+                    Framing::Length(length) => self.expect_body(length),
+                    Framing::Chunked => self.place = Place::Chunks,
+                }
+                Some(head.len)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.place = Place::Ended(End::Refused(error));
+                None
+            }
+        }
+    }
+
+    fn expect_body(&mut self, left: u64) {
+        self.progress.body_left.store(left, Ordering::Relaxed);
+        self.place = if left == 0 { Place::Head } else { Place::Body(left) };
+    }
+
+    /// Takes the bytes just read to the end of `buf`, and leaves those there that may pass.
+    fn take_in(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
+        if self.held.is_empty() {
+            // The common case: whole requests, which stay where they were read to.
+            let passed = self.admit(&buf.filled()[before..]);
+            self.hold(&buf.filled()[before + passed..]);
+            buf.set_filled(before + passed);
+        } else {
+            let old_len = self.held.len();
+            self.held.extend_from_slice(&buf.filled()[before..]);
+            buf.set_filled(before);
+            if self.is_check_due(old_len) {
+                let held = mem::take(&mut self.held);
+                self.cleared = self.admit(&held);
+                self.held = held;
+                self.note_partial_head(self.held.len() - self.cleared);
+            }
+        }
+    }
+
+    fn hold(&mut self, part: &[u8]) {
+        if !part.is_empty() && matches!(self.place, Place::Head) {
+            self.held.extend_from_slice(part);
+            self.note_partial_head(part.len());
+            self.read_deadline.clear();
+        }
+    }
+
+    fn note_partial_head(&mut self, len: usize) {
+        self.next_check = 2 * len;
+    }
+
+    /// Whether the held part may be a whole head by now. One that comes byte by byte must not be
+    /// parsed with every byte.
+    fn is_check_due(&self, old_len: usize) -> bool {
+        let len = self.held.len();
+        len >= self.next_check
+            || len > self.head_limits.max_head_bytes
+            || has_empty_line(&self.held[old_len.saturating_sub(3)..])
+    }
+
+    /// Passes bytes that were held and are cleared by now.
+    fn pass_held(&mut self, buf: &mut ReadBuf<'_>) {
+        let count = self.cleared.min(buf.remaining());
+        buf.put_slice(&self.held[..count]);
+        self.held.drain(..count);
+        self.cleared -= count;
+        if self.held.is_empty() {
+            // Slow heads are rare; what they needed is given back.
+            self.held = Vec::new();
+        }
+    }
+
+    /// The socket has nothing to read for now: whether the client has taken too long.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !matches!(self.place, Place::Head) {
+            // Whoever reads the body keeps its time.
+            return Poll::Pending;
+        }
+        let is_first = self.progress.heads.load(Ordering::Relaxed) == 0;
+        let in_head = self.is_in_head();
+        let timeout = if is_first || in_head { self.head_timeout } else { self.idle_timeout };
+        ready!(self.read_deadline.poll(cx, timeout));
+        let end = if in_head { End::Refused(ApiError::RequestTimeout) } else { End::Idle };
+        self.place = Place::Ended(end);
+        Poll::Ready(())
+    }
+
+    fn end_by_client(&mut self) {
+        let end = if self.is_in_head() {
+            let reason = "the request ended before its head was complete";
+            End::Refused(ApiError::BadRequest { reason })
+        } else {
+            End::ByClient
+        };
+        self.place = Place::Ended(end);
+    }
+}
+
+fn has_empty_line(bytes: &[u8]) -> bool {
+    bytes.windows(2).any(|pair| pair == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for FramingGuard<I> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        loop {
+            if this.cleared > 0 {
+                this.pass_held(buf);
+                return Poll::Ready(Ok(()));
+            }
+            if buf.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            if matches!(this.place, Place::Ended(_)) {
+                this.is_end_told = true;
+                return Poll::Ready(Ok(()));
+            }
+            match Pin::new(&mut this.io).poll_read(cx, buf) {
+                Poll::Ready(Ok(())) if buf.filled().len() == before => this.end_by_client(),
+                Poll::Ready(Ok(())) => {
+                    this.take_in(buf, before);
+                    // Nothing passed would look like the end of the stream.
+                    if buf.filled().len() > before {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(Err(error)) => {
+                    this.place = Place::Ended(End::ByClient);
+                    this.is_end_told = true;
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => ready!(this.poll_silence(cx)),
+            }
+        }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> FramingGuard<I> {
+    /// Keeps the time of a write: it may wait, but not for ever.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match write {
+            Poll::Pending => {
+                ready!(self.write_deadline.poll(cx, self.write_timeout));
+                self.write_side = WriteSide::Failed;
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            Poll::Ready(Err(error)) => {
+                self.write_side = WriteSide::Failed;
+                Poll::Ready(Err(error))
+            }
+            Poll::Ready(Ok(done)) => {
+                self.write_deadline.clear();
+                Poll::Ready(Ok(done))
+            }
+        }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for FramingGuard<I> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let write = Pin::new(&mut this.io).poll_write(cx, bytes);
+        this.watch(cx, write)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let write = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
+        this.watch(cx, write)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flush = Pin::new(&mut this.io).poll_flush(cx);
+        this.watch(cx, flush)
+    }
+
+    /// Flushes and leaves the socket open: its owner may have an answer of its own to write.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

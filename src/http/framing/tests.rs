@@ -1,0 +1,140 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::Instant;
+
+use super::*;
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+
+fn guard() -> (DuplexStream, FramingGuard<DuplexStream>, Arc<Progress>) {
+    let (client, server) = duplex(64 * 1024);
+    let progress = Arc::new(Progress::default());
+    let guard = FramingGuard::new(server, &Limits::default(), Arc::clone(&progress));
+    (client, guard, progress)
+}
+
+/// Sends `stream` cut into pieces of `piece` bytes and returns what passes until the end.
+async fn passed(stream: &[u8], piece: usize) -> (Vec<u8>, End) {
+    let (mut client, mut guard, _) = guard();
+    let mut out = Vec::new();
+    for part in stream.chunks(piece) {
+        client.write_all(part).await.unwrap();
+        let mut buffer = [0; 64];
+        while let Ok(count) =
+            tokio::time::timeout(Duration::from_millis(1), guard.read(&mut buffer)).await
+        {
+            let count = count.unwrap();
+            if count == 0 {
+                return (out, guard.end().unwrap().clone());
+            }
+            out.extend_from_slice(&buffer[..count]);
+        }
+    }
+    drop(client);
+    guard.read_to_end(&mut out).await.unwrap();
+    (out, guard.end().unwrap().clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn valid_requests_pass_unchanged_however_they_are_cut() {
+    let stream = [b"\r\n", GET, POST, b"\r\n", POST, GET, GET].concat();
+    for piece in [1, 2, 3, 7, 20, 31, 64, 1_000] {
+        assert_eq!(passed(&stream, piece).await, (stream.clone(), End::ByClient), "{piece}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_precedes_a_refused_request_passes_and_nothing_else() {
+    let bad = b"GET / HTTP/1.1\r\n\r\n";
+    let stream = [GET, POST, bad, GET].concat();
+    for piece in [1, 5, 50, 1_000] {
+        let (out, end) = passed(&stream, piece).await;
+        assert_eq!(out, [GET, POST].concat());
+        assert!(matches!(end, End::Refused(ApiError::BadRequest { .. })), "{end:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_cut_off_by_the_client_is_refused() {
+    let (out, end) = passed(&[GET, b"GET / HTTP/1.1\r\nHos"].concat(), 1_000).await;
+    assert_eq!(out, GET);
+    assert!(matches!(end, End::Refused(ApiError::BadRequest { .. })), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_a_chunked_head_everything_passes() {
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let stream = [&head[..], b"0\r\n\r\nno request at all"].concat();
+    assert_eq!(passed(&stream, 10).await, (stream, End::ByClient));
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_lines_before_a_request_are_limited() {
+    let (out, end) = passed(&[&b"\r\n".repeat(100), GET].concat(), 2).await;
+    assert_eq!(out.len(), MAX_LEADING_NEWLINES);
+    assert!(matches!(end, End::Refused(ApiError::BadRequest { .. })), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_has_its_time_from_its_first_byte() {
+    let limits = Limits::default();
+    let (mut client, mut guard, _) = guard();
+    let start = Instant::now();
+    let drip = tokio::spawn(async move {
+        client.write_all(GET).await.unwrap();
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        for byte in GET.iter().cycle() {
+            if client.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let mut out = Vec::new();
+    guard.read_to_end(&mut out).await.unwrap();
+    assert_eq!(out, GET);
+    assert_eq!(guard.end(), Some(&End::Refused(ApiError::RequestTimeout)));
+    let taken = start.elapsed();
+    let (least, most) = (limits.head_timeout, limits.head_timeout * 2);
+    let silence = Duration::from_mins(1);
+    assert!((silence + least..silence + most).contains(&taken), "{taken:?}");
+    drop(guard);
+    drip.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_connection_ends_idle() {
+    let limits = Limits::default();
+    for (sent, timeout) in [(&b""[..], limits.head_timeout), (GET, limits.idle_timeout)] {
+        let (mut client, mut guard, _) = guard();
+        let start = Instant::now();
+        client.write_all(sent).await.unwrap();
+        let mut out = Vec::new();
+        guard.read_to_end(&mut out).await.unwrap();
+        assert_eq!(guard.end(), Some(&End::Idle));
+        assert!((timeout..timeout * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_place_within_a_body_is_known() {
+    let (mut client, mut guard, progress) = guard();
+    let (first, last) = POST.split_at(POST.len() - 1);
+    client.write_all(first).await.unwrap();
+    let mut buffer = [0; 1_000];
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), first.len());
+    assert!(progress.is_body_left(1) && !progress.is_body_left(2));
+    client.write_all(&[last, first].concat()).await.unwrap();
+    assert_eq!(guard.read(&mut buffer).await.unwrap(), POST.len());
+    assert!(!progress.is_body_left(1), "the second request's body is not the first one's");
+    assert!(progress.is_body_left(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_holds_a_write_for_a_limited_time() {
+    let (client, mut guard, _) = guard();
+    let error = guard.write_all(&vec![0; 1_000_000]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    assert!(!guard.is_writable());
+    drop(client);
+}

@@ -1,0 +1,347 @@
+//! JSON documents as a tree that borrows from their text.
+//!
+//! Stricter than common parsers where laxness does harm: one object, no key twice, limited depth
+//! (RFC 8259 leaves all three open). A whole document is read before any field is looked at, so
+//! that errors of syntax come before those of content. Knows no field names.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::http::error::{MAX_ECHO_CHARS, clip};
+
+/// The deepest nesting; the outermost object is level 1.
+pub const MAX_DEPTH: usize = 32;
+/// The most elements of one array that are kept. Longer ones are read to their end all the same;
+/// no field takes as many.
+const MAX_KEPT_ELEMENTS: usize = 100;
+/// The most values of a document that are kept: a small text of many small values must not become
+/// a huge tree. No valid request has as many.
+const MAX_KEPT_VALUES: usize = 10_000;
+/// Up to so many keys are compared one with another; more of them are sorted.
+const MAX_COMPARED_KEYS: usize = 16;
+
+/// A JSON value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Json<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number, as written: of any size and precision.
+    Number(&'a str),
+    /// A string, copied only if it has escapes.
+    String(Cow<'a, str>),
+    /// An array; of a long one, the first elements.
+    Array(Vec<Json<'a>>),
+    /// An object, in the order given, every key different.
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+    /// A value of a document that has too many of them: well-formed and not kept.
+    Omitted,
+}
+
+/// Why bytes are not one JSON object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonError {
+    /// What is wrong.
+    pub problem: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The character in the line, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at line {} column {}", self.problem, self.line, self.column)
+    }
+}
+
+/// Reads a document that is one object.
+pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]);
+        let valid = valid.expect("checked up to here");
+        error_at(valid, valid.len(), "the body is not UTF-8".into())
+    })?;
+    let mut parser = Parser { text, at: 0, kept: 0 };
+    parser.skip_whitespace();
+    match parser.peek() {
+        Some(b'{') => {}
+        None => return Err(parser.error("the body is empty, not a JSON object")),
+        Some(_) if text.starts_with('\u{feff}') => {
+            return Err(parser.error("the body begins with a byte order mark"));
+        }
+        Some(_) => return Err(parser.error("the body is not a JSON object")),
+    }
+    let object = parser.value(1)?;
+    parser.skip_whitespace();
+    match parser.peek() {
+        None => Ok(object),
+        Some(_) => Err(parser.error("something follows the JSON object")),
+    }
+}
+
+fn error_at(text: &str, at: usize, problem: Cow<'_, str>) -> JsonError {
+    let before = text.get(..at).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    JsonError {
+        problem: problem.into_owned(),
+        line: before.bytes().filter(|&b| b == b'\n').count() + 1,
+        column: before[line_start..].chars().count() + 1,
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    /// The next byte to read.
+    at: usize,
+    /// The values kept so far.
+    kept: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn error(&self, problem: &'static str) -> JsonError {
+        error_at(self.text, self.at, problem.into())
+    }
+
+    fn unexpected(&self, expected: &str) -> JsonError {
+        let problem = match self.text[self.at..].chars().next() {
+            None => format!("the body ends where {expected} is expected"),
+            Some(_) => format!("expected {expected}"),
+        };
+        error_at(self.text, self.at, problem.into())
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_whitespace(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Takes `byte` if it comes next.
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.peek() == Some(byte)).then(|| self.at += 1)
+    }
+
+    /// Takes part in the count of values that are kept.
+    fn keep(&mut self, value: Json<'a>) -> Json<'a> {
+        self.kept += 1;
+        if self.kept > MAX_KEPT_VALUES { Json::Omitted } else { value }
+    }
+
+    /// Reads a value; an object or array is at level `depth`.
+    fn value(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
+        match self.peek() {
+            Some(b'{' | b'[') if depth > MAX_DEPTH => {
+                Err(self.error("the JSON is nested deeper than 32 levels"))
+            }
+            Some(b'{') => self.object(depth),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => self.string().map(Json::String),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.literal("true", Json::Bool(true)),
+            Some(b'f') => self.literal("false", Json::Bool(false)),
+            Some(b'n') => self.literal("null", Json::Null),
+            _ => Err(self.unexpected("a value")),
+        }
+    }
+
+    fn literal(&mut self, word: &str, value: Json<'a>) -> Result<Json<'a>, JsonError> {
+        if self.text.as_bytes()[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(value)
+        } else {
+            Err(self.unexpected(word))
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
+        let mut elements = Vec::new();
+        self.at += 1;
+        self.skip_whitespace();
+        if self.take(b']').is_some() {
+            return Ok(Json::Array(elements));
+        }
+        loop {
+            self.skip_whitespace();
+            let element = self.value(depth + 1)?;
+            if elements.len() < MAX_KEPT_ELEMENTS {
+                let element = self.keep(element);
+                elements.push(element);
+            }
+            self.skip_whitespace();
+            if self.take(b',').is_none() {
+                break;
+            }
+        }
+        self.take(b']').ok_or_else(|| self.unexpected("a comma or ]"))?;
+        Ok(Json::Array(elements))
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
+        let mut members: Vec<(Cow<'a, str>, Json<'a>)> = Vec::new();
+        self.at += 1;
+        self.skip_whitespace();
+        if self.take(b'}').is_some() {
+            return Ok(Json::Object(members));
+        }
+        loop {
+            self.skip_whitespace();
+            if self.peek() != Some(b'"') {
+                return Err(self.unexpected("a key in double quotes"));
+            }
+            let key_at = self.at;
+            let key = self.string()?;
+            if members.len() < MAX_COMPARED_KEYS && members.iter().any(|(other, _)| *other == key) {
+                return Err(duplicate(self.text, key_at, &key));
+            }
+            self.skip_whitespace();
+            self.take(b':').ok_or_else(|| self.unexpected("a colon"))?;
+            self.skip_whitespace();
+            let value = self.value(depth + 1)?;
+            let value = self.keep(value);
+            members.push((key, value));
+            self.skip_whitespace();
+            if self.take(b',').is_none() {
+                break;
+            }
+        }
+        self.take(b'}').ok_or_else(|| self.unexpected("a comma or }"))?;
+        if members.len() > MAX_COMPARED_KEYS {
+            // Sorted, because comparing each with each, or hashing without a secret, would let a
+            // client choose how long it takes.
+            let mut keys: Vec<&str> = members.iter().map(|(key, _)| key.as_ref()).collect();
+            keys.sort_unstable();
+            if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(duplicate(self.text, self.at, pair[0]));
+            }
+        }
+        Ok(Json::Object(members))
+    }
+
+    /// RFC 8259 section 6. What is read is only kept as text, so no number is too large.
+    fn number(&mut self) -> Result<Json<'a>, JsonError> {
+        let start = self.at;
+        let _ = self.take(b'-');
+        if self.take(b'0').is_none() {
+            self.digits()?;
+        }
+        if self.take(b'.').is_some() {
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(Json::Number(&self.text[start..self.at]))
+    }
+
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let rest = &self.text.as_bytes()[self.at..];
+        let count = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        if count == 0 {
+            return Err(self.unexpected("a digit"));
+        }
+        self.at += count;
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<Cow<'a, str>, JsonError> {
+        self.at += 1;
+        let mut decoded = String::new();
+        loop {
+            let start = self.at;
+            let rest = &self.text.as_bytes()[start..];
+            let is_special = |&b: &u8| b == b'"' || b == b'\\' || b < b' ';
+            self.at += rest.iter().position(is_special).unwrap_or(rest.len());
+            let plain = &self.text[start..self.at];
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    if decoded.is_empty() {
+                        return Ok(Cow::Borrowed(plain));
+                    }
+                    decoded.push_str(plain);
+                    return Ok(Cow::Owned(decoded));
+                }
+                Some(b'\\') => {
+                    decoded.push_str(plain);
+                    decoded.push(self.escape()?);
+                }
+                Some(_) => return Err(self.error("a string has a control character in it")),
+                None => return Err(self.error("the body ends within a string")),
+            }
+        }
+    }
+
+    /// Reads from the backslash on.
+    fn escape(&mut self) -> Result<char, JsonError> {
+        let escape_at = self.at;
+        self.at += 1;
+        let decoded = match self.peek() {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                self.at += 1;
+                return self.unicode_escape(escape_at);
+            }
+            _ => return Err(self.unexpected("one of \" \\ / b f n r t u after a backslash")),
+        };
+        self.at += 1;
+        Ok(decoded)
+    }
+
+    /// Reads from the first of the four digits on; two escapes where they are a surrogate pair.
+    fn unicode_escape(&mut self, escape_at: usize) -> Result<char, JsonError> {
+        let text = self.text;
+        let lone = || {
+            let problem = "a string has half of a surrogate pair in it";
+            error_at(text, escape_at, problem.into())
+        };
+        let first = self.hex4()?;
+        let mut code = first;
+        if (0xd800..=0xdbff).contains(&first) {
+            if !text.as_bytes()[self.at..].starts_with(b"\\u") {
+                return Err(lone());
+            }
+            self.at += 2;
+            let second = self.hex4()?;
+            if !(0xdc00..=0xdfff).contains(&second) {
+                return Err(lone());
+            }
+            code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        }
+        char::from_u32(code).ok_or_else(lone)
+    }
+
+    fn hex4(&mut self) -> Result<u32, JsonError> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.peek().and_then(|b| char::from(b).to_digit(16));
+            code = code * 16 + digit.ok_or_else(|| self.unexpected("four hexadecimal digits"))?;
+            self.at += 1;
+        }
+        Ok(code)
+    }
+}
+
+fn duplicate(text: &str, at: usize, key: &str) -> JsonError {
+    let key = clip(key, MAX_ECHO_CHARS);
+    error_at(text, at, format!("the key {key:?} is given twice").into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+fn problem(text: &str) -> String {
+    parse_object(text.as_bytes()).expect_err(text).to_string()
+}
+
+#[test]
+fn an_object_reads_in_order_and_borrows() {
+    let text = r#" {"b":"x","a":[null,true,-1.5e+3],"\u0041\n":"\ud83d\ude00"} "#;
+    let Json::Object(members) = parse_object(text.as_bytes()).unwrap() else { panic!() };
+    assert_eq!(members[0], ("b".into(), Json::String("x".into())));
+    assert!(matches!(members[0].1, Json::String(Cow::Borrowed(_))));
+    let list = vec![Json::Null, Json::Bool(true), Json::Number("-1.5e+3")];
+    assert_eq!(members[1], ("a".into(), Json::Array(list)));
+    assert_eq!(members[2], ("A\n".into(), Json::String("😀".into())));
+}
+
+#[test]
+fn errors_say_what_and_where() {
+    for (text, expected) in [
+        ("", "the body is empty, not a JSON object at line 1 column 1"),
+        (" ", "the body is empty, not a JSON object at line 1 column 2"),
+        ("[1]", "the body is not a JSON object at line 1 column 1"),
+        ("\u{feff}{}", "the body begins with a byte order mark at line 1 column 1"),
+        ("{}x", "something follows the JSON object at line 1 column 3"),
+        ("{} {}", "something follows the JSON object at line 1 column 4"),
+        ("{\n\"é\": x}", "expected a value at line 2 column 6"),
+        ("{\"a\":1,}", "expected a key in double quotes at line 1 column 8"),
+        ("{\"a\" 1}", "expected a colon at line 1 column 6"),
+        ("{\"a\":1", "the body ends where a comma or } is expected at line 1 column 7"),
+        ("{\"a\":[1,]}", "expected a value at line 1 column 9"),
+        ("{\"a\":tru}", "expected true at line 1 column 6"),
+        ("{\"a\":\"\n\"}", "a string has a control character in it at line 1 column 7"),
+        ("{\"a\":\"", "the body ends within a string at line 1 column 7"),
+        (r#"{"a":"\ud800"}"#, "a string has half of a surrogate pair in it at line 1 column 7"),
+        (r#"{"a":"\udc00"}"#, "a string has half of a surrogate pair in it at line 1 column 7"),
+        (
+            r#"{"a":"\ud800\u0041"}"#,
+            "a string has half of a surrogate pair in it at line 1 column 7",
+        ),
+        (r#"{"a":"\u00g0"}"#, "expected four hexadecimal digits at line 1 column 11"),
+    ] {
+        assert_eq!(problem(text), expected, "{text}");
+    }
+    let not_utf8 = parse_object(b"{\"a\":\"\xff\"}").unwrap_err();
+    assert_eq!(not_utf8.to_string(), "the body is not UTF-8 at line 1 column 7");
+}
+
+#[test]
+fn keys_given_twice_are_refused_at_any_level_and_in_any_spelling() {
+    for text in
+        [r#"{"a":1,"a":1}"#, r#"{"a":1,"\u0061":1}"#, r#"{"x":[{"y":{"a":1,"b":2,"a":3}}]}"#]
+    {
+        assert!(problem(text).contains(r#"the key "a" is given twice"#), "{text}");
+    }
+    let many = |last: &str| {
+        let mut text = String::from("{");
+        for n in 0..100 {
+            write!(text, "\"k{n}\":1,").unwrap();
+        }
+        text + last + "}"
+    };
+    assert!(problem(&many(r#""k\u0035":1"#)).contains(r#"the key "k5" is given twice"#));
+    assert!(parse_object(many(r#""k100":1"#).as_bytes()).is_ok());
+}
+
+#[test]
+fn depth_counts_the_outermost_object_as_one() {
+    let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+    assert!(parse_object(nested(MAX_DEPTH - 1).as_bytes()).is_ok());
+    assert!(problem(&nested(MAX_DEPTH)).contains("nested deeper than 32 levels"));
+    assert!(problem(&nested(1_000_000)).contains("nested deeper than 32 levels"));
+}
+
+#[test]
+fn numbers_of_any_size_are_well_formed() {
+    for number in ["1e999", "-0", "0.1E-5", &"9".repeat(1_000)] {
+        assert!(parse_object(format!("{{\"a\":{number}}}").as_bytes()).is_ok(), "{number}");
+    }
+    for number in ["01", "+1", ".5", "1.", "1e", "-", "0x1", "NaN"] {
+        assert!(parse_object(format!("{{\"a\":{number}}}").as_bytes()).is_err(), "{number}");
+    }
+}
+
+#[test]
+fn huge_documents_are_read_in_full_and_kept_in_part() {
+    let count = 500_000;
+    let array = format!("{{\"a\":[{}1]}}", "1,".repeat(count));
+    let Json::Object(members) = parse_object(array.as_bytes()).unwrap() else { panic!() };
+    assert!(matches!(&members[0].1, Json::Array(kept) if kept.len() == MAX_KEPT_ELEMENTS));
+    assert!(problem(&format!("{{\"a\":[{}x]}}", "1,".repeat(count))).contains("expected a value"));
+    let mut object = String::from("{");
+    for n in 0..count {
+        write!(object, "\"{n}\":1,").unwrap();
+    }
+    let start = Instant::now();
+    assert!(problem(&(object.clone() + "\"7\":1}")).contains("given twice"));
+    object.push_str("\"x\":1}");
+    let Json::Object(members) = parse_object(object.as_bytes()).unwrap() else { panic!() };
+    assert_eq!(members.last(), Some(&("x".into(), Json::Omitted)));
+    assert!(start.elapsed() < Duration::from_secs(30), "far from quadratic");
+}
+
+/// Whether serde's value is ours, as far as it was kept.
+fn is_same(ours: &Json<'_>, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Json::Null, Value::Null) | (Json::Number(_), Value::Number(_)) => true,
+        (Json::Bool(ours), Value::Bool(theirs)) => ours == theirs,
+        (Json::String(ours), Value::String(theirs)) => ours == theirs,
+        (Json::Array(ours), Value::Array(theirs)) => {
+            ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| is_same(a, b))
+        }
+        (Json::Object(ours), Value::Object(theirs)) => {
+            ours.len() == theirs.len()
+                && ours.iter().all(|(key, a)| theirs.get(&**key).is_some_and(|b| is_same(a, b)))
+        }
+        _ => false,
+    }
+}
+
+/// Text that is JSON or nearly so.
+fn documents() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        "-?(0|[1-9][0-9]{0,5})(\\.[0-9]{1,3})?([eE][+-]?[0-9]{1,2})?",
+        "\"([ -!#-\\[\\]-~é😀]|\\\\[\"\\\\/bfnrt]|\\\\u[0-9a-fA-F]{4}){0,8}\"",
+        Just("\"\\ud83d\\ude00\"".to_owned()),
+    ];
+    let value = leaf.prop_recursive(4, 32, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5)
+                .prop_map(|values| format!("[ {} ]", values.join(" , "))),
+            prop::collection::vec(("[a-e]|\\\\u006[1-5]", inner), 0..4).prop_map(|members| {
+                let members = members.iter().map(|(key, value)| format!("\"{key}\":{value}"));
+                format!("{{{}}}", members.collect::<Vec<_>>().join(",\n"))
+            }),
+        ]
+    });
+    let object = value.prop_map(|value| format!("{{\"a\":{value}}}"));
+    (object, any::<prop::sample::Index>(), prop::option::weighted(0.5, "[\\[\\]{},:\"\\\\0eE.x-]"))
+        .prop_map(|(mut text, index, typo)| {
+            if let Some(typo) = typo {
+                let at = index.index(text.len());
+                if text.is_char_boundary(at) {
+                    text.insert_str(at, &typo);
+                }
+            }
+            text
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = parse_object(&bytes);
+        let inner = [b"{\"a\":\"", bytes.as_slice(), b"\"}"].concat();
+        let _ = parse_object(&inner);
+    }
+
+    #[test]
+    fn agrees_with_serde_json_but_for_duplicate_keys(text in documents()) {
+        let theirs = serde_json::from_str::<Value>(&text);
+        match (parse_object(text.as_bytes()), theirs) {
+            (Ok(ours), Ok(theirs)) => prop_assert!(is_same(&ours, &theirs), "{text}"),
+            (Err(_), Err(_)) => {}
+            (Err(error), Ok(theirs)) => prop_assert!(
+                error.problem.ends_with("is given twice") || !theirs.is_object(), "{text}: {error}"
+            ),
+            (Ok(_), Err(error)) => {
+                prop_assert!(error.to_string().contains("number out of range"), "{text}: {error}");
+            }
+        }
+    }
+}

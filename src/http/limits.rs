@@ -1,0 +1,69 @@
+//! The limits of the HTTP edge: how much, how many and how long.
+
+use std::time::Duration;
+
+/// Every limit of the client listener. Tests shrink them; most come from the configuration or
+/// stay at their defaults.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The most connections served at one time; further ones are told so and closed.
+    pub max_connections: usize,
+    /// The longest request head, from its first byte to the empty line, in bytes.
+    pub max_head_bytes: usize,
+    /// How long a request head may take from its first byte on, and how long a new connection
+    /// may stay silent.
+    pub head_timeout: Duration,
+    /// How long a connection may stay silent between two requests.
+    pub idle_timeout: Duration,
+    /// How long a client may leave a response unread, counted from the last byte it took.
+    pub write_timeout: Duration,
+    /// The largest request body, in bytes.
+    pub max_request_bytes: usize,
+    /// The bytes of request bodies held at one time, all connections together.
+    pub max_reading_bytes: usize,
+    /// How long a body may pause.
+    pub body_stall_timeout: Duration,
+    /// How long a body may take in all.
+    pub body_timeout: Duration,
+    /// How a connection is closed while its client may still be sending.
+    pub linger: Linger,
+}
+
+/// The bounds of a lingering close: what the client still sends is read and thrown away, so that
+/// it reads our answer and not a reset (RFC 9112 section 9.6).
+#[derive(Debug, Clone, Copy)]
+pub struct Linger {
+    /// The most bytes thrown away.
+    pub max_bytes: u64,
+    /// The longest it may take in all.
+    pub timeout: Duration,
+    /// The longest wait for further bytes.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            max_head_bytes: 16 * 1024,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            max_request_bytes: 10 * 1024 * 1024,
+            max_reading_bytes: 256 * 1024 * 1024,
+            body_stall_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_mins(1),
+            linger: Linger::default(),
+        }
+    }
+}
+
+impl Default for Linger {
+    fn default() -> Self {
+        Self {
+            max_bytes: 64 * 1024 * 1024,
+            timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The API's JSON, both ways: the one place where the names of its fields are written down.
+//!
+//! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, the domain's
+//! values become bytes. Knows no HTTP but what its callers put around it.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+
+use crate::domain::event::{Event, EventDetail, LastEvent};
+use crate::domain::id::MessageId;
+use crate::domain::message::{Failure, Message, State};
+use crate::domain::request::{Draft, FieldError, TRANSACTIONAL};
+use crate::domain::time::Timestamp;
+use crate::http::error::{ApiError, MAX_ECHO_CHARS, clip};
+use crate::http::json::{self, Json, JsonError};
+use crate::outbox::{Live, View};
+
+/// The fields of a send request (specification section 2.1).
+const FIELDS: [&str; 11] = [
+    "from",
+    "to",
+    "cc",
+    "bcc",
+    "reply_to",
+    "subject",
+    "html",
+    "text",
+    "headers",
+    "idempotencyKey",
+    "tag",
+];
+/// How alike an unknown field and a known one are, from 0 to 1, for the one to be taken for a
+/// misspelling of the other.
+const LIKELY: f64 = 0.8;
+
+impl From<JsonError> for ApiError {
+    fn from(error: JsonError) -> Self {
+        Self::InvalidJson { message: error.to_string() }
+    }
+}
+
+/// A send request's document. The draft borrows from it.
+#[derive(Debug)]
+pub struct SendDocument<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
+
+impl<'a> SendDocument<'a> {
+    /// Reads a body as one JSON object, without a look at its fields.
+    pub fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
+        match json::parse_object(body)? {
+            Json::Object(members) => Ok(Self(members)),
+            other => unreachable!("an object is read as one, not as {}", type_name(&other)),
+        }
+    }
+
+    /// The fields, with no rule checked but their names and types; the first that is wrong is the
+    /// answer, in the document's order.
+    pub fn draft(&self) -> Result<Draft<'_>, FieldError> {
+        let mut draft = Draft::default();
+        for (name, value) in &self.0 {
+            let name: &str = name;
+            match name {
+                "from" => draft.from = string(name, value)?,
+                "to" => draft.to = strings(name, value)?,
+                "cc" => draft.cc = strings(name, value)?,
+                "bcc" => draft.bcc = strings(name, value)?,
+                "reply_to" => draft.reply_to = string(name, value)?,
+                "subject" => draft.subject = string(name, value)?,
+                "html" => draft.html = string(name, value)?,
+                "text" => draft.text = string(name, value)?,
+                "headers" => draft.headers = string_members(name, value)?,
+                "idempotencyKey" => draft.idempotency_key = string(name, value)?,
+                "tag" => draft.tag = string(name, value)?,
+                _ => return Err(unknown_field(name)),
+            }
+        }
+        Ok(draft)
+    }
+}
+
+/// A string; `None` for null, which means absent.
+fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
+    match value {
+        Json::Null => Ok(None),
+        Json::String(text) => Ok(Some(text)),
+        other => Err(wrong_type(path, "a string", other)),
+    }
+}
+
+fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, FieldError> {
+    let elements = match value {
+        Json::Null => return Ok(None),
+        Json::Array(elements) => elements,
+        other => return Err(wrong_type(path, "an array of strings", other)),
+    };
+    let text = |(index, element): (usize, &'t Json<'_>)| match element {
+        Json::String(text) => Ok(text.as_ref()),
+        other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
+    };
+    elements.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+}
+
+/// The members of an object of strings, in the order given.
+type StringMembers<'t> = Vec<(&'t str, &'t str)>;
+
+fn string_members<'t>(
+    path: &str,
+    value: &'t Json<'_>,
+) -> Result<Option<StringMembers<'t>>, FieldError> {
+    let members = match value {
+        Json::Null => return Ok(None),
+        Json::Object(members) => members,
+        other => return Err(wrong_type(path, "an object of strings", other)),
+    };
+    let text = |(name, value): &'t (Cow<'_, str>, Json<'_>)| match value {
+        Json::String(text) => Ok((name.as_ref(), text.as_ref())),
+        other => {
+            let name = clip(name, MAX_ECHO_CHARS);
+            Err(wrong_type(&format!("{path}.{name}"), "a string", other))
+        }
+    };
+    members.iter().map(text).collect::<Result<_, _>>().map(Some)
+}
+
+fn wrong_type(path: &str, expected: &str, found: &Json<'_>) -> FieldError {
+    FieldError::new(path, format!("must be {expected}, not {}", type_name(found)))
+}
+
+const fn type_name(value: &Json<'_>) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a boolean",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a string",
+        Json::Array(_) => "an array",
+        Json::Object(_) => "an object",
+        Json::Omitted => "one of so many values",
+    }
+}
+
+fn unknown_field(name: &str) -> FieldError {
+    let name = clip(name, MAX_ECHO_CHARS);
+    let rule = match likely_field(name) {
+        Some(likely) => format!("unknown field; did you mean `{likely}`?"),
+        None => format!("unknown field; the fields are {}", FIELDS.join(", ")),
+    };
+    FieldError::new(name, rule)
+}
+
+/// The field whose name is most like `name`, whatever its case and separators.
+fn likely_field(name: &str) -> Option<&'static str> {
+    let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
+    let name = plain(name);
+    let likeness = |field: &str| strsim::jaro_winkler(&name, &plain(field));
+    FIELDS
+        .into_iter()
+        .map(|field| (likeness(field), field))
+        .filter(|(likeness, _)| *likeness >= LIKELY)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, field)| field)
+}
+
+/// `{"id":"…"}`: the answer to a send request.
+pub fn accepted(id: MessageId) -> Bytes {
+    #[derive(Serialize)]
+    struct Accepted {
+        id: Text<MessageId>,
+    }
+    to_json(&Accepted { id: Text(id) })
+}
+
+/// A message's record (specification section 2.2). What memory knows is laid over a row that is
+/// not final yet; a failure of the message's own stays visible.
+pub fn message(message: &Message, live: Option<&Live>) -> Bytes {
+    let view = View::of(message, live);
+    let (ses_message_id, sent_at) = match &message.state {
+        State::Sent { ses_message_id, sent_at } => (Some(ses_message_id.as_str()), Some(*sent_at)),
+        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => (None, None),
+    };
+    to_json(&Record {
+        id: Text(message.id),
+        status: view.status.as_str(),
+        to: &message.recipients,
+        subject: &message.subject,
+        tag: TRANSACTIONAL,
+        attempts: view.attempts,
+        error: view.failure.map(FailureView::from),
+        ses_message_id,
+        created_at: Text(message.created_at),
+        sent_at: sent_at.map(Text),
+        last_event: message.last_event.map(LastEventView::from),
+    })
+}
+
+/// A message's events: `{"events":[…]}`, in the order given.
+pub fn events(events: &[Event]) -> Bytes {
+    #[derive(Serialize)]
+    struct Events<'a> {
+        events: Vec<EventView<'a>>,
+    }
+    to_json(&Events { events: events.iter().map(EventView::from).collect() })
+}
+
+fn to_json(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value).expect("strings, numbers and lists serialize").into()
+}
+
+/// A value that is written as the text it displays.
+struct Text<T>(T);
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Record<'a> {
+    id: Text<MessageId>,
+    status: &'static str,
+    to: &'a [String],
+    subject: &'a str,
+    tag: &'static str,
+    attempts: u32,
+    error: Option<FailureView<'a>>,
+    ses_message_id: Option<&'a str>,
+    created_at: Text<Timestamp>,
+    sent_at: Option<Text<Timestamp>>,
+    last_event: Option<LastEventView>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FailureView<'a> {
+    code: &'static str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_code: Option<&'a str>,
+}
+
+impl<'a> From<&'a Failure> for FailureView<'a> {
+    fn from(failure: &'a Failure) -> Self {
+        Self {
+            code: failure.code.as_str(),
+            message: &failure.message,
+            provider_code: failure.provider_code.as_deref(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LastEventView {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    occurred_at: Text<Timestamp>,
+}
+
+impl From<LastEvent> for LastEventView {
+    fn from(event: LastEvent) -> Self {
+        Self { event_type: event.event_type.as_str(), occurred_at: Text(event.occurred_at) }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventView<'a> {
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    occurred_at: Text<Timestamp>,
+    recipients: &'a [String],
+    detail: DetailView<'a>,
+}
+
+impl<'a> From<&'a Event> for EventView<'a> {
+    fn from(event: &'a Event) -> Self {
+        Self {
+            event_type: event.event_type().as_str(),
+            occurred_at: Text(event.occurred_at),
+            recipients: &event.recipients,
+            detail: DetailView::from(&event.detail),
+        }
+    }
+}
+
+/// What the provider told of an event; what it did not tell is left out.
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct DetailView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bounce_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bounce_sub_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diagnostic_code: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complaint_feedback_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complaint_sub_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reject_reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    smtp_response: Option<&'a str>,
+}
+
+impl<'a> From<&'a EventDetail> for DetailView<'a> {
+    fn from(detail: &'a EventDetail) -> Self {
+        match detail {
+            EventDetail::Delivery { smtp_response } => {
+                Self { smtp_response: smtp_response.as_deref(), ..Self::default() }
+            }
+            EventDetail::Bounce { bounce_type, sub_type, diagnostic_code } => Self {
+                bounce_type: Some(bounce_type.as_str()),
+                bounce_sub_type: Some(sub_type),
+                diagnostic_code: diagnostic_code.as_deref(),
+                ..Self::default()
+            },
+            EventDetail::Complaint { feedback_type, sub_type } => Self {
+                complaint_feedback_type: feedback_type.as_deref(),
+                complaint_sub_type: sub_type.as_deref(),
+                ..Self::default()
+            },
+            EventDetail::Reject { reason } => {
+                Self { reject_reason: Some(reason), ..Self::default() }
+            }
+            EventDetail::DeliveryDelay { delay_type, diagnostic_code } => Self {
+                delay_type: Some(delay_type),
+                diagnostic_code: diagnostic_code.as_deref(),
+                ..Self::default()
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+use super::*;
+use crate::domain::event::{BounceType, EventType};
+use crate::domain::id::OrganisationId;
+use crate::domain::message::{Acceptance, FailureCode};
+use crate::domain::request::{RequestError, SendRequest};
+
+fn draft_error(text: &str) -> (String, String) {
+    let document = SendDocument::parse(text.as_bytes()).expect(text);
+    let error = document.draft().expect_err(text);
+    (error.field.expect(text), error.rule)
+}
+
+#[test]
+fn a_full_request_becomes_a_draft() {
+    let body = br#"{
+        "from": "Ann <ann@example.com>", "to": ["a@x.org", "b@x.org"], "cc": ["c@x.org"],
+        "bcc": [], "reply_to": "r@x.org", "subject": "Hi \u263a", "html": "<p>", "text": "t",
+        "headers": {"X-A": "1", "List-Unsubscribe": "<mailto:u@x.org>"},
+        "idempotencyKey": "k", "tag": "transactional"
+    }"#;
+    let document = SendDocument::parse(body).unwrap();
+    let draft = document.draft().unwrap();
+    assert_eq!(draft.from, Some("Ann <ann@example.com>"));
+    assert_eq!(draft.to, Some(vec!["a@x.org", "b@x.org"]));
+    assert_eq!(
+        (draft.cc.as_deref(), draft.bcc.as_deref()),
+        (Some(&["c@x.org"][..]), Some(&[][..]))
+    );
+    assert_eq!((draft.reply_to, draft.subject), (Some("r@x.org"), Some("Hi ☺")));
+    assert_eq!((draft.html, draft.text), (Some("<p>"), Some("t")));
+    let headers = vec![("X-A", "1"), ("List-Unsubscribe", "<mailto:u@x.org>")];
+    assert_eq!(draft.headers, Some(headers));
+    assert_eq!((draft.idempotency_key, draft.tag), (Some("k"), Some("transactional")));
+    assert!(SendRequest::parse(draft).is_ok());
+}
+
+#[test]
+fn null_means_absent() {
+    let nulls: Vec<_> = FIELDS.iter().map(|field| format!("{field:?}:null")).collect();
+    let body = format!("{{{}}}", nulls.join(","));
+    let document = SendDocument::parse(body.as_bytes()).unwrap();
+    let draft = document.draft().expect("every field is known");
+    assert!(draft.to.is_none() && draft.headers.is_none() && draft.tag.is_none());
+    let error = SendRequest::parse(draft).unwrap_err();
+    assert_eq!(error, RequestError::Invalid(FieldError::new("from", "is required")));
+}
+
+#[test]
+fn wrong_types_are_named_by_path() {
+    for (text, field, rule) in [
+        (r#"{"from":1}"#, "from", "must be a string, not a number"),
+        (r#"{"to":"a@x.org"}"#, "to", "must be an array of strings, not a string"),
+        (r#"{"to":["a",true]}"#, "to[1]", "must be a string, not a boolean"),
+        (r#"{"cc":[null]}"#, "cc[0]", "must be a string, not null"),
+        (r#"{"headers":[]}"#, "headers", "must be an object of strings, not an array"),
+        (r#"{"headers":{"X-A":null}}"#, "headers.X-A", "must be a string, not null"),
+        (r#"{"tag":{}}"#, "tag", "must be a string, not an object"),
+    ] {
+        assert_eq!(draft_error(text), (field.to_owned(), rule.to_owned()));
+    }
+}
+
+#[test]
+fn unknown_fields_are_named_with_their_likely_spelling() {
+    for (name, likely) in [
+        ("idempotency_key", "idempotencyKey"),
+        ("idempotencykey", "idempotencyKey"),
+        ("idempotentKey", "idempotencyKey"),
+        ("replyTo", "reply_to"),
+        ("reply-to", "reply_to"),
+        ("From", "from"),
+        ("subjct", "subject"),
+        ("header", "headers"),
+        ("tags", "tag"),
+    ] {
+        let (field, rule) = draft_error(&format!("{{\"{name}\":1}}"));
+        assert_eq!(field, name);
+        assert_eq!(rule, format!("unknown field; did you mean `{likely}`?"));
+    }
+    for name in ["attachments", "priority", "", "é"] {
+        let (_, rule) = draft_error(&format!("{{\"{name}\":1}}"));
+        assert!(rule.starts_with("unknown field; the fields are from, to,"), "{name}: {rule}");
+    }
+}
+
+#[test]
+fn long_names_are_cut_short_in_answers() {
+    let name = "n".repeat(100_000);
+    assert_eq!(draft_error(&format!("{{\"{name}\":1}}")).0.len(), MAX_ECHO_CHARS);
+    assert!(draft_error(&format!("{{\"headers\":{{\"{name}\":1}}}}")).0.len() < 120);
+}
+
+#[test]
+fn far_too_many_recipients_are_one_error() {
+    let body = format!("{{\"from\":\"a@x.org\",\"to\":[{}\"a\"]}}", "\"a\",".repeat(200_000));
+    let document = SendDocument::parse(body.as_bytes()).unwrap();
+    let error = SendRequest::parse(document.draft().unwrap()).unwrap_err();
+    assert_eq!(error, RequestError::Invalid(FieldError::new("to", "must have at most 50 entries")));
+}
+
+fn queued() -> Message {
+    Message {
+        id: "019aa5a0-5c00-7000-8000-000000000001".parse().unwrap(),
+        organisation: OrganisationId(1),
+        created_at: Timestamp::from_unix_millis(1_795_253_400_123),
+        from: "ann@example.com".into(),
+        recipients: vec!["bob@x.org".into(), "Eve \"E\" <eve@x.org>".into()],
+        subject: "Hi".into(),
+        attempts: 1,
+        state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
+        last_event: None,
+    }
+}
+
+const TO: &str =
+    r#""to":["bob@x.org","Eve \"E\" <eve@x.org>"],"subject":"Hi","tag":"transactional""#;
+
+#[test]
+fn a_record_has_every_field_of_the_specification() {
+    assert_eq!(
+        message(&queued(), None),
+        format!(
+            r#"{{"id":"019aa5a0-5c00-7000-8000-000000000001","status":"queued",{TO},"attempts":1,"error":null,"sesMessageId":null,"createdAt":"2026-11-21T09:30:00.123Z","sentAt":null,"lastEvent":null}}"#
+        )
+    );
+    let mut sent = queued();
+    sent.state = State::Sent {
+        ses_message_id: "ses-1".into(),
+        sent_at: Timestamp::from_unix_millis(1_795_253_401_000),
+    };
+    sent.last_event = Some(LastEvent {
+        occurred_at: Timestamp::from_unix_millis(1_795_253_402_000),
+        event_type: EventType::DeliveryDelay,
+    });
+    assert_eq!(
+        message(&sent, Some(&Live::Sending { attempts: 9 })),
+        format!(
+            r#"{{"id":"019aa5a0-5c00-7000-8000-000000000001","status":"sent",{TO},"attempts":1,"error":null,"sesMessageId":"ses-1","createdAt":"2026-11-21T09:30:00.123Z","sentAt":"2026-11-21T09:30:01.000Z","lastEvent":{{"type":"delivery_delay","occurredAt":"2026-11-21T09:30:02.000Z"}}}}"#
+        ),
+        "a final row is not overlaid"
+    );
+}
+
+#[test]
+fn the_live_state_is_laid_over_a_queued_row_and_its_failure_stays() {
+    let mut waiting = queued();
+    let failure = Failure {
+        code: FailureCode::ProviderThrottled,
+        message: "slow down".into(),
+        provider_code: Some("TooManyRequestsException".into()),
+    };
+    waiting.state = State::Queued { last_failure: Some(failure), acceptance: Acceptance::Excluded };
+    let bytes = message(&waiting, Some(&Live::Sending { attempts: 2 }));
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    assert!(text.contains(r#""status":"sending""#) && text.contains(r#""attempts":2"#), "{text}");
+    let error = r#""error":{"code":"provider_throttled","message":"slow down","providerCode":"TooManyRequestsException"}"#;
+    assert!(text.contains(error), "{text}");
+}
+
+#[test]
+fn events_show_what_the_provider_told() {
+    let event = |detail| Event {
+        occurred_at: Timestamp::from_unix_millis(0),
+        recipients: vec!["bob@x.org".into()],
+        detail,
+    };
+    let bytes = events(&[
+        event(EventDetail::Bounce {
+            bounce_type: BounceType::Permanent,
+            sub_type: "General".into(),
+            diagnostic_code: Some("550".into()),
+        }),
+        event(EventDetail::Complaint { feedback_type: Some("abuse".into()), sub_type: None }),
+        event(EventDetail::DeliveryDelay {
+            delay_type: "MailboxFull".into(),
+            diagnostic_code: None,
+        }),
+        event(EventDetail::Reject { reason: "Bad content".into() }),
+        event(EventDetail::Delivery { smtp_response: Some("250 ok".into()) }),
+    ]);
+    let head = |kind: &str| {
+        format!(
+            r#"{{"type":"{kind}","occurredAt":"1970-01-01T00:00:00.000Z","recipients":["bob@x.org"],"detail":"#
+        )
+    };
+    let expected = [
+        head("bounce")
+            + r#"{"bounceType":"Permanent","bounceSubType":"General","diagnosticCode":"550"}}"#,
+        head("complaint") + r#"{"complaintFeedbackType":"abuse"}}"#,
+        head("delivery_delay") + r#"{"delayType":"MailboxFull"}}"#,
+        head("reject") + r#"{"rejectReason":"Bad content"}}"#,
+        head("delivery") + r#"{"smtpResponse":"250 ok"}}"#,
+    ];
+    assert_eq!(bytes, format!(r#"{{"events":[{}]}}"#, expected.join(",")));
+    assert_eq!(events(&[]), r#"{"events":[]}"#);
+    assert_eq!(accepted(queued().id), r#"{"id":"019aa5a0-5c00-7000-8000-000000000001"}"#);
+}

@@ -1,0 +1,48 @@
+//! A pending message as readers see it: what memory knows, laid over the stored row.
+
+use crate::domain::message::{Failure, Message, Status};
+
+/// How a pending message stands this moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Live {
+    /// It waits for an attempt.
+    Waiting {
+        /// What keeps every message from being sent, where something does.
+        obstacle: Option<Failure>,
+    },
+    /// A call is under way.
+    Sending {
+        /// Calls that were started, this one included.
+        attempts: u32,
+    },
+}
+
+/// What a reader sees of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View<'a> {
+    /// Its status.
+    pub status: Status,
+    /// Calls that were started.
+    pub attempts: u32,
+    /// Why it is not sent, or not yet: the message's own failure before the common obstacle.
+    pub failure: Option<&'a Failure>,
+}
+
+impl<'a> View<'a> {
+    /// Lays the live state over the row. A row that is final wins: its call has ended since.
+    pub fn of(message: &'a Message, live: Option<&'a Live>) -> Self {
+        let failure = message.failure();
+        match (message.status(), live) {
+            (Status::Queued, Some(Live::Sending { attempts })) => {
+                let attempts = message.attempts.max(*attempts);
+                Self { status: Status::Sending, attempts, failure }
+            }
+            (Status::Queued, Some(Live::Waiting { obstacle })) => Self {
+                status: Status::Queued,
+                attempts: message.attempts,
+                failure: failure.or(obstacle.as_ref()),
+            },
+            (status, _) => Self { status, attempts: message.attempts, failure },
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The service: everything opened in start-up order, run together, and drained in reverse.
+//!
+//! The composition root: the one place that knows all parts, and no rule of any of them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep};
+use tracing::{error, info};
+
+use crate::admin::Admin;
+use crate::admin::live::Sending;
+use crate::admin::socket::{BindError, Socket};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::dispatch::{Dispatcher, Phase, Settings};
+use crate::http;
+use crate::http::api::Api;
+use crate::http::body::BodyReader;
+use crate::http::drain::Drain;
+use crate::http::limits::Limits;
+use crate::intake::Intake;
+use crate::outbox::Outbox;
+use crate::ses::credentials::Credentials;
+use crate::ses::{SesClient, SesError, SesOptions};
+use crate::store::{OpenError, Store};
+use crate::{quota, retention, verification};
+
+pub use dev::{DevOptions, dev};
+pub use run::{serve, simulate};
+
+mod dev;
+mod run;
+
+/// The longest that connecting to SES may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long responses ask clients to come back elsewhere before connections are closed, so that
+/// none is closed under a request that is on its way.
+const CLOSING: Duration = Duration::from_secs(1);
+/// How long requests in flight have once connections are closed.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// The least wait after a lost answer where events may settle the question.
+const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
+
+/// Why the service cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The store cannot be opened.
+    #[error("cannot open the store in {}: {source}", directory.display())]
+    Store {
+        /// The data directory.
+        directory: std::path::PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The administration socket cannot be made.
+    #[error("cannot make the administration socket: {0}")]
+    Socket(#[from] BindError),
+    /// The SES client cannot be built.
+    #[error(transparent)]
+    Ses(#[from] SesError),
+    /// The operating system gives no random numbers.
+    #[error("the operating system gives no random numbers: {0}")]
+    Random(#[from] getrandom::Error),
+    /// Something else of the operating system.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+/// The service, running.
+#[derive(Debug)]
+pub struct Service {
+    address: SocketAddr,
+    store: Store,
+    outbox: Arc<Outbox>,
+    dispatcher: Arc<Dispatcher<SesClient>>,
+    intake: Arc<Intake>,
+    drain: Drain,
+    phase: watch::Sender<Phase>,
+    sending: JoinHandle<()>,
+    answering: JoinHandle<()>,
+    background: JoinSet<()>,
+    stop_admin: watch::Sender<AdminPhase>,
+    drain_time: Duration,
+}
+
+/// Whether the administration socket is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AdminPhase {
+    Serving,
+    Ending,
+}
+
+impl Service {
+    /// Opens and starts everything. When this returns, requests are being answered, and every
+    /// message that the last process left pending has been settled.
+    pub async fn start(
+        config: &Config,
+        clock: Clock,
+        credentials: Credentials,
+    ) -> Result<Self, ServiceError> {
+        let store = open_store(config, &clock).await?;
+        let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
+        let outbox = Arc::new(Outbox::new(config.sending.max_pending_bytes));
+        let dispatcher = Dispatcher::new(
+            store.clone(),
+            Arc::clone(&outbox),
+            ses.clone(),
+            clock.clone(),
+            settings(config),
+            quota::initial_rate(config.sending.max_rate),
+        );
+        let set = config.ses.configuration_set.clone();
+        let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
+        let socket = Socket::bind(&config.admin_socket)?;
+        let listen = |source| ServiceError::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+
+        let (phase, phases) = watch::channel(Phase::Running);
+        let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
+        let mut background = JoinSet::new();
+        background.spawn(retention::run(store.clone(), clock.clone()));
+        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+        let max_rate = config.sending.max_rate;
+        background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), max_rate));
+        let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
+        let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
+        background.spawn(socket.serve(Arc::new(admin), async move {
+            // The sender's end means the same.
+            let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
+        }));
+        let limits = limits(config);
+        let bodies = BodyReader::new(&limits);
+        let api = Api::new(Arc::clone(&intake), store.clone(), Arc::clone(&outbox), clock, bodies);
+        let (drain, signal) = Drain::new();
+        let answering = tokio::spawn(async move {
+            if let Err(error) = http::serve(listener, api, limits, signal).await {
+                error!(%error, "the client listener ended");
+            }
+        });
+        Ok(Self {
+            address,
+            store,
+            outbox,
+            dispatcher,
+            intake,
+            drain,
+            phase,
+            sending,
+            answering,
+            background,
+            stop_admin,
+            drain_time: config.sending.drain,
+        })
+    }
+
+    /// The client listener's address, with the port that it was given.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The pending messages.
+    pub fn outbox(&self) -> &Arc<Outbox> {
+        &self.outbox
+    }
+
+    /// What sends them.
+    pub fn dispatcher(&self) -> &Arc<Dispatcher<SesClient>> {
+        &self.dispatcher
+    }
+
+    /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
+    /// closes the file.
+    pub async fn stop(mut self) {
+        let pending = self.outbox.pending().messages;
+        info!(pending, "stopping: new messages are refused, pending ones are sent");
+        let until = Instant::now() + self.drain_time;
+        self.intake.close();
+        self.drain.close_connections();
+        // The dispatcher lives until its task ends, so the phase always has a reader.
+        self.phase.send_replace(Phase::Draining { until });
+        let (sent, ()) = tokio::join!(&mut self.sending, sleep(CLOSING));
+        if let Err(error) = sent {
+            error!(%error, "the dispatcher's task failed");
+        }
+        self.drain.stop(Instant::now() + LAST_ANSWERS);
+        if let Err(error) = self.answering.await {
+            error!(%error, "the client listener's task failed");
+        }
+        self.stop_admin.send_replace(AdminPhase::Ending);
+        self.background.shutdown().await;
+        info!("stopped");
+    }
+}
+
+async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+    let directory = config.data_dir.clone();
+    let now = clock.now();
+    let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
+        .await
+        .expect("opening the store does not panic");
+    let (store, recovery) = opened
+        .map_err(|source| ServiceError::Store { directory: config.data_dir.clone(), source })?;
+    info!(
+        bodies_lost = recovery.bodies_lost,
+        live_keys = recovery.live_keys,
+        "opened the store in {}",
+        config.data_dir.display()
+    );
+    Ok(store)
+}
+
+fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+    SesOptions {
+        region: config.ses.region.clone(),
+        endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),
+        configuration_set: config.ses.configuration_set.clone(),
+        request_timeout: config.sending.request_timeout,
+        connect_timeout: CONNECT_TIMEOUT.min(config.sending.request_timeout),
+        credentials,
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    let events = &config.ses.events;
+    let has_events = events.queue_url.is_some() || events.sns.is_some();
+    Settings {
+        max_in_flight: config.sending.max_in_flight,
+        backoff: config.sending.backoff,
+        retry_for: config.sending.retry_for,
+        on_unknown: config.sending.on_unknown,
+        unknown_wait: if has_events { WAIT_FOR_PROOF } else { Duration::ZERO },
+    }
+}
+
+fn limits(config: &Config) -> Limits {
+    Limits {
+        max_connections: config.max_connections,
+        max_request_bytes: config.max_request_bytes,
+        max_reading_bytes: config.max_reading_bytes,
+        ..Limits::default()
+    }
+}

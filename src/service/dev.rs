@@ -1,0 +1,138 @@
+//! `pillarbox dev`: the whole service on a built-in provider, with nothing to set up.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use secrecy::SecretString;
+use tokio::net::TcpListener;
+
+use crate::clock::Clock;
+use crate::config::{Config, Events};
+use crate::domain::api_key::ApiKey;
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::DomainState;
+use crate::service::run::{Signals, stop_on_signal};
+use crate::service::{Service, ServiceError};
+use crate::ses::credentials::Credentials;
+use crate::simulator::{Options, Simulator};
+use crate::store::{Store, StoreError};
+
+const ORGANISATION: &str = "dev";
+const DOMAIN: &str = "example.com";
+/// The simulator's own key pair; it opens nothing else.
+const ACCESS_KEY: &str = "simulator";
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub struct DevOptions {
+    /// Where clients send and read, in place of the configuration's address.
+    pub listen: Option<SocketAddr>,
+    /// Where operators look, in place of the configuration's address.
+    pub operator_listen: Option<SocketAddr>,
+    /// Where everything is kept; a temporary directory where it is not given.
+    pub data_dir: Option<PathBuf>,
+    /// The API key to use; a new one where it is not given.
+    pub api_key: Option<ApiKey>,
+    /// Everything else.
+    pub config: Config,
+}
+
+/// Runs the service on its own simulator until SIGTERM or SIGINT.
+pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
+    let signals = Signals::new()?;
+    let failed = |source| ServiceError::System { what: "cannot make the data directory", source };
+    // Removed with everything in it when the process ends in order.
+    let temporary = match &options.data_dir {
+        Some(_) => None,
+        None => Some(tempfile::Builder::new().prefix("pillarbox-dev-").tempdir().map_err(failed)?),
+    };
+    let data_dir = match (&options.data_dir, &temporary) {
+        (Some(directory), _) => directory.clone(),
+        (None, Some(directory)) => directory.path().to_owned(),
+        (None, None) => unreachable!("one of the two is there"),
+    };
+    std::fs::create_dir_all(&data_dir).map_err(failed)?;
+    let simulator = start_simulator().await?;
+    let config = configure(&options, &data_dir, &simulator);
+    let secret = SecretString::from(ACCESS_KEY);
+    let credentials = Credentials::fixed(ACCESS_KEY, secret);
+    let service = Service::start(&config, Clock::system(), credentials).await?;
+    let key = match options.api_key {
+        Some(key) => key,
+        None => ApiKey::generate()?,
+    };
+    provision(service.store(), &key).await.map_err(|error| ServiceError::System {
+        what: "cannot set up the organisation",
+        source: std::io::Error::other(error),
+    })?;
+    print_welcome(service.address(), &key, &data_dir, &simulator);
+    stop_on_signal(service, signals).await;
+    simulator.shutdown().await;
+    Ok(())
+}
+
+async fn start_simulator() -> Result<Simulator, ServiceError> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let failed = |source| ServiceError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let options = Options { verified: vec![DOMAIN.to_owned()], ..Options::default() };
+    Ok(Simulator::start(listener, options).await)
+}
+
+/// The configuration, on the simulator whatever it says of SES, and with its socket among its own
+/// data.
+fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Config {
+    let mut config = options.config.clone();
+    config.listen = options.listen.unwrap_or(config.listen);
+    config.operator_listen = options.operator_listen.unwrap_or(config.operator_listen);
+    data_dir.clone_into(&mut config.data_dir);
+    config.admin_socket = data_dir.join("admin.sock");
+    config.ses.region = Options::default().region;
+    config.ses.endpoint =
+        Some(simulator.endpoint().parse().expect("the simulator's address is a URL"));
+    config.ses.configuration_set = None;
+    config.ses.events = Events { queue_url: None, sns: None };
+    config
+}
+
+/// Adds the organisation, its domain and the key, as far as they are not there from before.
+async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
+    let now = Clock::system().now();
+    let name = ORGANISATION.parse().expect("a valid name");
+    let organisation = match store.organisation(&name) {
+        Some(organisation) => organisation,
+        None => store.add_organisation(name).await?.expect("the name was free"),
+    };
+    let domain = DomainName::parse(DOMAIN).expect("a valid domain");
+    store.put_domain(organisation.id, domain, DomainState::Assumed, now).await?;
+    if store.authenticate(&key.hash()).is_none() {
+        store.add_api_key(organisation.id, "dev".to_owned(), key.hash(), now).await?;
+    }
+    Ok(())
+}
+
+fn print_welcome(address: SocketAddr, key: &ApiKey, data_dir: &Path, simulator: &Simulator) {
+    let key = key.reveal();
+    println!(
+        "\
+pillarbox is running on a simulator: nothing leaves this machine.
+
+  address   http://{address}
+  API key   {key}
+  data      {}
+  caught    {}/simulator/messages
+
+Send a message:
+
+curl -s http://{address}/emails -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
+-d '{{\"from\":\"Dev <dev@{DOMAIN}>\",\"to\":[\"success@simulator.amazonses.com\"],\"subject\":\"Hello\",\"text\":\"It works.\"}}'
+
+Read it back:
+
+curl -s http://{address}/emails/ID -H 'Authorization: Bearer {key}'
+
+Messages as they move (Ctrl-C ends):",
+        data_dir.display(),
+        simulator.endpoint(),
+    );
+}

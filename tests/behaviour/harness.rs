@@ -1,0 +1,270 @@
+//! One harness for the tests that run the real binary: a site with its own directory,
+//! configuration, simulator and API key, and the server that runs on it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::simulator::{Options, Simulator};
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+/// How long anything that happens by itself may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The secret of the simulator's key pair, which must appear nowhere.
+pub const AWS_SECRET: &str = "simulator";
+
+/// A place where the service can run, also several times in a row.
+pub struct Site {
+    directory: TempDir,
+    config: PathBuf,
+    pub simulator: Simulator,
+    pub key: String,
+}
+
+impl Site {
+    /// A site with the organisation `acme`, its domain `example.com` and a key.
+    pub async fn new() -> Self {
+        Self::with("", Options::default()).await
+    }
+
+    /// A site with more configuration, as TOML to follow the basics, and a simulator of its own.
+    pub async fn with(more: &str, options: Options) -> Self {
+        install_crypto();
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { verified: vec!["example.com".to_owned()], ..options };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let simulator = Simulator::start(listener, options).await;
+        let config = directory.path().join("pillarbox.toml");
+        let root = directory.path().display();
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\noperator_listen = \"127.0.0.1:0\"\n\
+             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{more}\n\
+             [ses]\nendpoint = \"{}\"\n",
+            simulator.endpoint()
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut site = Self { directory, config, simulator, key: String::new() };
+        site.key = site.add_organisation("acme", "example.com");
+        site
+    }
+
+    /// Adds an organisation with a domain, by the command line; gives its key.
+    pub fn add_organisation(&self, name: &str, domain: &str) -> String {
+        self.done(&["org", "add", name]);
+        self.done(&["domain", "add", "--org", name, domain, "--assume-verified"]);
+        let output = self.done(&["key", "add", "--org", name, "--json"]);
+        let key: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let key = key["key"].as_str().unwrap().to_owned();
+        assert!(ApiKey::parse(&key).is_ok());
+        key
+    }
+
+    /// Runs an administration command.
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(arguments).arg("--config").arg(&self.config).output().unwrap()
+    }
+
+    /// Runs an administration command that must succeed.
+    pub fn done(&self, arguments: &[&str]) -> Output {
+        let output = self.command(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        output
+    }
+
+    /// The directory of the data file.
+    pub fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// Where the site's files are.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts the service and waits until it answers.
+    pub fn start(&self) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
+            .args(["serve", "--config"])
+            .arg(&self.config)
+            .env("AWS_ACCESS_KEY_ID", "simulator")
+            .env("AWS_SECRET_ACCESS_KEY", AWS_SECRET)
+            .env("RUST_LOG", "trace")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let log = Arc::new(Mutex::new(String::new()));
+        let (found, address) = mpsc::channel();
+        let lines = Arc::clone(&log);
+        let reader = std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if let Some((_, address)) = line.split_once("listening on ") {
+                    let _ = found.send(address.trim().to_owned());
+                }
+                let mut log = lines.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let address = address.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            let _ = child.kill();
+            panic!("the service did not start: {}", log.lock().unwrap())
+        });
+        Server {
+            base: format!("http://{address}"),
+            key: self.key.clone(),
+            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            child,
+            log,
+            reader: Some(reader),
+        }
+    }
+}
+
+/// reqwest is built without a provider of cryptography; plain HTTP asks for one all the same.
+pub fn install_crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The service as a process.
+pub struct Server {
+    pub base: String,
+    pub key: String,
+    pub client: reqwest::Client,
+    child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// The address to connect to.
+    pub fn address(&self) -> &str {
+        self.base.strip_prefix("http://").unwrap()
+    }
+
+    /// A POST of JSON to `/emails` with the site's key.
+    pub fn post(&self, body: &Value) -> RequestBuilder {
+        self.post_bytes(body.to_string())
+    }
+
+    /// A POST of these bytes to `/emails` with the site's key.
+    pub fn post_bytes(&self, body: impl Into<reqwest::Body>) -> RequestBuilder {
+        let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
+        request.header("content-type", "application/json").body(body)
+    }
+
+    /// A GET with the site's key.
+    pub fn get(&self, path: &str) -> RequestBuilder {
+        self.client.get(format!("{}{path}", self.base)).bearer_auth(&self.key)
+    }
+
+    /// Sends a message that must be accepted; gives its id.
+    pub async fn send(&self, body: &Value) -> String {
+        let response = self.post(body).send().await.unwrap();
+        let (status, body) = answer(response).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        assert_eq!(body.as_object().unwrap().len(), 1, "{body}");
+        body["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Reads a record that must be there.
+    pub async fn record(&self, id: &str) -> Value {
+        let (status, body) = answer(self.get(&format!("/emails/{id}")).send().await.unwrap()).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        body
+    }
+
+    /// Waits until a message has this status.
+    pub async fn wait_for(&self, id: &str, status: &str) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let record = self.record(id).await;
+            if record["status"] == status {
+                return record;
+            }
+            assert!(Instant::now() < end, "still no {status}: {record}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Ends the process as a crash does.
+    pub fn kill(mut self) -> String {
+        self.child.kill().unwrap();
+        self.finish()
+    }
+
+    /// Ends the process in order, and gives all that it logged.
+    pub fn terminate(mut self) -> String {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log.lock().unwrap());
+        self.finish()
+    }
+
+    fn finish(&mut self) -> String {
+        let _ = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        self.log.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A message that is accepted.
+pub fn message() -> Value {
+    json!({
+        "from": "Ann <ann@example.com>",
+        "to": ["bob@example.org"],
+        "subject": "Hello",
+        "text": "How are you?",
+    })
+}
+
+/// A message with one field changed; `null` takes the field out.
+pub fn message_with(field: &str, value: Value) -> Value {
+    let mut message = message();
+    let fields = message.as_object_mut().unwrap();
+    fields.insert(field.to_owned(), value);
+    fields.retain(|_, value| !value.is_null());
+    message
+}
+
+/// A response's status and JSON body.
+pub async fn answer(response: Response) -> (StatusCode, Value) {
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    let body = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status}: {text:?}"));
+    (status, body)
+}
+
+/// A refusal's status, code and field, after the shape of the answer has been checked.
+pub async fn refusal(response: Response) -> (u16, String, Option<String>) {
+    assert!(response.headers().contains_key("x-request-id"));
+    assert_eq!(response.headers()["content-type"], "application/json");
+    let (status, body) = answer(response).await;
+    let error = &body["error"];
+    assert!(!error["message"].as_str().unwrap().is_empty(), "{body}");
+    let field = error.get("field").map(|field| field.as_str().unwrap().to_owned());
+    let members = if field.is_some() { 3 } else { 2 };
+    assert_eq!(error.as_object().unwrap().len(), members, "{body}");
+    assert_eq!(body.as_object().unwrap().len(), 1, "{body}");
+    (status.as_u16(), error["code"].as_str().unwrap().to_owned(), field)
+}

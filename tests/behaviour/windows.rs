@@ -1,0 +1,124 @@
+//! The windows of 24 hours and 90 days, to the millisecond, on a clock that the test moves.
+
+use std::time::Duration;
+
+use pillarbox::clock::Clock;
+use pillarbox::config::Config;
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::time::Timestamp;
+use pillarbox::service::Service;
+use pillarbox::ses::credentials::Credentials;
+use pillarbox::simulator::{Options, Simulator};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{answer, install_crypto, message_with};
+
+const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_hours(24);
+
+/// The service within the test's own process, on a manual clock.
+struct Place {
+    clock: Clock,
+    key: ApiKey,
+    service: Service,
+    client: reqwest::Client,
+    _simulator: Simulator,
+    _directory: TempDir,
+}
+
+impl Place {
+    async fn new() -> Self {
+        install_crypto();
+        let directory = tempfile::tempdir().unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let options = Options {
+            verified: vec!["example.com".to_owned()],
+            signature_max_age: None,
+            ..Options::default()
+        };
+        let simulator = Simulator::start(listener, options).await;
+        let mut config = Config::default();
+        config.listen = "127.0.0.1:0".parse().unwrap();
+        config.data_dir = directory.path().join("data");
+        config.admin_socket = directory.path().join("admin.sock");
+        config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
+        let clock = Clock::manual(NOON);
+        let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
+        let service = Service::start(&config, clock.clone(), credentials).await.unwrap();
+        let store = service.store();
+        let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
+        let domain = DomainName::parse("example.com").unwrap();
+        store.put_domain(acme.id, domain, DomainState::Assumed, NOON).await.unwrap();
+        let key = ApiKey::generate().unwrap();
+        store.add_api_key(acme.id, String::new(), key.hash(), NOON).await.unwrap();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { clock, key, service, client, _simulator: simulator, _directory: directory }
+    }
+
+    async fn send(&self, idempotency_key: &str) -> (String, bool) {
+        let body = message_with("idempotencyKey", json!(idempotency_key)).to_string();
+        let request = self.client.post(format!("http://{}/emails", self.service.address()));
+        let request = request.bearer_auth(self.key.reveal());
+        let request = request.header("content-type", "application/json").body(body);
+        let response = request.send().await.unwrap();
+        let replayed = response.headers().contains_key("idempotent-replayed");
+        let (status, body) = answer(response).await;
+        assert_eq!(status, 200, "{body}");
+        (body["id"].as_str().unwrap().to_owned(), replayed)
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        let request = self.client.get(format!("http://{}{path}", self.service.address()));
+        let response = request.bearer_auth(self.key.reveal()).send().await.unwrap();
+        let (status, body) = answer(response).await;
+        (status.as_u16(), body)
+    }
+}
+
+#[tokio::test]
+async fn a_key_replays_until_24_hours_are_over() {
+    let place = Place::new().await;
+    let (first, replayed) = place.send("k").await;
+    assert!(!replayed);
+    place.clock.advance(DAY - MILLISECOND);
+    assert_eq!(place.send("k").await, (first.clone(), true));
+    place.clock.advance(MILLISECOND * 2);
+    let (second, replayed) = place.send("k").await;
+    assert!(!replayed);
+    assert_ne!(first, second);
+    assert_eq!(place.send("k").await, (second, true));
+    place.service.stop().await;
+}
+
+#[tokio::test]
+async fn a_record_is_read_until_90_days_are_over_whether_or_not_it_was_purged() {
+    let place = Place::new().await;
+    let (id, _) = place.send("k").await;
+    let (path, events) = (format!("/emails/{id}"), format!("/emails/{id}/events"));
+    place.clock.advance(DAY * 90 - MILLISECOND);
+    assert_eq!(place.get(&path).await.0, 200);
+    assert_eq!(place.get(&events).await.0, 200);
+    place.clock.advance(MILLISECOND * 2);
+    let absent = place.get("/emails/0190b6a0-0000-7000-8000-000000000000").await;
+    assert_eq!(place.get(&path).await, absent);
+    assert_eq!(place.get(&events).await, absent);
+    place.service.stop().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_expires_nothing_until_the_jump_is_confirmed() {
+    let place = Place::new().await;
+    let (id, _) = place.send("k").await;
+    place.clock.set(NOON.plus(DAY * 400));
+    assert_eq!(place.get(&format!("/emails/{id}")).await.0, 200);
+    assert_eq!(place.send("k").await, (id.clone(), true));
+    place.clock.confirm();
+    assert_eq!(place.get(&format!("/emails/{id}")).await.0, 404);
+    assert!(!place.send("k").await.1);
+    place.service.stop().await;
+}

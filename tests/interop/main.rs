@@ -1,0 +1,260 @@
+//! Interoperation with a stand-in for AWS that was not written here: moto's server.
+//!
+//! What moto keeps is compared with what was posted; what it does not keep (reply-to, headers,
+//! the text beside HTML) is compared as it went over the wire and moto accepted it.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+async fn start_moto(client: &reqwest::Client) -> (Process, String) {
+    let port = free_port().to_string();
+    let child = Command::new("moto_server")
+        .args(["-H", "127.0.0.1", "-p", &port])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("moto_server is installed: pip install 'moto[server]'");
+    let base = format!("http://127.0.0.1:{port}");
+    let end = Instant::now() + PATIENCE;
+    while client.get(format!("{base}/moto-api/data.json")).send().await.is_err() {
+        assert!(Instant::now() < end, "moto did not start");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    (Process(child), base)
+}
+
+/// Stands before moto and keeps what SendEmail was given, byte for byte.
+async fn start_recorder(
+    client: reqwest::Client,
+    target: String,
+) -> (String, Arc<Mutex<Vec<Value>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&sent);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (client, target, kept) = (client.clone(), target.clone(), Arc::clone(&kept));
+            let service = service_fn(move |request: hyper::Request<Incoming>| {
+                forward(client.clone(), target.clone(), Arc::clone(&kept), request)
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::spawn(connection);
+        }
+    });
+    (address, sent)
+}
+
+async fn forward(
+    client: reqwest::Client,
+    target: String,
+    kept: Arc<Mutex<Vec<Value>>>,
+    request: hyper::Request<Incoming>,
+) -> Result<hyper::Response<Full<Bytes>>, reqwest::Error> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    if head.uri.path().ends_with("/outbound-emails") {
+        kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+    }
+    let url = format!("{target}{}", head.uri);
+    let answer = client.request(head.method, url).headers(head.headers).body(body).send().await?;
+    let status = answer.status();
+    let mut response = hyper::Response::new(Full::new(answer.bytes().await?));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+struct Place {
+    client: reqwest::Client,
+    base: String,
+    key: String,
+    moto: String,
+    sent: Arc<Mutex<Vec<Value>>>,
+    directory: TempDir,
+    _processes: Vec<Process>,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let (moto_process, moto) = start_moto(&client).await;
+        let (recorder, sent) = start_recorder(client.clone(), moto.clone()).await;
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let root = directory.path().display();
+        let config = format!(
+            "listen = \"127.0.0.1:{port}\"\noperator_listen = \"127.0.0.1:0\"\n\
+             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n\
+             [ses]\nendpoint = \"{recorder}\"\n"
+        );
+        std::fs::write(directory.path().join("pillarbox.toml"), config).unwrap();
+        let mut place = Self {
+            client,
+            base: format!("http://127.0.0.1:{port}"),
+            key: String::new(),
+            moto,
+            sent,
+            directory,
+            _processes: vec![moto_process],
+        };
+        place.command(&["org", "add", "acme"]).await;
+        let key = place.command(&["key", "add", "--org", "acme", "--json"]).await;
+        let key: Value = serde_json::from_str(&key).unwrap();
+        key["key"].as_str().unwrap().clone_into(&mut place.key);
+        let service = Process(place.pillarbox(&["serve"]).spawn().unwrap());
+        place._processes.push(service);
+        place.until_up().await;
+        place
+    }
+
+    fn pillarbox(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(arguments).arg("--config").arg(self.directory.path().join("pillarbox.toml"));
+        command.env("AWS_ACCESS_KEY_ID", "interop").env("AWS_SECRET_ACCESS_KEY", "interop");
+        command
+    }
+
+    async fn command(&self, arguments: &[&str]) -> String {
+        let mut command = self.pillarbox(arguments);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn until_up(&self) {
+        let end = Instant::now() + PATIENCE;
+        while self.client.get(format!("{}/emails", self.base)).send().await.is_err() {
+            assert!(Instant::now() < end, "the service did not start");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Posts a message and waits until moto has accepted it; gives moto's id for it.
+    async fn deliver(&self, message: &Value) -> String {
+        let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
+        let request = request.header("content-type", "application/json").body(message.to_string());
+        let answer: Value = read(request).await;
+        let id = answer["id"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let request = self.client.get(format!("{}/emails/{id}", self.base));
+            let record: Value = read(request.bearer_auth(&self.key)).await;
+            if record["status"] == "sent" {
+                return record["sesMessageId"].as_str().unwrap().to_owned();
+            }
+            assert!(Instant::now() < end, "{record}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The message as moto keeps it.
+    async fn kept(&self, id: &str) -> Value {
+        let data: Value = read(self.client.get(format!("{}/moto-api/data.json", self.moto))).await;
+        let messages = data["ses"]["Message"].as_array().unwrap().iter();
+        messages.filter(|m| m["id"] == id).next_back().expect("moto kept the message").clone()
+    }
+}
+
+async fn read(request: reqwest::RequestBuilder) -> Value {
+    let text = request.send().await.unwrap().text().await.unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[tokio::test]
+async fn what_moto_keeps_is_what_was_posted() {
+    let place = Place::new().await;
+    // The identity is made at moto, which verifies no domain: the operator vouches for it.
+    place.command(&["domain", "add", "--org", "acme", "example.com"]).await;
+    place.command(&["domain", "check", "example.com"]).await;
+    place.command(&["domain", "add", "--org", "acme", "example.com", "--assume-verified"]).await;
+
+    let text = json!({
+        "from": "ann@example.com", "to": ["bob@example.org"], "subject": "Text", "text": "A\r\nB",
+    });
+    let kept = place.kept(&place.deliver(&text).await).await;
+    assert_eq!(
+        (&kept["source"], &kept["subject"], &kept["body"]),
+        (&json!("ann@example.com"), &json!("Text"), &json!("A\r\nB"))
+    );
+    assert_eq!(kept["destinations"]["ToAddresses"], json!(["bob@example.org"]));
+
+    let html = json!({
+        "from": "J\u{fc}rgen Gro\u{df} <ann@example.com>",
+        "to": ["Bob <bob@example.org>", "cy@example.org"],
+        "cc": ["dee@example.org"], "bcc": ["eve@example.org"],
+        "subject": "Gr\u{fc}\u{df}e \u{1f4ee}", "html": "<p>\u{e9}</p>",
+    });
+    let kept = place.kept(&place.deliver(&html).await).await;
+    assert_eq!(kept["subject"], html["subject"]);
+    assert_eq!(kept["body"], html["html"]);
+    assert_eq!(
+        decoded(&kept["source"]),
+        ("J\u{fc}rgen Gro\u{df}".into(), "ann@example.com".into())
+    );
+    let to = kept["destinations"]["ToAddresses"].as_array().unwrap();
+    assert_eq!(decoded(&to[0]), ("Bob".into(), "bob@example.org".into()));
+    assert_eq!(to[1], "cy@example.org");
+    assert_eq!(kept["destinations"]["CcAddresses"], html["cc"]);
+    assert_eq!(kept["destinations"]["BccAddresses"], html["bcc"]);
+
+    let both = json!({
+        "from": "ann@example.com", "to": ["bob@example.org"], "subject": "Both",
+        "html": "<b>h</b>", "text": "t", "reply_to": "\u{c9}va <help@example.com>",
+        "headers": {"X-Order": "17", "List-Unsubscribe": "<https://example.com/u>"},
+    });
+    let kept = place.kept(&place.deliver(&both).await).await;
+    assert_eq!(kept["body"], both["html"]);
+    let sent = place.sent.lock().unwrap().last().unwrap().clone();
+    let simple = &sent["Content"]["Simple"];
+    assert_eq!(simple["Body"]["Text"]["Data"], both["text"]);
+    assert_eq!(simple["Body"]["Html"]["Data"], both["html"]);
+    assert_eq!(
+        simple["Headers"],
+        json!([
+            {"Name": "X-Order", "Value": "17"},
+            {"Name": "List-Unsubscribe", "Value": "<https://example.com/u>"},
+        ])
+    );
+    let reply_to = &sent["ReplyToAddresses"][0];
+    assert_eq!(decoded(reply_to), ("\u{c9}va".into(), "help@example.com".into()));
+}
+
+/// The name and address of a mail header, as Python's email package reads them.
+fn decoded(header: &Value) -> (String, String) {
+    let program = "import sys, json\nfrom email.headerregistry import HeaderRegistry\n\
+                   h = HeaderRegistry()('to', sys.argv[1])\n\
+                   a = h.addresses[0]\nprint(json.dumps([a.display_name, a.addr_spec]))";
+    let header = header.as_str().unwrap();
+    let output = Command::new("python3").args(["-c", program, header]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
