@@ -76,8 +76,10 @@ pub fn run() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(error) => {
+            // What a provider said may be in it; lines are ours.
+            let lines: Vec<_> = error.to_string().lines().map(table::escaped).collect();
             // Standard error may be closed; `eprintln` would panic.
-            let _ = writeln!(io::stderr(), "pillarbox: {error}");
+            let _ = writeln!(io::stderr(), "pillarbox: {}", lines.join("\n"));
             ExitCode::from(error.exit_code())
         }
     }

@@ -3,18 +3,29 @@
 //! One JSON document a line, one response for each request, both bounded in size. Texts come in
 //! as given and are judged by the handler; nothing here knows the store, SES or a terminal.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+pub use self::domain::{
+    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, SesAnswer,
+};
 pub use self::message::{Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary};
 pub use self::status::{
     Cause, ClockConfirmed, ClockJump, Counts, PausedDomain, Provider, Sending, ServiceStatus,
     StoreHealth,
 };
+pub use self::suppression::{
+    Suppression, SuppressionChange, SuppressionChanges, SuppressionCursor, SuppressionList,
+    SuppressionOutcome,
+};
+pub use self::tenant::{
+    Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,
+};
 
+mod domain;
 mod message;
 mod status;
+mod suppression;
+mod tenant;
 
 /// The longest request, in bytes, its line break included.
 pub const MAX_REQUEST_BYTES: usize = 1 << 20;
@@ -193,220 +204,6 @@ pub enum Verification {
     BySes,
     /// The operator; SES is not asked.
     Assumed,
-}
-
-/// An organisation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Organisation {
-    /// Its number.
-    pub id: u32,
-    /// Its name.
-    pub name: String,
-}
-
-/// All organisations.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrganisationList {
-    /// By number.
-    pub organisations: Vec<Organisation>,
-}
-
-/// What went with a removed organisation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct OrganisationRemoved {
-    /// Its name.
-    pub name: String,
-    /// Keys that were revoked.
-    pub keys_revoked: usize,
-    /// Sender domains that were withdrawn.
-    pub domains_removed: usize,
-}
-
-/// A new API key, in clear.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyAdded {
-    /// Its number.
-    pub id: u32,
-    /// The key itself.
-    pub key: KeyInClear,
-    /// The name of the organisation.
-    pub organisation: String,
-}
-
-/// An API key in clear, on its one way to its owner. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct KeyInClear(pub String);
-
-impl fmt::Debug for KeyInClear {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyInClear(..)")
-    }
-}
-
-/// An API key as it is listed: never the key itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Key {
-    /// Its number.
-    pub id: u32,
-    /// The name of the organisation.
-    pub organisation: String,
-    /// What the operator calls it; may be empty.
-    pub label: String,
-    /// When it was made.
-    pub created_at: String,
-}
-
-/// API keys.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyList {
-    /// By number.
-    pub keys: Vec<Key>,
-}
-
-/// A sender domain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Domain {
-    /// The name of the organisation.
-    pub organisation: String,
-    /// The domain, as A-labels in lower case.
-    pub domain: String,
-    /// `pending`, `verified` or `assumed`.
-    pub state: String,
-    /// When it was added.
-    pub added_at: String,
-}
-
-/// Sender domains.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DomainList {
-    /// By organisation, then by name.
-    pub domains: Vec<Domain>,
-}
-
-/// A sender domain with what its owner has to publish.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DomainReport {
-    /// The domain.
-    #[serde(flatten)]
-    pub domain: Domain,
-    /// The DNS records by which SES verifies it; none where it was not asked.
-    pub dns_records: Vec<DnsRecord>,
-}
-
-/// A DNS record to publish.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DnsRecord {
-    /// `CNAME`.
-    #[serde(rename = "type")]
-    pub record_type: String,
-    /// Its name.
-    pub name: String,
-    /// What it points to.
-    pub value: String,
-}
-
-/// What SES says of a domain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DomainCheck {
-    /// Where SES stands.
-    pub ses: SesAnswer,
-    /// The domain, for each organisation that has it, as it stands now.
-    pub domains: Vec<Domain>,
-    /// The DNS records by which SES verifies it.
-    pub dns_records: Vec<DnsRecord>,
-}
-
-/// Where SES stands with a domain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SesAnswer {
-    /// It lets the account send from it.
-    Verified,
-    /// It has not found the DNS records.
-    Unverified,
-    /// It has no such identity.
-    Unknown,
-}
-
-/// A withdrawn sender domain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DomainRemoved {
-    /// The name of the organisation.
-    pub organisation: String,
-    /// The domain.
-    pub domain: String,
-}
-
-/// What became of each address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuppressionChanges {
-    /// In the order of the request.
-    pub addresses: Vec<SuppressionChange>,
-}
-
-/// What became of an address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuppressionChange {
-    /// The address in the form in which it is compared.
-    pub address: String,
-    /// What was done.
-    pub outcome: SuppressionOutcome,
-}
-
-/// What was done about an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SuppressionOutcome {
-    /// It is suppressed from now on.
-    Added,
-    /// It was suppressed before; that entry stays.
-    AlreadyThere,
-    /// It is suppressed no more.
-    Removed,
-    /// It was not suppressed.
-    NotThere,
-    /// It is suppressed for all organisations, and stays so.
-    StillForAll,
-}
-
-/// A page of suppressions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SuppressionList {
-    /// Those for all organisations first, then by organisation; by address.
-    pub suppressions: Vec<Suppression>,
-    /// Where the next page starts, if there is one.
-    pub next: Option<SuppressionCursor>,
-}
-
-/// A suppression.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Suppression {
-    /// The name of the organisation; `None` for all of them.
-    pub organisation: Option<String>,
-    /// The address.
-    pub address: String,
-    /// `bounce`, `complaint` or `manual`.
-    pub reason: String,
-    /// Since when.
-    pub since: String,
-    /// The message that caused it.
-    pub message: Option<String>,
-}
-
-/// A place in the list of suppressions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuppressionCursor {
-    /// The number of the organisation; `None` for all of them.
-    pub organisation: Option<u32>,
-    /// The address.
-    pub address: String,
 }
 
 #[cfg(test)]

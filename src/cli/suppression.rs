@@ -21,29 +21,35 @@ pub(super) struct Suppression {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Suppress addresses.
-    Add(Addresses),
+    Add(Change),
     /// End suppressions.
-    Remove(Addresses),
+    Remove(Change),
     /// List suppressions.
     List(Filter),
 }
 
 #[derive(Debug, Args)]
-#[group(id = "scope", args = ["org", "all"], required = true, multiple = false)]
-struct Addresses {
-    /// The organisation that must not write to them.
-    #[arg(long, value_name = "NAME")]
-    org: Option<String>,
-    /// Every organisation.
-    #[arg(long)]
-    all: bool,
+struct Change {
+    #[command(flatten)]
+    whose: Whose,
     /// The addresses.
     #[arg(required = true, value_name = "ADDRESS")]
     addresses: Vec<String>,
 }
 
 #[derive(Debug, Args)]
-#[group(id = "filter", multiple = false)]
+#[group(required = true, multiple = false)]
+struct Whose {
+    /// The organisation that must not write to them.
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Every organisation.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
 struct Filter {
     /// Only this organisation's own.
     #[arg(long, value_name = "NAME")]
@@ -53,9 +59,9 @@ struct Filter {
     all: bool,
 }
 
-impl Addresses {
+impl Change {
     fn scope(&self) -> Scope {
-        self.org.clone().map_or(Scope::All, Scope::Organisation)
+        self.whose.org.clone().map_or(Scope::All, Scope::Organisation)
     }
 }
 
@@ -84,7 +90,7 @@ impl Suppression {
 
 async fn change(
     session: &mut Session,
-    given: &Addresses,
+    given: &Change,
     request: impl Fn(Scope, Vec<String>) -> Request,
 ) -> Result<String, CliError> {
     let mut all = SuppressionChanges { addresses: Vec::new() };
