@@ -108,6 +108,11 @@ impl Admin {
         })
     }
 
+    /// What to say where an organisation was removed between two looks.
+    fn gone(organisation: &Organisation) -> Refusal {
+        Refusal::new(format!("the organisation {} was removed meanwhile", organisation.name))
+    }
+
     /// The number of the organisation with this name, or of a removed one as it is listed.
     fn organisation_or_removed(&self, name: &str) -> Result<OrganisationId, Refusal> {
         match name.strip_prefix(REMOVED_MARK).map(u32::from_str) {

@@ -138,7 +138,7 @@ impl Service {
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+        background.spawn(verification::run(store.clone(), ses.clone()));
         let max_rate = config.sending.max_rate;
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), max_rate));
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };

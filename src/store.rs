@@ -392,14 +392,14 @@ impl Store {
         self.shared.directory().organisation(id).cloned()
     }
 
-    /// Adds an API key by its hash.
+    /// Adds an API key by its hash; `None` where there is no such organisation.
     pub async fn add_api_key(
         &self,
         organisation: OrganisationId,
         label: String,
         hash: ApiKeyHash,
         now: Timestamp,
-    ) -> Result<ApiKeyEntry, StoreError> {
+    ) -> Result<Option<ApiKeyEntry>, StoreError> {
         self.writer
             .run(128, move |batch| administer::add_api_key(batch, organisation, label, hash, now))
             .await
@@ -415,17 +415,33 @@ impl Store {
         self.shared.directory().api_keys.clone()
     }
 
-    /// Adds a sender domain, or sets the state of one that is there.
+    /// Adds a sender domain, or sets the state of one that is there; `None` where there is no such
+    /// organisation.
     pub async fn put_domain(
         &self,
         organisation: OrganisationId,
         name: DomainName<'_>,
         state: DomainState,
         now: Timestamp,
-    ) -> Result<SenderDomain, StoreError> {
+    ) -> Result<Option<SenderDomain>, StoreError> {
         let name = name.into_owned();
         self.writer
             .run(128, move |batch| administer::put_domain(batch, organisation, &name, state, now))
+            .await
+    }
+
+    /// Moves a sender domain from one state to another, and does nothing where it has changed or
+    /// gone since it was read.
+    pub async fn change_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+        from: DomainState,
+        to: DomainState,
+    ) -> Result<Change, StoreError> {
+        let name = name.into_owned();
+        self.writer
+            .run(128, move |batch| administer::change_domain(batch, organisation, &name, from, to))
             .await
     }
 

@@ -19,7 +19,7 @@ impl Admin {
         domain: &str,
         verification: Verification,
     ) -> Result<Response, Refusal> {
-        self.organisation(organisation)?;
+        let organisation = self.organisation(organisation)?;
         let name = domain_name(domain)?;
         let (state, dns_records) = match verification {
             Verification::Assumed => (DomainState::Assumed, Vec::new()),
@@ -36,9 +36,8 @@ impl Admin {
                 (state_by(identity.as_ref()), dns_records(&name, identity.as_ref()))
             }
         };
-        // Looked up again: SES takes its time, and the organisation may be gone.
-        let organisation = self.organisation(organisation)?;
-        let added = self.store.put_domain(organisation.id, name, state, self.clock.now()).await?;
+        let put = self.store.put_domain(organisation.id, name, state, self.clock.now()).await?;
+        let added = put.ok_or_else(|| Self::gone(&organisation))?;
         Ok(Response::DomainAdded(DomainReport { domain: self.domain(&added), dns_records }))
     }
 
@@ -67,11 +66,12 @@ impl Admin {
             Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
         })?;
         let said = state_by(identity.as_ref());
-        // Looked up again: what was withdrawn while SES was asked must not come back.
+        // What was withdrawn while SES was asked must not come back.
         for domain in self.owned(&name) {
             if domain.state != DomainState::Assumed && domain.state != said {
-                let now = self.clock.now();
-                self.store.put_domain(domain.organisation, name.clone(), said, now).await?;
+                let change =
+                    self.store.change_domain(domain.organisation, name.clone(), domain.state, said);
+                change.await?;
             }
         }
         Ok(Response::DomainChecked(DomainCheck {

@@ -61,7 +61,8 @@ impl Admin {
             Refusal::new(format!("the system gives no random numbers ({error}); try again"))
         })?;
         let now = self.clock.now();
-        let entry = self.store.add_api_key(organisation.id, label, key.hash(), now).await?;
+        let added = self.store.add_api_key(organisation.id, label, key.hash(), now).await?;
+        let entry = added.ok_or_else(|| Self::gone(&organisation))?;
         Ok(Response::KeyAdded(KeyAdded {
             id: entry.id.0,
             key: KeyInClear(key.reveal().to_owned()),

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pillarbox::domain::api_key::ApiKey;
-use pillarbox::simulator::{Options, Simulator};
+use pillarbox::simulator::{Credentials, Options, Simulator};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,8 +18,9 @@ use tokio::net::TcpListener;
 /// How long anything that happens by itself may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The secret of the simulator's key pair, which must appear nowhere.
-pub(crate) const AWS_SECRET: &str = "simulator";
+/// The simulator's key pair. The secret must appear nowhere.
+const AWS_ACCESS_KEY: &str = "AKIDEXAMPLE";
+pub(crate) const AWS_SECRET: &str = "PLANTED-SECRET-9e107d9d372bb6826bd81d3542a419d6";
 
 /// A place where the service can run, also several times in a row.
 pub(crate) struct Site {
@@ -39,7 +40,12 @@ impl Site {
     pub(crate) async fn with(more: &str, options: Options) -> Self {
         install_crypto();
         let directory = tempfile::tempdir().unwrap();
-        let options = Options { verified: vec!["example.com".to_owned()], ..options };
+        let credentials = Credentials::Only {
+            access_key_id: AWS_ACCESS_KEY.to_owned(),
+            secret_access_key: AWS_SECRET.to_owned(),
+        };
+        let verified = vec!["example.com".to_owned()];
+        let options = Options { verified, credentials, ..options };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let simulator = Simulator::start(listener, options).await;
         let config = directory.path().join("pillarbox.toml");
@@ -91,7 +97,7 @@ impl Site {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
             .args(["serve", "--config"])
             .arg(&self.config)
-            .env("AWS_ACCESS_KEY_ID", "simulator")
+            .env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY)
             .env("AWS_SECRET_ACCESS_KEY", AWS_SECRET)
             .env("RUST_LOG", "trace")
             .stdout(Stdio::null())

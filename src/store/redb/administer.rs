@@ -58,19 +58,22 @@ pub(in crate::store) fn remove_organisation(
     Ok(Change::Made)
 }
 
-/// Adds an API key by its hash.
+/// Adds an API key by its hash; `None` where there is no such organisation.
 pub(in crate::store) fn add_api_key(
     batch: &mut Batch<'_>,
     organisation: OrganisationId,
     label: String,
     hash: ApiKeyHash,
     now: Timestamp,
-) -> Result<ApiKeyEntry, ReadError> {
+) -> Result<Option<ApiKeyEntry>, ReadError> {
+    if batch.tables.organisations.get(organisation.0)?.is_none() {
+        return Ok(None);
+    }
     let id = KeyId(batch.tables.next_number(LAST_KEY)?);
     let entry = ApiKeyEntry { id, organisation, label, created_at: now, hash };
     batch.tables.api_keys.insert(id.0, encode_api_key(&entry).as_slice())?;
     batch.directory = DirectoryChange::Changed;
-    Ok(entry)
+    Ok(Some(entry))
 }
 
 /// Revokes an API key.
@@ -86,22 +89,57 @@ pub(in crate::store) fn revoke_api_key(
     Ok(Change::Made)
 }
 
-/// Adds a sender domain, or sets the state of one that is there.
+/// Adds a sender domain, or sets the state of one that is there; `None` where there is no such
+/// organisation.
 pub(in crate::store) fn put_domain(
     batch: &mut Batch<'_>,
     organisation: OrganisationId,
     name: &DomainName<'_>,
     state: DomainState,
     now: Timestamp,
-) -> Result<SenderDomain, ReadError> {
-    let key = (organisation.0, name.as_str());
-    let row = batch.tables.domains.get(key)?;
-    let before = row.map(|row| decode_domain(organisation.0, name.as_str(), row.value()));
-    let added_at = before.transpose()?.map_or(now, |domain| domain.added_at);
+) -> Result<Option<SenderDomain>, ReadError> {
+    if batch.tables.organisations.get(organisation.0)?.is_none() {
+        return Ok(None);
+    }
+    let added_at = domain(batch, organisation, name)?.map_or(now, |domain| domain.added_at);
     let domain = SenderDomain { organisation, name: name.as_str().to_owned(), state, added_at };
-    batch.tables.domains.insert(key, encode_domain(&domain).as_slice())?;
+    write_domain(batch, &domain)?;
+    Ok(Some(domain))
+}
+
+/// Moves a sender domain from one state to another, and does nothing where it has changed or gone
+/// since it was read.
+pub(in crate::store) fn change_domain(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    name: &DomainName<'_>,
+    from: DomainState,
+    to: DomainState,
+) -> Result<Change, ReadError> {
+    match domain(batch, organisation, name)? {
+        Some(domain) if domain.state == from => {
+            write_domain(batch, &SenderDomain { state: to, ..domain })?;
+            Ok(Change::Made)
+        }
+        Some(_) | None => Ok(Change::None),
+    }
+}
+
+fn domain(
+    batch: &Batch<'_>,
+    organisation: OrganisationId,
+    name: &DomainName<'_>,
+) -> Result<Option<SenderDomain>, ReadError> {
+    let row = batch.tables.domains.get((organisation.0, name.as_str()))?;
+    let domain = row.map(|row| decode_domain(organisation.0, name.as_str(), row.value()));
+    Ok(domain.transpose()?)
+}
+
+fn write_domain(batch: &mut Batch<'_>, domain: &SenderDomain) -> Result<(), ReadError> {
+    let key = (domain.organisation.0, domain.name.as_str());
+    batch.tables.domains.insert(key, encode_domain(domain).as_slice())?;
     batch.directory = DirectoryChange::Changed;
-    Ok(domain)
+    Ok(())
 }
 
 /// Withdraws a sender domain.
