@@ -303,7 +303,7 @@ async fn too_large_a_body_is_refused_by_its_length_and_while_it_is_read() {
 async fn a_full_queue_refuses_new_messages_and_still_answers_replays() {
     let site = Site::with(
         "max_request_bytes = 4096\n[sending]\nmax_pending_bytes = 4096",
-        Options { latency: Duration::from_secs(60), ..Options::default() },
+        Options { latency: Duration::from_mins(1), ..Options::default() },
     )
     .await;
     let server = site.start();

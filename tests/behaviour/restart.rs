@@ -9,7 +9,7 @@ use crate::harness::{Site, answer, message, message_with, refusal};
 
 #[tokio::test]
 async fn a_crash_before_sending_fails_the_message_and_keeps_its_key() {
-    let slow = Options { latency: Duration::from_secs(60), ..Options::default() };
+    let slow = Options { latency: Duration::from_mins(1), ..Options::default() };
     let site = Site::with("", slow).await;
     let server = site.start();
     let mut ids = Vec::new();
@@ -48,7 +48,7 @@ async fn an_orderly_end_sends_what_is_pending() {
 
 #[tokio::test]
 async fn the_end_of_the_drain_fails_what_is_left() {
-    let slow = Options { latency: Duration::from_secs(60), ..Options::default() };
+    let slow = Options { latency: Duration::from_mins(1), ..Options::default() };
     let site = Site::with("[sending]\ndrain = \"500ms\"", slow).await;
     let server = site.start();
     let id = server.send(&message()).await;

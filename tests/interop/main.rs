@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A process that ends with the test.
 struct Process(Child);
@@ -51,7 +51,7 @@ async fn start_moto(client: &reqwest::Client) -> (Process, String) {
     (Process(child), base)
 }
 
-/// Stands before moto and keeps what SendEmail was given, byte for byte.
+/// Stands before moto and keeps what `SendEmail` was given, byte for byte.
 async fn start_recorder(
     client: reqwest::Client,
     target: String,
@@ -101,7 +101,8 @@ struct Place {
     moto: String,
     sent: Arc<Mutex<Vec<Value>>>,
     directory: TempDir,
-    _processes: Vec<Process>,
+    /// What runs for as long as the place is there.
+    processes: Vec<Process>,
 }
 
 impl Place {
@@ -127,14 +128,14 @@ impl Place {
             moto,
             sent,
             directory,
-            _processes: vec![moto_process],
+            processes: vec![moto_process],
         };
         place.command(&["org", "add", "acme"]).await;
         let key = place.command(&["key", "add", "--org", "acme", "--json"]).await;
         let key: Value = serde_json::from_str(&key).unwrap();
         key["key"].as_str().unwrap().clone_into(&mut place.key);
         let service = Process(place.pillarbox(&["serve"]).spawn().unwrap());
-        place._processes.push(service);
+        place.processes.push(service);
         place.until_up().await;
         place
     }
@@ -182,8 +183,8 @@ impl Place {
     /// The message as moto keeps it.
     async fn kept(&self, id: &str) -> Value {
         let data: Value = read(self.client.get(format!("{}/moto-api/data.json", self.moto))).await;
-        let messages = data["ses"]["Message"].as_array().unwrap().iter();
-        messages.filter(|m| m["id"] == id).next_back().expect("moto kept the message").clone()
+        let mut messages = data["ses"]["Message"].as_array().unwrap().iter();
+        messages.rfind(|m| m["id"] == id).expect("moto kept the message").clone()
     }
 }
 
