@@ -223,6 +223,7 @@ async fn silent_connections_are_closed_without_a_word() {
 async fn malformed_requests_are_answered_with_400() {
     for request in [
         "nonsense\r\n\r\n",
+        "\rGET / HTTP/1.1\r\nHost: x\r\n\r\n",
         "GET / HTTP/1.1 \r\n\r\n",
         "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
         "GET / HTTP/2.0\r\nHost: x\r\n\r\n",

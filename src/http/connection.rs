@@ -233,3 +233,6 @@ async fn handle<H: Handler>(
     })
     .await
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,20 +6,20 @@
 //! if the client had ended its side: hyper finishes the responses before it, and the connection's
 //! owner then takes the guard back and sends the error itself.
 
-use std::io::{self, IoSlice};
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 
 use crate::http::deadline::Deadline;
 use crate::http::error::ApiError;
 use crate::http::head::{self, Framing, HeadLimits};
 use crate::http::limits::Limits;
+
+mod io;
 
 /// The most CR and LF bytes before a request line. RFC 9112 section 2.2 asks to ignore at least
 /// one empty line.
@@ -154,7 +154,7 @@ impl<I> FramingGuard<I> {
             let rest = &bytes[passed..];
             match self.place {
                 Place::Head => {
-                    let newlines = rest.iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
+                    let newlines = leading_newlines(rest);
                     if newlines > 0 {
                         passed += self.admit_newlines(newlines);
                     } else if let Some(head) = self.admit_head(rest) {
@@ -290,110 +290,17 @@ impl<I> FramingGuard<I> {
     }
 }
 
+/// The bytes of whole line ends at the start of `bytes`.
+fn leading_newlines(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let Some(after) = rest.strip_prefix(b"\n").or_else(|| rest.strip_prefix(b"\r\n")) {
+        rest = after;
+    }
+    bytes.len() - rest.len()
+}
+
 fn has_empty_line(bytes: &[u8]) -> bool {
     bytes.windows(2).any(|pair| pair == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for FramingGuard<I> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = buf.filled().len();
-        loop {
-            if this.cleared > 0 {
-                this.pass_held(buf);
-                return Poll::Ready(Ok(()));
-            }
-            if buf.remaining() == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            if matches!(this.place, Place::Ended(_)) {
-                this.is_end_told = true;
-                return Poll::Ready(Ok(()));
-            }
-            match Pin::new(&mut this.io).poll_read(cx, buf) {
-                Poll::Ready(Ok(())) if buf.filled().len() == before => this.end_by_client(),
-                Poll::Ready(Ok(())) => {
-                    this.take_in(buf, before);
-                    // Nothing passed would look like the end of the stream.
-                    if buf.filled().len() > before {
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-                Poll::Ready(Err(error)) => {
-                    this.place = Place::Ended(End::ByClient);
-                    this.is_end_told = true;
-                    return Poll::Ready(Err(error));
-                }
-                Poll::Pending => ready!(this.poll_silence(cx)),
-            }
-        }
-    }
-}
-
-impl<I: AsyncWrite + Unpin> FramingGuard<I> {
-    /// Keeps the time of a write: it may wait, but not for ever.
-    fn watch<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        write: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        match write {
-            Poll::Pending => {
-                ready!(self.write_deadline.poll(cx, self.write_timeout));
-                self.write_side = WriteSide::Failed;
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
-            Poll::Ready(Err(error)) => {
-                self.write_side = WriteSide::Failed;
-                Poll::Ready(Err(error))
-            }
-            Poll::Ready(Ok(done)) => {
-                self.write_deadline.clear();
-                Poll::Ready(Ok(done))
-            }
-        }
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for FramingGuard<I> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let write = Pin::new(&mut this.io).poll_write(cx, bytes);
-        this.watch(cx, write)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let write = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
-        this.watch(cx, write)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let flush = Pin::new(&mut this.io).poll_flush(cx);
-        this.watch(cx, flush)
-    }
-
-    /// Flushes and leaves the socket open: its owner may have an answer of its own to write.
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush(cx)
-    }
 }
 
 #[cfg(test)]
