@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
 
 use crate::http::connection::Shared;
-use crate::http::drain::DrainSignal;
+use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::error::ApiError;
 use crate::http::limits::{Limits, Linger};
 use crate::http::request_id::{RequestId, RequestIds};
@@ -91,15 +91,18 @@ pub async fn serve<H: Handler>(
     let shared = Arc::new(Shared::new(handler, limits, drain.clone(), RequestIds::new()?));
     let mut connections = JoinSet::new();
     let mut refusals = JoinSet::new();
+    let mut watched = drain.clone();
     let stopped = drain.stopped();
     tokio::pin!(stopped);
     let deadline = loop {
+        let phase = watched.phase();
         tokio::select! {
             biased;
             deadline = &mut stopped => break deadline,
+            () = watched.left(phase) => {}
             Some(ended) = connections.join_next() => note_end(ended),
             Some(ended) = refusals.join_next() => note_end(ended),
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if phase != DrainPhase::Holding => match accepted {
                 Ok((stream, _)) => admit(stream, &shared, &mut connections, &mut refusals),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {

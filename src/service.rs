@@ -31,7 +31,7 @@ use crate::store::{OpenError, Store};
 use crate::{quota, retention, verification};
 
 pub use dev::{DevOptions, dev};
-pub use run::{serve, simulate};
+pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
 mod run;
@@ -41,6 +41,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long responses ask clients to come back elsewhere before connections are closed, so that
 /// none is closed under a request that is on its way.
 const CLOSING: Duration = Duration::from_secs(1);
+/// How long new connections may wait in a supervisor's socket while this process drains.
+const LONGEST_HOLD: Duration = Duration::from_secs(5);
 /// How long requests in flight have once connections are closed.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The least wait after a lost answer where events may settle the question.
@@ -99,6 +101,16 @@ pub struct Service {
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
     drain_time: Duration,
+    socket: SocketOwner,
+}
+
+/// Who keeps the client listener's socket when this process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SocketOwner {
+    /// It ends with this process.
+    Ourselves,
+    /// A supervisor, which hands it to the next process: connections may wait in it.
+    Supervisor,
 }
 
 /// Whether the administration socket is served.
@@ -111,10 +123,14 @@ enum AdminPhase {
 impl Service {
     /// Opens and starts everything. When this returns, requests are being answered, and every
     /// message that the last process left pending has been settled.
+    ///
+    /// Clients are served on `inherited` where a supervisor has handed over a listening socket,
+    /// and on the configured address otherwise.
     pub async fn start(
         config: &Config,
         clock: Clock,
         credentials: Credentials,
+        inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
         let store = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
@@ -131,7 +147,16 @@ impl Service {
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
         let socket = Socket::bind(&config.admin_socket)?;
         let listen = |source| ServiceError::Listen { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let (listener, socket_owner) = match inherited {
+            Some(listener) => {
+                listener.set_nonblocking(true).map_err(listen)?;
+                (TcpListener::from_std(listener).map_err(listen)?, SocketOwner::Supervisor)
+            }
+            None => {
+                let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+                (listener, SocketOwner::Ourselves)
+            }
+        };
         let address = listener.local_addr().map_err(listen)?;
 
         let (phase, phases) = watch::channel(Phase::Running);
@@ -170,6 +195,7 @@ impl Service {
             background,
             stop_admin,
             drain_time: config.sending.drain,
+            socket: socket_owner,
         })
     }
 
@@ -200,10 +226,22 @@ impl Service {
         info!(pending, "stopping: new messages are refused, pending ones are sent");
         let until = Instant::now() + self.drain_time;
         self.intake.close();
-        self.drain.close_connections();
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until });
-        let (sent, ()) = tokio::join!(&mut self.sending, sleep(CLOSING));
+        match self.socket {
+            SocketOwner::Ourselves => self.drain.close_connections(),
+            SocketOwner::Supervisor => self.drain.hold_connections(),
+        }
+        let drain = &self.drain;
+        let (sent, ()) = tokio::join!(
+            async {
+                tokio::select! {
+                    sent = &mut self.sending => sent,
+                    never = answer_after_a_while(drain) => match never {},
+                }
+            },
+            sleep(CLOSING)
+        );
         if let Err(error) = sent {
             error!(%error, "the dispatcher's task failed");
         }
@@ -215,6 +253,14 @@ impl Service {
         self.background.shutdown().await;
         info!("stopped");
     }
+}
+
+/// New connections wait in a supervisor's socket for the next process, but not for long: then they
+/// are told to come back.
+async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
+    sleep(LONGEST_HOLD).await;
+    drain.close_connections();
+    std::future::pending().await
 }
 
 async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {

@@ -66,7 +66,8 @@ impl ServeArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
         let config = Config::load(Some(&self.config), config::environment())?;
         logging::start(MessageLines::Quiet);
-        finish(&many_threads()?, service::serve(config))
+        let inherited = service::inherited_listener().map_err(CliError::Run)?;
+        finish(&many_threads()?, service::serve(config, inherited))
     }
 }
 

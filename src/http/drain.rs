@@ -14,7 +14,11 @@ use tokio::time::Instant;
 pub enum DrainPhase {
     /// Serving as usual.
     Serving,
-    /// Serving; every response carries `Connection: close`.
+    /// Open connections are served, and every response carries `Connection: close`; no new
+    /// connection is taken. Where the socket is held from outside, new ones wait there for the
+    /// next process.
+    Holding,
+    /// New connections are taken too; every response carries `Connection: close`.
     Closing,
     /// No new connection is taken, idle ones are closed, and the rest ends at the deadline.
     Stopped {
@@ -38,7 +42,12 @@ impl Drain {
         (Self(sender), DrainSignal(receiver))
     }
 
-    /// Lets every response ask its client to come back on a new connection.
+    /// Stops taking connections, and lets every response ask its client to come back on a new one.
+    pub fn hold_connections(&self) {
+        self.advance(DrainPhase::Holding);
+    }
+
+    /// Takes connections, and lets every response ask its client to come back on a new one.
     pub fn close_connections(&self) {
         self.advance(DrainPhase::Closing);
     }
@@ -65,13 +74,23 @@ impl DrainSignal {
         *self.0.borrow()
     }
 
+    /// Ends once the drain is at another step than `phase`.
+    pub async fn left(&mut self, phase: DrainPhase) {
+        if self.0.wait_for(|now| *now != phase).await.is_err() {
+            // The driver is gone, and with it whoever could take another step.
+            future::pending().await
+        }
+    }
+
     /// Ends once the drain is at [`DrainPhase::Stopped`], with its deadline.
     pub async fn stopped(mut self) -> Instant {
         let stopped = self.0.wait_for(|phase| matches!(phase, DrainPhase::Stopped { .. })).await;
         match stopped.map(|phase| *phase) {
             Ok(DrainPhase::Stopped { deadline }) => deadline,
             // The driver is gone, and with it whoever could stop the server.
-            Ok(DrainPhase::Serving | DrainPhase::Closing) | Err(_) => future::pending().await,
+            Ok(DrainPhase::Serving | DrainPhase::Holding | DrainPhase::Closing) | Err(_) => {
+                future::pending().await
+            }
         }
     }
 }

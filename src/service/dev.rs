@@ -56,7 +56,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let config = configure(&options, &data_dir, &simulator);
     let secret = SecretString::from(ACCESS_KEY);
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
-    let service = Service::start(&config, Clock::system(), credentials).await?;
+    let service = Service::start(&config, Clock::system(), credentials, None).await?;
     let key = match options.api_key {
         Some(key) => key,
         None => ApiKey::generate()?,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process;
 
+use listenfd::ListenFd;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::warn;
@@ -16,10 +17,22 @@ use crate::simulator::{Options, Simulator};
 /// The exit code of a process that a second signal ended at once.
 const ENDED_AT_ONCE: i32 = 1;
 
+/// The listening socket that a supervisor has handed over, by systemd's protocol (`LISTEN_FDS`,
+/// see `sd_listen_fds(3)`). To be asked for once, before there is any other thread.
+pub fn inherited_listener() -> Result<Option<std::net::TcpListener>, ServiceError> {
+    ListenFd::from_env().take_tcp_listener(0).map_err(|source| ServiceError::System {
+        what: "the socket handed over cannot be listened on",
+        source,
+    })
+}
+
 /// Runs the service until SIGTERM or SIGINT, then drains it.
-pub async fn serve(config: Config) -> Result<(), ServiceError> {
+pub async fn serve(
+    config: Config,
+    inherited: Option<std::net::TcpListener>,
+) -> Result<(), ServiceError> {
     let signals = Signals::new()?;
-    let service = Service::start(&config, Clock::system(), Credentials::aws()).await?;
+    let service = Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
     tracing::info!("listening on {}", service.address());
     stop_on_signal(service, signals).await;
     Ok(())

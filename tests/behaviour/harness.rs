@@ -2,6 +2,7 @@
 //! configuration, simulator and API key, and the server that runs on it.
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
@@ -92,11 +93,25 @@ impl Site {
         self.directory.path().join("data")
     }
 
-    /// Starts the service and waits until it answers.
+    /// Starts the service and waits until it listens.
     pub(crate) fn start(&self) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
-            .args(["serve", "--config"])
-            .arg(&self.config)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(["serve", "--config"]).arg(&self.config);
+        self.spawn(command)
+    }
+
+    /// Starts the service on a listening socket of ours, as systemd hands it over: as descriptor 3.
+    pub(crate) fn start_on(&self, listener: &std::net::TcpListener) -> Server {
+        let mut command = Command::new("sh");
+        let script =
+            "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" serve --config \"$1\" 3<&0 0</dev/null";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_pillarbox")]).arg(&self.config);
+        command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
+        self.spawn(command)
+    }
+
+    fn spawn(&self, mut command: Command) -> Server {
+        let mut child = command
             .env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY)
             .env("AWS_SECRET_ACCESS_KEY", AWS_SECRET)
             .env("RUST_LOG", "trace")

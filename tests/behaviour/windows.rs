@@ -49,7 +49,7 @@ impl Place {
         config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
         let clock = Clock::manual(NOON);
         let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-        let service = Service::start(&config, clock.clone(), credentials).await.unwrap();
+        let service = Service::start(&config, clock.clone(), credentials, None).await.unwrap();
         let store = service.store();
         let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
         let domain = DomainName::parse("example.com").unwrap();
