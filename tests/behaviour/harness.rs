@@ -209,6 +209,14 @@ impl Server {
         }
     }
 
+    /// The memory that the process has resident, in bytes.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+    }
+
     /// Ends the process as a crash does.
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().unwrap();

@@ -5,6 +5,7 @@
 mod handover;
 mod harness;
 mod idempotency;
+mod memory;
 mod reading;
 mod refusals;
 mod restart;
