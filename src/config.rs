@@ -117,7 +117,7 @@ pub struct Ses {
 }
 
 /// How delivery events arrive.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
     /// The SQS queue to poll.
     pub queue_url: Option<Uri>,

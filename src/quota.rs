@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::config::MaxRate;
@@ -30,7 +31,11 @@ pub fn initial_rate(max_rate: MaxRate) -> Rate {
 }
 
 /// Refreshes the rate for as long as it is polled.
-pub async fn run(ses: SesClient, dispatcher: Arc<Dispatcher<SesClient>>, max_rate: MaxRate) {
+pub async fn run(
+    ses: SesClient,
+    dispatcher: Arc<Dispatcher<SesClient>>,
+    mut max_rate: watch::Receiver<MaxRate>,
+) {
     let mut last = None;
     loop {
         let pause = match ses.account().await {
@@ -39,7 +44,7 @@ pub async fn run(ses: SesClient, dispatcher: Arc<Dispatcher<SesClient>>, max_rat
                     info!(recipients_per_second = account.max_send_rate, "the account's send rate");
                     last = Some(account.max_send_rate);
                 }
-                apply(&dispatcher, &account, max_rate);
+                apply(&dispatcher, &account, *max_rate.borrow_and_update());
                 INTERVAL
             }
             Err(error) => {
@@ -48,7 +53,13 @@ pub async fn run(ses: SesClient, dispatcher: Arc<Dispatcher<SesClient>>, max_rat
                 INTERVAL_AFTER_FAILURE
             }
         };
-        tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            Ok(()) = max_rate.changed() => {
+                // Holds at once, also where SES cannot be asked.
+                dispatcher.set_rate(initial_rate(*max_rate.borrow_and_update()));
+            }
+        }
     }
 }
 

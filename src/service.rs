@@ -16,7 +16,7 @@ use crate::admin::Admin;
 use crate::admin::live::Sending;
 use crate::admin::socket::{BindError, Socket};
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::http;
 use crate::http::api::Api;
@@ -34,6 +34,7 @@ pub use dev::{DevOptions, dev};
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
+mod reload;
 mod run;
 
 /// The longest that connecting to SES may take.
@@ -100,7 +101,8 @@ pub struct Service {
     answering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
-    drain_time: Duration,
+    max_rate: watch::Sender<MaxRate>,
+    config: Config,
     socket: SocketOwner,
 }
 
@@ -164,8 +166,8 @@ impl Service {
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
         background.spawn(verification::run(store.clone(), ses.clone()));
-        let max_rate = config.sending.max_rate;
-        background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), max_rate));
+        let (max_rate, rates) = watch::channel(config.sending.max_rate);
+        background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
@@ -194,7 +196,8 @@ impl Service {
             answering,
             background,
             stop_admin,
-            drain_time: config.sending.drain,
+            max_rate,
+            config: config.clone(),
             socket: socket_owner,
         })
     }
@@ -224,7 +227,7 @@ impl Service {
     pub async fn stop(mut self) {
         let pending = self.outbox.pending().messages;
         info!(pending, "stopping: new messages are refused, pending ones are sent");
-        let until = Instant::now() + self.drain_time;
+        let until = Instant::now() + self.config.sending.drain;
         self.intake.close();
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until });

@@ -64,10 +64,11 @@ pub(super) struct SimulatorArgs {
 
 impl ServeArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
-        let config = Config::load(Some(&self.config), config::environment())?;
+        let load = || Config::load(Some(&self.config), config::environment());
+        let config = load()?;
         logging::start(MessageLines::Quiet);
         let inherited = service::inherited_listener().map_err(CliError::Run)?;
-        finish(&many_threads()?, service::serve(config, inherited))
+        finish(&many_threads()?, service::serve(config, inherited, load))
     }
 }
 

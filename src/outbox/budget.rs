@@ -20,7 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Budget {
     ledger: Arc<Ledger>,
-    max: usize,
+    max: AtomicUsize,
 }
 
 /// A part of the budget, released when dropped.
@@ -53,17 +53,18 @@ impl Budget {
             released: AtomicUsize::new(0),
             speed: Mutex::new(Speed { measured_at: Instant::now(), bytes_per_second: 0.0 }),
         };
-        Self { ledger: Arc::new(ledger), max }
+        Self { ledger: Arc::new(ledger), max: AtomicUsize::new(max) }
     }
 
     /// Reserves the room of a message whose encoded request has `encoded` bytes; `None` where it
     /// is used up.
     pub fn reserve(&self, encoded: usize) -> Option<Reservation> {
         let bytes = encoded.checked_add(FIXED_CHARGE)?;
+        let max = self.max();
         self.ledger
             .in_use
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |in_use| {
-                in_use.checked_add(bytes).filter(|sum| *sum <= self.max)
+                in_use.checked_add(bytes).filter(|sum| *sum <= max)
             })
             .ok()?;
         Some(Reservation { ledger: Arc::clone(&self.ledger), bytes })
@@ -72,7 +73,7 @@ impl Budget {
     /// How long it should take until a message of `encoded` bytes has room, at the speed at which
     /// messages have been leaving; within what a client can be asked to wait.
     pub fn free_in(&self, encoded: usize) -> Duration {
-        let missing = (self.in_use() + encoded + FIXED_CHARGE).saturating_sub(self.max);
+        let missing = (self.in_use() + encoded + FIXED_CHARGE).saturating_sub(self.max());
         let speed = self.ledger.bytes_per_second(Instant::now());
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let seconds = missing as f64 / speed;
@@ -88,7 +89,13 @@ impl Budget {
 
     /// How many bytes may be reserved in all.
     pub fn max(&self) -> usize {
-        self.max
+        self.max.load(Ordering::Acquire)
+    }
+
+    /// Changes how many bytes may be reserved in all. Where more are in use, they stay, and no
+    /// more are reserved until enough are released.
+    pub fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Release);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::config::{Config, Events};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
-use crate::service::run::{Signals, stop_on_signal};
+use crate::service::run::{Signals, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{Options, Simulator};
@@ -39,7 +39,7 @@ pub struct DevOptions {
 
 /// Runs the service on its own simulator until SIGTERM or SIGINT.
 pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
-    let signals = Signals::new()?;
+    let mut signals = Signals::new()?;
     let failed = |source| ServiceError::System { what: "cannot make the data directory", source };
     // Removed with everything in it when the process ends in order.
     let temporary = match &options.data_dir {
@@ -66,7 +66,8 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         source: std::io::Error::other(error),
     })?;
     print_welcome(service.address(), &key, &data_dir, &simulator);
-    stop_on_signal(service, signals).await;
+    signals.next().await;
+    stop(service, signals).await;
     simulator.shutdown().await;
     Ok(())
 }

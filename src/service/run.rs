@@ -6,10 +6,10 @@ use std::process;
 use listenfd::ListenFd;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{Options, Simulator};
@@ -26,15 +26,28 @@ pub fn inherited_listener() -> Result<Option<std::net::TcpListener>, ServiceErro
     })
 }
 
-/// Runs the service until SIGTERM or SIGINT, then drains it.
+/// Runs the service until SIGTERM or SIGINT, then drains it. SIGHUP has the configuration read
+/// again by `load`; where that fails, everything stays as it was.
 pub async fn serve(
     config: Config,
     inherited: Option<std::net::TcpListener>,
+    load: impl Fn() -> Result<Config, ConfigError>,
 ) -> Result<(), ServiceError> {
-    let signals = Signals::new()?;
-    let service = Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
+    let mut signals = Signals::new()?;
+    let mut hangup = listen_for(SignalKind::hangup())?;
+    let mut service =
+        Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
     tracing::info!("listening on {}", service.address());
-    stop_on_signal(service, signals).await;
+    loop {
+        tokio::select! {
+            () = signals.next() => break,
+            _ = hangup.recv() => match load() {
+                Ok(config) => service.reload(&config),
+                Err(error) => error!(%error, "the configuration stays as it was"),
+            },
+        }
+    }
+    stop(service, signals).await;
     Ok(())
 }
 
@@ -50,9 +63,8 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
     Ok(())
 }
 
-/// Waits for a signal and stops the service; a second signal ends the process at once.
-pub(super) async fn stop_on_signal(service: Service, mut signals: Signals) {
-    signals.next().await;
+/// Stops the service; another signal ends the process at once.
+pub(super) async fn stop(service: Service, mut signals: Signals) {
     tokio::select! {
         () = service.stop() => {}
         () = signals.next() => {
@@ -70,13 +82,9 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn new() -> Result<Self, ServiceError> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|source| ServiceError::System { what: "cannot wait for signals", source })
-        };
         Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen_for(SignalKind::terminate())?,
+            interrupt: listen_for(SignalKind::interrupt())?,
         })
     }
 
@@ -86,4 +94,8 @@ impl Signals {
             _ = self.interrupt.recv() => {}
         }
     }
+}
+
+fn listen_for(kind: SignalKind) -> Result<Signal, ServiceError> {
+    signal(kind).map_err(|source| ServiceError::System { what: "cannot wait for signals", source })
 }

@@ -88,6 +88,13 @@ impl Site {
         output
     }
 
+    /// Changes the configuration file.
+    pub(crate) fn reconfigure(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&self.config, text.replace(from, to)).unwrap();
+    }
+
     /// The directory of the data file.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -217,16 +224,26 @@ impl Server {
         line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
     }
 
+    /// Sends the process a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
     /// Ends the process as a crash does.
     pub(crate) fn kill(mut self) -> String {
         self.child.kill().unwrap();
         self.finish()
     }
 
+    /// What was logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
     /// Ends the process in order, and gives all that it logged. The simulator goes on meanwhile.
     pub(crate) async fn terminate(mut self) -> String {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.signal("TERM");
         tokio::task::spawn_blocking(move || {
             let status = self.child.wait().unwrap();
             assert!(status.success(), "{status}: {}", self.log.lock().unwrap());
@@ -234,6 +251,11 @@ impl Server {
         })
         .await
         .unwrap()
+    }
+
+    /// Waits for the end of the process, however it comes.
+    pub(crate) fn wait(mut self) {
+        let _ = self.finish();
     }
 
     fn finish(&mut self) -> String {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pillarbox::simulator::Options;
 use serde_json::json;
 
-use crate::harness::{Site, answer, message, message_with, refusal};
+use crate::harness::{PATIENCE, Site, answer, message, message_with, refusal};
 
 #[tokio::test]
 async fn a_crash_before_sending_fails_the_message_and_keeps_its_key() {
@@ -78,4 +78,54 @@ async fn a_draining_service_refuses_new_messages_and_answers_reads_and_replays()
     assert_eq!(answer(replay.send().await.unwrap()).await.1["id"], json!(id));
     assert_eq!(answer(read.send().await.unwrap()).await.1["id"], json!(id));
     ended.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let slow = Options { latency: Duration::from_mins(1), ..Options::default() };
+    let site = Site::with("", slow).await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sending").await;
+    server.signal("TERM");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let started = std::time::Instant::now();
+    server.signal("INT");
+    server.wait();
+    assert!(started.elapsed() < Duration::from_secs(5));
+    let record = site.start().record(&id).await;
+    assert_eq!(record["error"]["code"], "body_lost_on_restart");
+}
+
+#[tokio::test]
+async fn a_hangup_reads_the_configuration_again_and_keeps_the_old_one_where_it_is_wrong() {
+    let slow = Options { latency: Duration::from_mins(1), ..Options::default() };
+    let more = "max_request_bytes = 4096\n[sending]\nmax_pending_bytes = 4096";
+    let site = Site::with(more, slow).await;
+    let server = site.start();
+    let refused = loop {
+        let response = server.post(&message()).send().await.unwrap();
+        if response.status() != 200 {
+            break refusal(response).await.1;
+        }
+    };
+    assert_eq!(refused, "QueueFull");
+    site.reconfigure("max_pending_bytes = 4096", "max_pending_bytes = -1");
+    server.signal("HUP");
+    until(|| server.log().contains("stays as it was")).await;
+    assert_eq!(server.post(&message()).send().await.unwrap().status(), 503);
+    site.reconfigure("max_pending_bytes = -1", "max_pending_bytes = 1000000");
+    site.reconfigure("max_request_bytes = 4096", "max_request_bytes = 8192");
+    server.signal("HUP");
+    until(|| server.log().contains("was read again")).await;
+    server.send(&message()).await;
+    assert!(server.log().contains("max_request_bytes"), "what needs a restart is named");
+}
+
+async fn until(mut reached: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(std::time::Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
