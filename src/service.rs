@@ -149,15 +149,11 @@ impl Service {
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
         let socket = Socket::bind(&config.admin_socket)?;
         let listen = |source| ServiceError::Listen { address: config.listen, source };
-        let (listener, socket_owner) = match inherited {
-            Some(listener) => {
-                listener.set_nonblocking(true).map_err(listen)?;
-                (TcpListener::from_std(listener).map_err(listen)?, SocketOwner::Supervisor)
-            }
-            None => {
-                let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
-                (listener, SocketOwner::Ourselves)
-            }
+        let (listener, socket_owner) = if let Some(listener) = inherited {
+            listener.set_nonblocking(true).map_err(listen)?;
+            (TcpListener::from_std(listener).map_err(listen)?, SocketOwner::Supervisor)
+        } else {
+            (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
         };
         let address = listener.local_addr().map_err(listen)?;
 

@@ -4,180 +4,41 @@
 //! No redb type or closure leaves it, and it knows nothing of HTTP, of the provider or of bodies:
 //! a message's body never reaches it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
 use crate::domain::admission::Admitted;
-use crate::domain::api_key::ApiKeyHash;
 use crate::domain::event::Event;
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Message, Recorded, Status, Transition};
-use crate::domain::organisation::{
-    ApiKeyEntry, DomainState, Organisation, OrganisationName, SenderDomain,
-};
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::{Message, Recorded, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 
 use redb::accept::{Accept, KeyClaim};
-use redb::failure::ReadError;
 use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
-use redb::{Shared, administer, message, purge, read_lock, suppress};
+use redb::{Shared, message, purge, read_lock, suppress};
 
+pub use error::{OpenError, StoreError};
 pub use redb::open::Recovery;
 pub use redb::suppress::{Change, OrganisationFacts};
+pub use types::{Accepted, Applied, Health, MessageFilter, Purged, Report};
 
 #[cfg(test)]
 mod conformance;
+mod error;
 mod redb;
+mod tenants;
+mod types;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "pillarbox.redb";
 /// How many bytes of the file are cached. Recent rows are what sending and reading touch.
 pub const CACHE_BYTES: usize = 64 << 20;
-
-/// Why the store could not do what was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// The disk does not take it now (full, I/O error): nothing was changed; try again later.
-    #[error("the store does not take it now: the disk is full or failing")]
-    Unavailable,
-    /// A row cannot be read: the file is damaged.
-    #[error("a row of the store cannot be read: the file is damaged")]
-    Damaged,
-}
-
-/// Why the file could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process has it open.
-    #[error("another process has the file open; is pillarbox running already?")]
-    InUse,
-    /// It is not a file of pillarbox.
-    #[error("the file is not a pillarbox store; it was left untouched")]
-    Foreign,
-    /// It was written by a newer pillarbox.
-    #[error("the file has format {version}, written by a newer pillarbox; upgrade this one")]
-    Newer {
-        /// The file's format.
-        version: u64,
-    },
-    /// Its content cannot be read.
-    #[error("the file is damaged: {0}; restore a backup")]
-    Damaged(String),
-    /// It could not be made.
-    #[error("cannot create {}: {source}", path.display())]
-    Create {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The disk failed.
-    #[error("the file cannot be read or written: {0}")]
-    Io(::redb::Error),
-    /// The writer's thread could not be started.
-    #[error("cannot start the writer's thread: {0}")]
-    Thread(std::io::Error),
-}
-
-impl OpenError {
-    fn from_database(error: ::redb::DatabaseError) -> Self {
-        use ::redb::{DatabaseError, StorageError};
-        match error {
-            DatabaseError::DatabaseAlreadyOpen => Self::InUse,
-            DatabaseError::Storage(StorageError::Corrupted(what)) => Self::Damaged(what),
-            // redb reports a wrong magic number as invalid data.
-            DatabaseError::Storage(StorageError::Io(error))
-                if error.kind() == std::io::ErrorKind::InvalidData =>
-            {
-                Self::Foreign
-            }
-            other => Self::Io(other.into()),
-        }
-    }
-
-    fn from_read(error: ReadError) -> Self {
-        match error {
-            ReadError::File(error) => Self::Io(error),
-            ReadError::Row(error) => Self::Damaged(error.to_string()),
-        }
-    }
-}
-
-/// A durable acceptance. Exists only after the commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accepted {
-    /// The message is new.
-    New(MessageId),
-    /// The idempotency key made this message before.
-    Replayed(MessageId),
-}
-
-/// What the provider reports of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// The message.
-    pub message: MessageId,
-    /// The provider's identifier for it. That there is a report proves its acceptance.
-    pub ses_message_id: String,
-    /// When the provider accepted it.
-    pub accepted_at: Timestamp,
-    /// What happened to recipients; nothing where the report only says that it was accepted.
-    pub event: Option<Event>,
-}
-
-/// What a report came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Applied {
-    /// It is on the record, now or from an earlier time.
-    Done,
-    /// It proved that a pending message was sent: a waiting retry must not happen.
-    ProvedSent,
-    /// There is no such message.
-    UnknownMessage,
-}
-
-/// Which messages to list.
-#[derive(Debug, Clone, Default)]
-pub struct MessageFilter {
-    /// Only those accepted before this one.
-    pub before: Option<MessageId>,
-    /// Only this organisation's.
-    pub organisation: Option<OrganisationId>,
-    /// Only those with this stored status.
-    pub status: Option<Status>,
-}
-
-impl MessageFilter {
-    fn matches(&self, message: &Message) -> bool {
-        self.organisation.is_none_or(|organisation| organisation == message.organisation)
-            && self.status.is_none_or(|status| status == message.status())
-    }
-}
-
-/// What one step of the purge removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Purged {
-    /// Message records, each with its events.
-    pub messages: usize,
-    /// Idempotency keys.
-    pub idempotency_keys: usize,
-}
-
-/// Whether the store takes writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Health {
-    /// It does.
-    Writable,
-    /// The last commit failed and none has succeeded since.
-    Refusing,
-}
 
 /// The store, open. Cheap to clone; the file is closed when the last clone is gone.
 #[derive(Debug, Clone)]
@@ -203,11 +64,6 @@ impl Store {
         let recovery = redb::open::recover(&shared, now)?;
         let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
-    }
-
-    /// The organisation that an API key belongs to.
-    pub fn authenticate(&self, hash: &ApiKeyHash) -> Option<Organisation> {
-        self.shared.directory().owner(hash).cloned()
     }
 
     /// What admission asks about an organisation, from one snapshot.
@@ -362,104 +218,6 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(Option<OrganisationId>, Suppression)>, StoreError> {
         Ok(self.shared.read(|transaction| suppress::list(transaction, after, limit))?)
-    }
-
-    /// Adds an organisation; `None` where the name is taken.
-    pub async fn add_organisation(
-        &self,
-        name: OrganisationName,
-    ) -> Result<Option<Organisation>, StoreError> {
-        self.writer.run(128, move |batch| administer::add_organisation(batch, name)).await
-    }
-
-    /// Removes an organisation with its keys and domains; its records stay.
-    pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
-        self.writer.run(128, move |batch| administer::remove_organisation(batch, id)).await
-    }
-
-    /// All organisations.
-    pub fn organisations(&self) -> Vec<Organisation> {
-        self.shared.directory().organisations.clone()
-    }
-
-    /// The organisation with this name.
-    pub fn organisation(&self, name: &OrganisationName) -> Option<Organisation> {
-        self.shared.directory().organisations.iter().find(|o| o.name == *name).cloned()
-    }
-
-    /// The organisation with this number.
-    pub fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
-        self.shared.directory().organisation(id).cloned()
-    }
-
-    /// Adds an API key by its hash; `None` where there is no such organisation.
-    pub async fn add_api_key(
-        &self,
-        organisation: OrganisationId,
-        label: String,
-        hash: ApiKeyHash,
-        now: Timestamp,
-    ) -> Result<Option<ApiKeyEntry>, StoreError> {
-        self.writer
-            .run(128, move |batch| administer::add_api_key(batch, organisation, label, hash, now))
-            .await
-    }
-
-    /// Revokes an API key; no request that arrives after this is let in with it.
-    pub async fn revoke_api_key(&self, id: KeyId) -> Result<Change, StoreError> {
-        self.writer.run(128, move |batch| administer::revoke_api_key(batch, id)).await
-    }
-
-    /// All API keys, as hashes.
-    pub fn api_keys(&self) -> Vec<ApiKeyEntry> {
-        self.shared.directory().api_keys.clone()
-    }
-
-    /// Adds a sender domain, or sets the state of one that is there; `None` where there is no such
-    /// organisation.
-    pub async fn put_domain(
-        &self,
-        organisation: OrganisationId,
-        name: DomainName<'_>,
-        state: DomainState,
-        now: Timestamp,
-    ) -> Result<Option<SenderDomain>, StoreError> {
-        let name = name.into_owned();
-        self.writer
-            .run(128, move |batch| administer::put_domain(batch, organisation, &name, state, now))
-            .await
-    }
-
-    /// Moves a sender domain from one state to another, and does nothing where it has changed or
-    /// gone since it was read.
-    pub async fn change_domain(
-        &self,
-        organisation: OrganisationId,
-        name: DomainName<'_>,
-        from: DomainState,
-        to: DomainState,
-    ) -> Result<Change, StoreError> {
-        let name = name.into_owned();
-        self.writer
-            .run(128, move |batch| administer::change_domain(batch, organisation, &name, from, to))
-            .await
-    }
-
-    /// Withdraws a sender domain.
-    pub async fn remove_domain(
-        &self,
-        organisation: OrganisationId,
-        name: DomainName<'_>,
-    ) -> Result<Change, StoreError> {
-        let name = name.into_owned();
-        self.writer
-            .run(128, move |batch| administer::remove_domain(batch, organisation, &name))
-            .await
-    }
-
-    /// All sender domains.
-    pub fn domains(&self) -> Vec<SenderDomain> {
-        self.shared.directory().domains.clone()
     }
 
     /// Whether the store takes writes now.

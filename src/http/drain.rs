@@ -78,7 +78,7 @@ impl DrainSignal {
     pub async fn left(&mut self, phase: DrainPhase) {
         if self.0.wait_for(|now| *now != phase).await.is_err() {
             // The driver is gone, and with it whoever could take another step.
-            future::pending().await
+            future::pending::<()>().await;
         }
     }
 

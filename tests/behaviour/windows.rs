@@ -42,10 +42,12 @@ impl Place {
             ..Options::default()
         };
         let simulator = Simulator::start(listener, options).await;
-        let mut config = Config::default();
-        config.listen = "127.0.0.1:0".parse().unwrap();
-        config.data_dir = directory.path().join("data");
-        config.admin_socket = directory.path().join("admin.sock");
+        let mut config = Config {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            data_dir: directory.path().join("data"),
+            admin_socket: directory.path().join("admin.sock"),
+            ..Config::default()
+        };
         config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
         let clock = Clock::manual(NOON);
         let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));

@@ -1,0 +1,75 @@
+//! Why the store could not be opened, or could not do what was asked.
+
+use std::path::PathBuf;
+
+use redb::{DatabaseError, StorageError};
+
+use crate::store::redb::failure::ReadError;
+
+/// Why the store could not do what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The disk does not take it now (full, I/O error): nothing was changed; try again later.
+    #[error("the store does not take it now: the disk is full or failing")]
+    Unavailable,
+    /// A row cannot be read: the file is damaged.
+    #[error("a row of the store cannot be read: the file is damaged")]
+    Damaged,
+}
+
+/// Why the file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error("another process has the file open; is pillarbox running already?")]
+    InUse,
+    /// It is not a file of pillarbox.
+    #[error("the file is not a pillarbox store; it was left untouched")]
+    Foreign,
+    /// It was written by a newer pillarbox.
+    #[error("the file has format {version}, written by a newer pillarbox; upgrade this one")]
+    Newer {
+        /// The file's format.
+        version: u64,
+    },
+    /// Its content cannot be read.
+    #[error("the file is damaged: {0}; restore a backup")]
+    Damaged(String),
+    /// It could not be made.
+    #[error("cannot create {}: {source}", path.display())]
+    Create {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The disk failed.
+    #[error("the file cannot be read or written: {0}")]
+    Io(redb::Error),
+    /// The writer's thread could not be started.
+    #[error("cannot start the writer's thread: {0}")]
+    Thread(std::io::Error),
+}
+
+impl OpenError {
+    pub(in crate::store) fn from_database(error: DatabaseError) -> Self {
+        match error {
+            DatabaseError::DatabaseAlreadyOpen => Self::InUse,
+            DatabaseError::Storage(StorageError::Corrupted(what)) => Self::Damaged(what),
+            // redb reports a wrong magic number as invalid data.
+            DatabaseError::Storage(StorageError::Io(error))
+                if error.kind() == std::io::ErrorKind::InvalidData =>
+            {
+                Self::Foreign
+            }
+            other => Self::Io(other.into()),
+        }
+    }
+
+    pub(in crate::store) fn from_read(error: ReadError) -> Self {
+        match error {
+            ReadError::File(error) => Self::Io(error),
+            ReadError::Row(error) => Self::Damaged(error.to_string()),
+        }
+    }
+}

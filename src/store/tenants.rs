@@ -1,0 +1,116 @@
+//! Organisations, API keys and sender domains, as the store's callers see them.
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainState, Organisation, OrganisationName, SenderDomain,
+};
+use crate::domain::time::Timestamp;
+use crate::store::redb::administer;
+use crate::store::{Change, Store, StoreError};
+
+impl Store {
+    /// The organisation that an API key belongs to.
+    pub fn authenticate(&self, hash: &ApiKeyHash) -> Option<Organisation> {
+        self.shared.directory().owner(hash).cloned()
+    }
+
+    /// Adds an organisation; `None` where the name is taken.
+    pub async fn add_organisation(
+        &self,
+        name: OrganisationName,
+    ) -> Result<Option<Organisation>, StoreError> {
+        self.writer.run(128, move |batch| administer::add_organisation(batch, name)).await
+    }
+
+    /// Removes an organisation with its keys and domains; its records stay.
+    pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
+        self.writer.run(128, move |batch| administer::remove_organisation(batch, id)).await
+    }
+
+    /// All organisations.
+    pub fn organisations(&self) -> Vec<Organisation> {
+        self.shared.directory().organisations.clone()
+    }
+
+    /// The organisation with this name.
+    pub fn organisation(&self, name: &OrganisationName) -> Option<Organisation> {
+        self.shared.directory().organisations.iter().find(|o| o.name == *name).cloned()
+    }
+
+    /// The organisation with this number.
+    pub fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
+        self.shared.directory().organisation(id).cloned()
+    }
+
+    /// Adds an API key by its hash; `None` where there is no such organisation.
+    pub async fn add_api_key(
+        &self,
+        organisation: OrganisationId,
+        label: String,
+        hash: ApiKeyHash,
+        now: Timestamp,
+    ) -> Result<Option<ApiKeyEntry>, StoreError> {
+        self.writer
+            .run(128, move |batch| administer::add_api_key(batch, organisation, label, hash, now))
+            .await
+    }
+
+    /// Revokes an API key; no request that arrives after this is let in with it.
+    pub async fn revoke_api_key(&self, id: KeyId) -> Result<Change, StoreError> {
+        self.writer.run(128, move |batch| administer::revoke_api_key(batch, id)).await
+    }
+
+    /// All API keys, as hashes.
+    pub fn api_keys(&self) -> Vec<ApiKeyEntry> {
+        self.shared.directory().api_keys.clone()
+    }
+
+    /// Adds a sender domain, or sets the state of one that is there; `None` where there is no such
+    /// organisation.
+    pub async fn put_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+        state: DomainState,
+        now: Timestamp,
+    ) -> Result<Option<SenderDomain>, StoreError> {
+        let name = name.into_owned();
+        self.writer
+            .run(128, move |batch| administer::put_domain(batch, organisation, &name, state, now))
+            .await
+    }
+
+    /// Moves a sender domain from one state to another, and does nothing where it has changed or
+    /// gone since it was read.
+    pub async fn change_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+        from: DomainState,
+        to: DomainState,
+    ) -> Result<Change, StoreError> {
+        let name = name.into_owned();
+        self.writer
+            .run(128, move |batch| administer::change_domain(batch, organisation, &name, from, to))
+            .await
+    }
+
+    /// Withdraws a sender domain.
+    pub async fn remove_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+    ) -> Result<Change, StoreError> {
+        let name = name.into_owned();
+        self.writer
+            .run(128, move |batch| administer::remove_domain(batch, organisation, &name))
+            .await
+    }
+
+    /// All sender domains.
+    pub fn domains(&self) -> Vec<SenderDomain> {
+        self.shared.directory().domains.clone()
+    }
+}
