@@ -88,14 +88,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
                 sending.pending_messages, sending.in_flight
             ),
         ),
-        (
-            "budget",
-            format!(
-                "{} of {} MiB in use",
-                sending.pending_bytes.div_ceil(MIB),
-                sending.max_pending_bytes.div_ceil(MIB)
-            ),
-        ),
+        ("budget", budget(sending.pending_bytes, sending.max_pending_bytes)),
         (
             "pace",
             match sending.recipients_per_second {
@@ -116,6 +109,18 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
         ));
     }
     lines
+}
+
+fn budget(in_use: usize, max: usize) -> String {
+    let (in_use_mib, max_mib) = (in_use.div_ceil(MIB), max.div_ceil(MIB));
+    // Less than a twentieth is left: the next large message finds no room.
+    let advice = if in_use >= max - max / 20 {
+        ". The queue is full: new messages are refused with 503 QueueFull until some are sent; \
+         see the provider below, or raise sending.max_pending_bytes"
+    } else {
+        ""
+    };
+    format!("{in_use_mib} of {max_mib} MiB in use{advice}")
 }
 
 fn provider(provider: &Provider) -> String {

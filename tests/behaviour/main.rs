@@ -11,4 +11,5 @@ mod refusals;
 mod restart;
 mod secrets;
 mod sending;
+mod status;
 mod windows;

@@ -62,7 +62,7 @@ async fn a_long_outage_fills_the_budget_and_no_more() {
     assert!(refused.load(Ordering::Relaxed) > 0, "the budget was never reached");
     let status = site.done(&["status"]);
     let status = String::from_utf8(status.stdout).unwrap();
-    println!("{status}");
+    assert!(status.contains("The queue is full"), "{status}");
 
     site.simulator.set_faults(Faults::none());
     let accepted = accepted.lock().unwrap().clone();
