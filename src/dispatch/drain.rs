@@ -1,9 +1,7 @@
 //! The end of the dispatcher's life: when it has come, and what is left to record.
 
-use std::time::Duration;
-
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::{error, warn};
 
 use crate::dispatch::health::Condition;
@@ -12,8 +10,6 @@ use crate::domain::attempt::Provider;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
 use crate::outbox::Next;
 
-/// How long calls that have ended may take to write down what came of them.
-const RECORDING_GRACE: Duration = Duration::from_secs(1);
 /// How many lost messages are recorded together.
 const RECORDING_STEP: usize = 1_000;
 
@@ -40,13 +36,7 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Ends what is still under way and records every message that is left as lost.
     pub(super) async fn abandon(&self, mut attempts: JoinSet<()>) {
-        // What is more than the calls under way has its outcome, and only has to write it down.
-        let recorded = async {
-            while attempts.len() > self.calls.count() {
-                attempts.join_next().await;
-            }
-        };
-        let _ = timeout(RECORDING_GRACE, recorded).await;
+        // An outcome that is known by now is in the store's queue, before what follows.
         attempts.shutdown().await;
         let left = self.outbox.remaining();
         if left.is_empty() {

@@ -71,29 +71,21 @@ async fn a_message_whose_time_is_over_during_a_pause_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn successes_of_calls_from_before_the_pause_do_not_end_it() {
-    let sim = sim(settings()).await;
-    // The answers of calls that were accepted come after the refusal that pauses.
-    let mut seen = 0;
+    let sim = sim(Settings { max_in_flight: 1_000, ..settings() }).await;
     sim.provider.set_latency(SECOND);
-    sim.provider.script(move |_| {
-        seen += 1;
-        if seen <= 100 { Answer::Accept } else { Answer::Refuse(ProblemKind::AccountPaused) }
-    });
-    sim.accept_singles(0, 1_000).await;
-    sim.run(SECOND + Duration::from_millis(400), STEP).await;
-    sim.provider.set_latency(Duration::ZERO);
-    sim.run(Duration::from_mins(2), STEP).await;
-    let refused = sim
-        .provider
-        .calls()
-        .iter()
-        .filter(|call| call.answer == Answer::Refuse(ProblemKind::AccountPaused))
-        .count();
-    // Those under way when the first refusal arrived, and the probes of two minutes.
-    assert!(refused <= 256 + 10, "{refused}");
-    let half = sim.provider.calls();
-    let late = half.last().unwrap().at - half[half.len() - 2].at;
-    assert!(late >= 10 * SECOND, "the last two probes are {late:?} apart");
+    let slow = sim.accept_singles(0, 15).await;
+    sim.run(SECOND / 2, STEP).await;
+    sim.provider.set_latency(LATENCY);
+    sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));
+    sim.accept_singles(0, 500).await;
+    sim.run(SECOND / 4, STEP).await;
+    let before = sim.provider.call_count();
+    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
+    assert!(slow.iter().all(|id| sim.status(*id) == Status::Queued));
+    sim.run(SECOND / 2, STEP).await;
+    assert!(slow.iter().all(|id| sim.status(*id) == Status::Sent));
+    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
+    assert_eq!(sim.provider.call_count(), before);
 }
 
 #[tokio::test(start_paused = true)]

@@ -171,6 +171,18 @@ async fn concurrency_follows_rate_and_latency_within_its_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_provider_that_suddenly_hangs_ties_up_no_more_calls_than_the_rate_needed() {
+    let provider = Simulated::new(Duration::from_millis(20), Limit::None);
+    let sim = Sim::start(provider, settings(), Rate::PerSecond(100.0)).await;
+    sim.accept_singles(0, 2_000).await;
+    sim.run(Duration::from_secs(5), STEP).await;
+    sim.provider.always(Answer::Hang);
+    sim.run(Duration::from_secs(5), STEP).await;
+    let tied_up = sim.provider.under_way();
+    assert!((1..=8).contains(&tied_up), "{tied_up}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn throttling_slows_the_whole_sender_and_it_climbs_back() {
     let provider = Simulated::new(LATENCY, Limit::bucket(50.0));
     let sim = Sim::start(provider, settings(), Rate::PerSecond(200.0)).await;
