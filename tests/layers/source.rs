@@ -127,7 +127,7 @@ impl Source {
             let is_test = place.braces.contains(&Brace::TestModule);
             let depth = self.module.len() + place.inline.len();
             for path in self.tree(&mut next) {
-                if let Some(target) = target(path, depth, &local) {
+                if let Some(target) = target(&path, depth, &local) {
                     named.push(Named { target, line, is_test });
                 }
             }
@@ -256,7 +256,7 @@ fn collect(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// What a path names from a module at this depth; `None` where it stays within.
-fn target(path: Vec<String>, depth: usize, local: &BTreeSet<String>) -> Option<Target> {
+fn target(path: &[String], depth: usize, local: &BTreeSet<String>) -> Option<Target> {
     let supers = path.iter().take_while(|part| *part == "super").count();
     match path[0].as_str() {
         "crate" | "pillarbox" => Some(Target::Own(path[1..].to_vec())),
