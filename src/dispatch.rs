@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
-use tracing::error;
+use tracing::{error, info};
 
 use crate::clock::Clock;
 use crate::config::OnUnknown;
@@ -25,9 +25,11 @@ use crate::store::{Health as StoreHealth, Store, StoreError};
 use attempt::Hold;
 use domains::Domains;
 use flow::Flow;
-use health::{Cause, Condition};
+use health::Condition;
 use pace::Rate;
 use tally::Tally;
+
+pub use flow::DailyQuota;
 
 mod attempt;
 pub mod domains;
@@ -76,6 +78,8 @@ pub struct Dispatcher<P> {
     unrecorded: Tally,
     /// Told when rate or settings have changed.
     changed: Notify,
+    /// Told when the provider takes messages again.
+    returned: Notify,
 }
 
 /// How sending goes.
@@ -140,6 +144,7 @@ impl<P: Provider> Dispatcher<P> {
             calls: Tally::default(),
             unrecorded: Tally::default(),
             changed: Notify::new(),
+            returned: Notify::new(),
         })
     }
 
@@ -161,17 +166,34 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// The account's daily quota is used up, by the provider's own count: sending pauses before
-    /// the provider has to refuse.
-    pub fn quota_used_up(&self, quota: f64) {
+    /// Takes over the account's daily quota by the provider's own count; `None` where there is
+    /// none. From here on, what is sent is counted against it.
+    pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut flow = self.flow();
-        if *flow.health.condition() == Condition::Up {
-            let message =
-                format!("the account's quota of {quota} recipients in 24 hours is used up");
-            error!(message, "sending is paused; the provider is probed until it works");
-            flow.health.impair(Cause::QuotaExhausted, &message, Instant::now());
-            self.outbox.set_obstacle(flow.health.condition().obstacle());
+        let before = flow.health.condition().clone();
+        flow.set_quota(quota, Instant::now());
+        self.tell_change(&before, flow.health.condition());
+    }
+
+    /// Ends when the provider takes messages again after it did not.
+    pub async fn returned(&self) {
+        self.returned.notified().await;
+    }
+
+    /// Lets operators and readers know of a change in the provider's condition.
+    fn tell_change(&self, before: &Condition, now: &Condition) {
+        match (before, now) {
+            (Condition::Up, Condition::Up) => return,
+            (Condition::Up, Condition::Impaired { cause, message }) => {
+                error!(?cause, message, "sending is paused; the provider is probed until it works");
+            }
+            (Condition::Impaired { .. }, Condition::Up) => {
+                info!("the provider works again; sending goes on");
+                self.returned.notify_one();
+            }
+            (Condition::Impaired { .. }, Condition::Impaired { .. }) => {}
         }
+        self.outbox.set_obstacle(now.obstacle());
     }
 
     /// How sending goes.
@@ -262,7 +284,7 @@ impl<P: Provider> Dispatcher<P> {
         let hold = catch_unwind(AssertUnwindSafe(|| self.hold_up(&claim)));
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
-                self.flow().pace.take(claim.recipients);
+                self.take(claim.recipients);
                 let under_way = self.calls.mark();
                 let number = self.outbox.started(claim.id);
                 attempts.spawn(async move { dispatcher.attempt(claim, number, under_way).await });
@@ -284,6 +306,15 @@ impl<P: Provider> Dispatcher<P> {
                 self.outbox.put_back(claim.id, due, Acceptance::Excluded);
             }
         }
+    }
+
+    /// Charges a call that is about to start to the pace and to the daily quota.
+    fn take(&self, recipients: u32) {
+        let mut flow = self.flow();
+        flow.pace.take(recipients);
+        let before = flow.health.condition().clone();
+        flow.spend(recipients, Instant::now());
+        self.tell_change(&before, flow.health.condition());
     }
 
     fn ended(ended: Result<(), JoinError>) {

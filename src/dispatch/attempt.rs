@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use crate::config::OnUnknown;
-use crate::dispatch::health::{Condition, Signal};
+use crate::dispatch::health::Signal;
 use crate::dispatch::tally::Mark;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::admission::Facts;
@@ -43,7 +43,7 @@ impl<P: Provider> Dispatcher<P> {
                     retry_after: None,
                 })
             });
-        self.observe(&outcome, started);
+        self.observe(&outcome, claim.recipients, started);
         // Only now: the next call starts in the light of this one.
         drop(under_way);
         match outcome {
@@ -99,10 +99,10 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Learns from a finished call.
-    fn observe(&self, outcome: &Outcome, started: Instant) {
+    fn observe(&self, outcome: &Outcome, recipients: u32, started: Instant) {
         let now = Instant::now();
         let mut flow = self.flow();
-        let was_up = *flow.health.condition() == Condition::Up;
+        let before = flow.health.condition().clone();
         match outcome {
             Outcome::Sent { .. } => {
                 flow.learn(now.duration_since(started));
@@ -112,19 +112,14 @@ impl<P: Provider> Dispatcher<P> {
                 if problem.kind == ProblemKind::Throttled {
                     flow.pace.throttled(started, now);
                 }
+                if problem.kind != ProblemKind::Unknown {
+                    flow.refund(recipients);
+                }
                 let signal = Signal::of(problem.kind, &problem.message);
                 flow.health.observe(&signal, started, now);
             }
         }
-        match (was_up, flow.health.condition()) {
-            (true, Condition::Up) => return,
-            (true, Condition::Impaired { cause, message }) => {
-                error!(?cause, message, "sending is paused; the provider is probed until it works");
-            }
-            (false, Condition::Up) => info!("the provider works again; sending goes on"),
-            (false, Condition::Impaired { .. }) => {}
-        }
-        self.outbox.set_obstacle(flow.health.condition().obstacle());
+        self.tell_change(&before, flow.health.condition());
     }
 
     async fn not_sent(&self, claim: &Claim, attempts: u32, problem: Problem) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::dispatch::Wait;
-use crate::dispatch::health::{Health, Permit};
+use crate::dispatch::health::{Cause, Health, Permit};
 use crate::dispatch::pace::{Pace, Rate};
 use crate::domain::retry::Backoff;
 
@@ -24,6 +24,16 @@ pub(super) struct Flow {
     pub(super) health: Health,
     /// Smoothed duration of a call, in seconds.
     latency: f64,
+    quota: Option<DailyQuota>,
+}
+
+/// How many recipients the account may send to in 24 hours.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DailyQuota {
+    /// In all.
+    pub max: f64,
+    /// Of these, what is left.
+    pub left: f64,
 }
 
 impl Flow {
@@ -32,6 +42,7 @@ impl Flow {
             pace: Pace::new(rate, now),
             health: Health::new(backoff, now),
             latency: EXPECTED_LATENCY,
+            quota: None,
         }
     }
 
@@ -62,5 +73,38 @@ impl Flow {
 
     pub(super) fn learn(&mut self, latency: Duration) {
         self.latency += SMOOTHING * (latency.as_secs_f64() - self.latency);
+    }
+
+    /// Takes over the daily quota by the provider's own count.
+    pub(super) fn set_quota(&mut self, quota: Option<DailyQuota>, now: Instant) {
+        self.quota = quota;
+        self.stop_at_quota(now);
+    }
+
+    /// Counts a call's recipients against the daily quota as it starts, so that sending pauses
+    /// before the provider has to refuse.
+    pub(super) fn spend(&mut self, recipients: u32, now: Instant) {
+        if let Some(quota) = &mut self.quota {
+            quota.left -= f64::from(recipients);
+        }
+        self.stop_at_quota(now);
+    }
+
+    /// Takes back what a call that the provider did not accept was charged.
+    pub(super) fn refund(&mut self, recipients: u32) {
+        if let Some(quota) = &mut self.quota {
+            quota.left += f64::from(recipients);
+        }
+    }
+
+    fn stop_at_quota(&mut self, now: Instant) {
+        let Some(quota) = self.quota.filter(|quota| quota.left <= 0.0) else { return };
+        if self.health.is_up() {
+            // A probe that is accepted proves that there is quota again, however much.
+            self.quota = None;
+            let message =
+                format!("the account's quota of {} recipients in 24 hours is used up", quota.max);
+            self.health.impair(Cause::QuotaExhausted, &message, now);
+        }
     }
 }

@@ -131,6 +131,11 @@ impl Health {
         &self.condition
     }
 
+    /// Whether the provider takes messages, as far as the calls show.
+    pub fn is_up(&self) -> bool {
+        self.condition == Condition::Up
+    }
+
     /// Whether a call may start, with `in_flight` under way.
     pub fn permit(&self, now: Instant, in_flight: usize) -> Permit {
         match self.condition {

@@ -28,10 +28,9 @@ fn storm(provider: &Simulated) {
     });
 }
 
-/// The long form: 20,000 messages.
 #[tokio::test(start_paused = true)]
 async fn every_message_reaches_a_final_state_and_duplicates_only_follow_lost_answers() {
-    const MESSAGES: usize = 2_000;
+    const MESSAGES: usize = if cfg!(feature = "long") { 20_000 } else { 2_000 };
     let sim =
         Sim::start(Simulated::new(LATENCY, Limit::None), settings(), Rate::PerSecond(500.0)).await;
     storm(&sim.provider);

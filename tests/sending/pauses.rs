@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::health::{Cause, Condition};
 use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::{DailyQuota, Settings};
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::message::{FailureCode, Status};
 use pillarbox::outbox::Live;
@@ -91,7 +91,7 @@ async fn successes_of_calls_from_before_the_pause_do_not_end_it() {
 #[tokio::test(start_paused = true)]
 async fn the_quota_by_the_accounts_own_count_pauses_before_the_provider_refuses() {
     let sim = sim(settings()).await;
-    sim.dispatcher.quota_used_up(200.0);
+    sim.dispatcher.set_quota(Some(DailyQuota { max: 200.0, left: 0.0 }));
     let id = sim.accept_singles(0, 1).await[0];
     sim.run(SECOND / 2, STEP).await;
     assert_eq!(sim.provider.call_count(), 0);
@@ -103,6 +103,16 @@ async fn the_quota_by_the_accounts_own_count_pauses_before_the_provider_refuses(
     assert!(message.contains("200"), "{message}");
     sim.run_until_empty(2 * SECOND, STEP).await;
     assert_eq!(sim.dispatcher.status().condition, Condition::Up);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sent_counts_against_the_quota_and_sending_stops_at_its_end() {
+    let sim = sim(settings()).await;
+    sim.dispatcher.set_quota(Some(DailyQuota { max: 200.0, left: 10.0 }));
+    sim.accept_singles(0, 50).await;
+    sim.run(SECOND / 2, STEP).await;
+    assert_eq!(sim.provider.call_count(), 10);
+    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
 }
 
 #[tokio::test(start_paused = true)]
