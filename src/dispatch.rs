@@ -21,13 +21,13 @@ use crate::domain::message::{Acceptance, Transition};
 use crate::domain::retry::Backoff;
 use crate::outbox::{Claim, Next, Outbox, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
+use crate::tally::Tally;
 
 use attempt::Hold;
 use domains::Domains;
 use flow::Flow;
 use health::Condition;
 use pace::Rate;
-use tally::Tally;
 
 pub use flow::DailyQuota;
 
@@ -38,7 +38,6 @@ mod expiry;
 mod flow;
 pub mod health;
 pub mod pace;
-mod tally;
 
 /// How many messages are looked at before others get their turn on the thread.
 const START_STEP: usize = 64;
@@ -220,7 +219,7 @@ impl<P: Provider> Dispatcher<P> {
                 self.enter(entered, now_phase);
                 entered = now_phase;
                 if let Phase::Draining { until } = entered
-                    && (Instant::now() >= until || self.is_drained())
+                    && (Instant::now() >= until || self.is_drained(until))
                 {
                     break;
                 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure};
 
-use turns::{Turn, TurnKind, Turns};
+use turns::{Forward, Turn, TurnKind, Turns};
 
 pub use budget::{Budget, FIXED_CHARGE, Reservation};
 pub use live::{Live, View};
@@ -230,9 +230,10 @@ impl Outbox {
         }
     }
 
-    /// Makes every waiting message due at once, for one last attempt.
-    pub fn make_all_due(&self, now: Instant) {
-        self.lock().make_all_due(now);
+    /// Makes waiting messages due at once, for one last attempt: those that are known not to be
+    /// accepted. Where an answer was lost, an event may yet settle the question before the retry.
+    pub fn bring_forward(&self, now: Instant) {
+        self.lock().bring_forward(now);
         self.changed.notify_one();
     }
 
@@ -339,10 +340,17 @@ impl Inner {
         }
     }
 
-    fn make_all_due(&mut self, now: Instant) {
+    fn bring_forward(&mut self, now: Instant) {
         let entries = &mut self.entries;
         self.turns.bring_forward(now, |turn| {
-            entries.get_mut(&turn.id).expect("a turn has its entry").place = Place::Waiting(turn);
+            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+            match entry.acceptance {
+                Acceptance::Possible => Forward::Left,
+                Acceptance::Excluded => {
+                    entry.place = Place::Waiting(turn);
+                    Forward::Taken
+                }
+            }
         });
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{error, info};
 
 use crate::admin::Admin;
@@ -99,6 +99,7 @@ pub struct Service {
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
+    administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
     max_rate: watch::Sender<MaxRate>,
@@ -167,7 +168,7 @@ impl Service {
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        background.spawn(socket.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -190,6 +191,7 @@ impl Service {
             phase,
             sending,
             answering,
+            administering,
             background,
             stop_admin,
             max_rate,
@@ -225,6 +227,10 @@ impl Service {
         info!(pending, "stopping: new messages are refused, pending ones are sent");
         let until = Instant::now() + self.config.sending.drain;
         self.intake.close();
+        // What was being accepted is answered with 200 and has to be sent as well.
+        if timeout_at(until, self.intake.settled()).await.is_err() {
+            error!("messages are still being accepted; they are settled at the next start");
+        }
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until });
         match self.socket {
@@ -249,6 +255,9 @@ impl Service {
             error!(%error, "the client listener's task failed");
         }
         self.stop_admin.send_replace(AdminPhase::Ending);
+        if let Err(error) = self.administering.await {
+            error!(%error, "the administration socket's task failed");
+        }
         self.background.shutdown().await;
         info!("stopped");
     }

@@ -11,16 +11,16 @@ use tracing::{debug, error, info};
 
 use crate::config::OnUnknown;
 use crate::dispatch::health::Signal;
-use crate::dispatch::tally::Mark;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Message, Transition};
+use crate::domain::message::{Acceptance, Failure, FailureCode, Message, Recorded, Transition};
 use crate::domain::suppression::SuppressedAddress;
 use crate::outbox::Claim;
 use crate::store::StoreError;
+use crate::tally::Mark;
 
 /// How long to wait before an outcome that the store refused is offered to it again.
 const RECORD_AGAIN: Duration = Duration::from_millis(20);
@@ -146,9 +146,15 @@ impl<P: Provider> Dispatcher<P> {
             target: "pillarbox::message", id = %claim.id, attempts, code = failure.code.as_str(),
             provider_code = failure.provider_code, "queued again",
         );
-        self.record(claim.id, attempts, Transition::RetryLater { failure, acceptance }).await;
-        let due = retry_due(&settings, claim, attempts, &problem);
-        self.outbox.put_back(claim.id, due, acceptance);
+        let transition = Transition::RetryLater { failure, acceptance };
+        match self.record(claim.id, attempts, transition).await {
+            Recorded::Changed => {
+                let due = retry_due(&settings, claim, attempts, &problem);
+                self.outbox.put_back(claim.id, due, acceptance);
+            }
+            // An event has proved meanwhile that it was sent.
+            Recorded::AlreadyFinal => self.outbox.settle(claim.id),
+        }
     }
 
     fn pause_domain(&self, claim: &Claim, problem: &Problem) {
@@ -180,14 +186,14 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Records an outcome, however long the store takes to accept it: what happened at the
     /// provider has happened, and must not happen again for want of a note.
-    async fn record(&self, id: MessageId, attempts: u32, transition: Transition) {
+    async fn record(&self, id: MessageId, attempts: u32, transition: Transition) -> Recorded {
         let mut refused = None;
         loop {
             match self.store.record(id, attempts, transition.clone()).await {
-                Ok(_) => return,
+                Ok(recorded) => return recorded,
                 Err(StoreError::Damaged) => {
                     error!(%id, "a message's record cannot be read; its outcome is lost");
-                    return;
+                    return Recorded::AlreadyFinal;
                 }
                 Err(StoreError::Unavailable) => {
                     refused.get_or_insert_with(|| self.unrecorded.mark());

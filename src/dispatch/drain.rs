@@ -21,17 +21,20 @@ impl<P: Provider> Dispatcher<P> {
             && now != Phase::Running
             && *self.flow().health.condition() == Condition::Up
         {
-            self.outbox.make_all_due(Instant::now());
+            self.outbox.bring_forward(Instant::now());
         }
     }
 
-    /// Whether nothing is left that this process can still send.
-    pub(super) fn is_drained(&self) -> bool {
-        if self.outbox.pending().in_flight > 0 {
-            return false;
-        }
-        let impaired = *self.flow().health.condition() != Condition::Up;
-        impaired || self.outbox.next(Instant::now()) != Next::Now
+    /// Whether nothing is left that this process can still send before `until`.
+    pub(super) fn is_drained(&self, until: Instant) -> bool {
+        let now = Instant::now();
+        let next = match self.outbox.next(now) {
+            _ if self.outbox.pending().in_flight > 0 => now,
+            Next::Now => self.flow().health.permitted_at(now),
+            Next::At(due) => due,
+            Next::Never => return true,
+        };
+        next >= until
     }
 
     /// Ends what is still under way and records every message that is left as lost.

@@ -152,6 +152,14 @@ impl Health {
         self.backoff = backoff;
     }
 
+    /// When a call may start, where none is under way.
+    pub fn permitted_at(&self, now: Instant) -> Instant {
+        match self.permit(now, 0) {
+            Permit::At(later) => later,
+            Permit::Now | Permit::AfterACall => now,
+        }
+    }
+
     /// Takes a finished call into account. One that had started before the provider was found
     /// impaired tells nothing of the time after: it is no probe, whatever came of it.
     pub fn observe(&mut self, signal: &Signal<'_>, started: Instant, now: Instant) {

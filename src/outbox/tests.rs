@@ -110,10 +110,22 @@ fn a_retry_waits_until_it_is_due() {
     assert_eq!(fixture.outbox.next(fixture.now), Next::At(due));
     assert!(fixture.outbox.claim(due - Duration::from_millis(1)).is_none());
     assert_eq!(fixture.outbox.remaining(), [(id, 0, Acceptance::Possible)]);
-    fixture.outbox.make_all_due(fixture.now);
-    assert_eq!(fixture.claim().id, id);
+    fixture.outbox.bring_forward(fixture.now);
+    assert!(fixture.outbox.claim(fixture.now).is_none(), "an event may yet prove its acceptance");
+    assert_eq!(fixture.outbox.claim(due).unwrap().id, id);
     fixture.outbox.settle(id);
     assert_eq!(fixture.outbox.next(due), Next::Never);
+}
+
+#[test]
+fn a_retry_that_was_refused_can_be_brought_forward() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    let due = fixture.now + Duration::from_secs(5);
+    fixture.outbox.put_back(id, due, Acceptance::Excluded);
+    fixture.outbox.bring_forward(fixture.now);
+    assert_eq!(fixture.claim().id, id);
 }
 
 #[test]

@@ -24,6 +24,15 @@ pub(super) enum TurnKind {
     Retry,
 }
 
+/// Whether a turn is brought forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Forward {
+    /// It is.
+    Taken,
+    /// It stays where it was.
+    Left,
+}
+
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
@@ -98,15 +107,17 @@ impl Turns {
         }
     }
 
-    /// Makes every turn due at `now`; calls `moved` with each that was later.
-    pub(super) fn bring_forward(&mut self, now: Instant, mut moved: impl FnMut(Turn)) {
+    /// Offers every later turn to be taken at `now`.
+    pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
         let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
         for organisation in organisations {
             let turns = &mut self.queue(organisation).turns;
             for turn in turns.split_off(&Turn::first_after(now)) {
-                let turn = Turn { due: now, ..turn };
-                turns.insert(turn);
-                moved(turn);
+                let earlier = Turn { due: now, ..turn };
+                turns.insert(match take(earlier) {
+                    Forward::Taken => earlier,
+                    Forward::Left => turn,
+                });
             }
             self.rank(organisation);
         }

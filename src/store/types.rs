@@ -32,8 +32,8 @@ pub struct Report {
 pub enum Applied {
     /// It is on the record, now or from an earlier time.
     Done,
-    /// It proved that a pending message was sent: a waiting retry must not happen.
-    ProvedSent,
+    /// It is on the record, and the message is sent: a waiting retry must not happen.
+    Sent,
     /// There is no such message.
     UnknownMessage,
 }

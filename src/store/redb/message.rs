@@ -102,9 +102,10 @@ pub(in crate::store) fn apply(
     if let Some(event) = &report.event {
         let key = event_key(report.message, event);
         let row = encode_event(event);
-        batch.tables.events.insert(key.as_slice(), row.as_slice())?;
+        let is_new = batch.tables.events.insert(key.as_slice(), row.as_slice())?.is_none();
         message.observe(event.summary());
-        if let Some(reason) = event.suppresses() {
+        // A repeat must not bring back what an operator has removed since.
+        if let Some(reason) = event.suppresses().filter(|_| is_new) {
             for recipient in &event.recipients {
                 let Some(address) = SuppressedAddress::of_recipient(recipient) else { continue };
                 let suppression =
@@ -116,11 +117,11 @@ pub(in crate::store) fn apply(
     if message != before {
         write_row(&mut batch.tables, &message)?;
     }
-    let was_pending = matches!(before.state, State::Queued { .. });
-    let is_pending = matches!(message.state, State::Queued { .. });
-    Ok(match (was_pending, is_pending) {
-        (true, false) => Applied::ProvedSent,
-        _ => Applied::Done,
+    // Said also where an earlier report proved it: whoever applied that one may not have lived to
+    // cancel the retry.
+    Ok(match message.state {
+        State::Sent { .. } => Applied::Sent,
+        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => Applied::Done,
     })
 }
 
