@@ -51,8 +51,8 @@ const REFUSAL_LINGER: Linger = Linger {
 pub trait Handler: Send + Sync + 'static {
     /// Answers a request. The response gets its `X-Request-Id` afterwards.
     ///
-    /// The call runs to its end also when the client goes away meanwhile: what was accepted is
-    /// accepted.
+    /// The call is dropped where the connection breaks: what must happen all the same must not
+    /// depend on it.
     fn handle(
         &self,
         request: Request<Incoming>,
