@@ -117,6 +117,21 @@ impl Site {
         self.spawn(command)
     }
 
+    /// Starts the service with its data on a file system of this size, which it alone sees.
+    #[cfg(feature = "interop")]
+    pub(crate) fn start_on_small_disk(&self, size: &str) -> Server {
+        let script = "mount -t tmpfs -o size=$2 tmpfs \"$3\" && cp \"$4\" \"$3\" && \
+                      exec \"$0\" serve --config \"$1\"";
+        let data = self.data_dir();
+        let copy = self.directory.path().join("pillarbox.redb");
+        std::fs::copy(data.join("pillarbox.redb"), &copy).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script]);
+        command.arg(env!("CARGO_BIN_EXE_pillarbox")).arg(&self.config).arg(size);
+        command.arg(data).arg(copy);
+        self.spawn(command)
+    }
+
     fn spawn(&self, mut command: Command) -> Server {
         let mut child = command
             .env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY)
@@ -222,6 +237,13 @@ impl Server {
         let status = std::fs::read_to_string(status).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+    }
+
+    /// A path of the process's own file systems, as others reach it.
+    #[cfg(feature = "interop")]
+    pub(crate) fn seen_from_outside(&self, path: &std::path::Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.child.id()));
+        root.join(path.strip_prefix("/").unwrap())
     }
 
     /// Sends the process a signal by name.

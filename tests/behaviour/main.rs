@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
+#[cfg(feature = "interop")]
+mod disk;
 mod handover;
 mod harness;
 mod idempotency;
