@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use redb::ReadableTableMetadata;
+use redb::{ReadableTable, ReadableTableMetadata};
 
 use crate::domain::time::Timestamp;
 use crate::store::Report;
@@ -31,7 +31,7 @@ pub(super) fn keep(
     let Some(event) = &report.event else { return Ok(()) };
     let table = &mut batch.tables.unmatched;
     let key = [prefix(&report.ses_message_id).as_slice(), &event_key(event)].concat();
-    if redb::ReadableTable::get(table, key.as_slice())?.is_none() {
+    if table.get(key.as_slice())?.is_none() {
         make_room(table, MAX_EVENTS, "events without a message")?;
         let row = encode_early(event, report.organisation.as_deref());
         table.insert(key.as_slice(), (now.unix_millis(), row.as_slice()))?;
@@ -50,6 +50,9 @@ pub(super) fn take(
     }
     let first = prefix(ses_message_id);
     let last = [first.as_slice(), &[u8::MAX; 17]].concat();
+    if tables.unmatched.range::<&[u8]>(first.as_slice()..=last.as_slice())?.next().is_none() {
+        return Ok(events);
+    }
     tables.unmatched.retain_in::<&[u8], _>(first.as_slice()..=last.as_slice(), |_, (_, row)| {
         match decode_early(row) {
             Ok(event) => events.push(event),
