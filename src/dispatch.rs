@@ -4,41 +4,46 @@
 //! Knows nothing of HTTP clients on our own side. Every call it starts is one attempt, and every
 //! attempt's outcome is recorded before anything else happens to the message.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::clock::Clock;
 use crate::config::OnUnknown;
-use crate::domain::attempt::{Outcome, ProblemKind, Provider};
+use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
+use crate::domain::message::{Acceptance, Transition};
 use crate::domain::retry::Backoff;
 use crate::outbox::{Claim, Next, Outbox, Pending};
-use crate::store::{Health as StoreHealth, Store};
+use crate::store::{Health as StoreHealth, Store, StoreError};
+use crate::tally::Tally;
 
+use attempt::Hold;
 use domains::Domains;
-use health::{Cause, Condition, Health, Permit, Signal};
-use pace::{Pace, Rate};
+use flow::Flow;
+use health::Condition;
+use pace::Rate;
+
+pub use flow::DailyQuota;
 
 mod attempt;
 pub mod domains;
+mod drain;
+mod expiry;
+mod flow;
 pub mod health;
 pub mod pace;
 
-/// How much room for calls beyond what rate and latency need, so that jitter does not starve the
-/// pace.
-const CONCURRENCY_HEADROOM: f64 = 2.0;
-/// How quickly the measured latency and size of calls follow new ones.
-const SMOOTHING: f64 = 0.05;
-/// How often messages past `retry_for` are looked for.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How many of them are given up in one step.
-const EXPIRY_STEP: usize = 1_000;
+/// How many messages are looked at before others get their turn on the thread.
+const START_STEP: usize = 64;
+/// Attempts in memory for each call that may be under way: the others have ended, and wait for
+/// the store to take their outcome.
+const ATTEMPTS_PER_CALL: usize = 2;
 
 /// How to send.
 #[derive(Debug, Clone)]
@@ -66,17 +71,14 @@ pub struct Dispatcher<P> {
     settings: RwLock<Arc<Settings>>,
     flow: Mutex<Flow>,
     domains: Domains,
-}
-
-/// What the calls so far say of how fast and how many may go.
-#[derive(Debug)]
-struct Flow {
-    pace: Pace,
-    health: Health,
-    /// Smoothed duration of a call, in seconds.
-    latency: f64,
-    /// Smoothed number of recipients of a call.
-    recipients: f64,
+    /// Calls under way.
+    calls: Tally,
+    /// Outcomes that the store has refused and not yet taken.
+    unrecorded: Tally,
+    /// Told when rate or settings have changed.
+    changed: Notify,
+    /// Told when the provider takes messages again.
+    returned: Notify,
 }
 
 /// How sending goes.
@@ -109,10 +111,14 @@ pub enum Phase {
 /// What keeps the next call from starting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
+    /// Nothing: there may be more to start.
+    Not,
     Until(Instant),
     ForACall,
     ForAMessage,
     ForTheStore,
+    /// The outcomes that the store has refused are stored first.
+    ForRecords,
 }
 
 impl<P: Provider> Dispatcher<P> {
@@ -125,13 +131,7 @@ impl<P: Provider> Dispatcher<P> {
         settings: Settings,
         rate: Rate,
     ) -> Arc<Self> {
-        let now = Instant::now();
-        let flow = Flow {
-            pace: Pace::new(rate, now),
-            health: Health::new(settings.backoff, now),
-            latency: 0.05,
-            recipients: 1.0,
-        };
+        let flow = Flow::new(rate, settings.backoff, Instant::now());
         Arc::new(Self {
             store,
             outbox,
@@ -140,6 +140,10 @@ impl<P: Provider> Dispatcher<P> {
             settings: RwLock::new(Arc::new(settings)),
             flow: Mutex::new(flow),
             domains: Domains::default(),
+            calls: Tally::default(),
+            unrecorded: Tally::default(),
+            changed: Notify::new(),
+            returned: Notify::new(),
         })
     }
 
@@ -150,25 +154,45 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Changes how to send from the next decision on.
     pub fn set_settings(&self, settings: Settings) {
+        self.flow().health.set_backoff(settings.backoff);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        self.changed.notify_one();
     }
 
     /// Changes the pace's limit.
     pub fn set_rate(&self, rate: Rate) {
         self.flow().pace.set_limit(rate, Instant::now());
+        self.changed.notify_one();
     }
 
-    /// The account's daily quota is used up, by the provider's own count: sending pauses before
-    /// the provider has to refuse.
-    pub fn quota_used_up(&self, quota: f64) {
+    /// Takes over the account's daily quota by the provider's own count; `None` where there is
+    /// none. From here on, what is sent is counted against it.
+    pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut flow = self.flow();
-        if *flow.health.condition() == Condition::Up {
-            let message =
-                format!("the account's quota of {quota} recipients in 24 hours is used up");
-            error!(message, "sending is paused; the provider is probed until it works");
-            flow.health.impair(Cause::QuotaExhausted, &message, Instant::now());
-            self.outbox.set_obstacle(flow.health.condition().obstacle());
+        let before = flow.health.condition().clone();
+        flow.set_quota(quota, Instant::now());
+        self.tell_change(&before, flow.health.condition());
+    }
+
+    /// Ends when the provider takes messages again after it did not.
+    pub async fn returned(&self) {
+        self.returned.notified().await;
+    }
+
+    /// Lets operators and readers know of a change in the provider's condition.
+    fn tell_change(&self, before: &Condition, now: &Condition) {
+        match (before, now) {
+            (Condition::Up, Condition::Up) => return,
+            (Condition::Up, Condition::Impaired { cause, message }) => {
+                error!(?cause, message, "sending is paused; the provider is probed until it works");
+            }
+            (Condition::Impaired { .. }, Condition::Up) => {
+                info!("the provider works again; sending goes on");
+                self.returned.notify_one();
+            }
+            (Condition::Impaired { .. }, Condition::Impaired { .. }) => {}
         }
+        self.outbox.set_obstacle(now.obstacle());
     }
 
     /// How sending goes.
@@ -185,39 +209,53 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Sends until the phase's end, then records what is left as lost.
     pub async fn run(self: Arc<Self>, mut phase: watch::Receiver<Phase>) {
-        let mut calls = JoinSet::new();
-        let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
-        loop {
-            let now_phase = *phase.borrow_and_update();
-            if let Phase::Draining { until } = now_phase
-                && (Instant::now() >= until || self.is_drained())
-            {
-                break;
-            }
-            let wait = self.start_calls(&mut calls);
-            let wake = match (wait, now_phase) {
-                (Wait::Until(at), Phase::Draining { until }) => at.min(until),
-                (Wait::Until(at), Phase::Running) => at,
-                (_, Phase::Draining { until }) => until,
-                (_, Phase::Running) => Instant::now() + EXPIRY_INTERVAL,
-            };
-            tokio::select! {
-                Some(ended) = calls.join_next(), if !calls.is_empty() => Self::ended(ended),
-                () = self.outbox.changed(), if matches!(wait, Wait::ForAMessage | Wait::Until(_)) => {}
-                () = self.store.writable(), if wait == Wait::ForTheStore => {}
-                () = sleep_until(wake) => {}
-                _ = expiry.tick() => self.expire_old(&mut calls),
-                Ok(()) = phase.changed() => self.enter(*phase.borrow()),
+        let mut attempts = JoinSet::new();
+        let mut entered = Phase::Running;
+        {
+            let expiry = self.expire();
+            tokio::pin!(expiry);
+            loop {
+                let now_phase = *phase.borrow_and_update();
+                self.enter(entered, now_phase);
+                entered = now_phase;
+                if let Phase::Draining { until } = entered
+                    && (Instant::now() >= until || self.is_drained(until))
+                {
+                    break;
+                }
+                while let Some(ended) = attempts.try_join_next() {
+                    Self::ended(ended);
+                }
+                let wait = self.start_calls(&mut attempts);
+                if wait == Wait::Not {
+                    yield_now().await;
+                    continue;
+                }
+                tokio::select! {
+                    Some(ended) = attempts.join_next() => Self::ended(ended),
+                    () = self.calls.lowered(), if wait == Wait::ForACall => {}
+                    () = self.outbox.changed(), if wait != Wait::ForACall => {}
+                    () = self.unrecorded.lowered(), if wait == Wait::ForRecords => {}
+                    () = self.store.writable(), if wait == Wait::ForTheStore => {}
+                    () = wake_at(wait, entered) => {}
+                    () = self.changed.notified() => {}
+                    () = &mut expiry => unreachable!("expiry goes on for as long as it is polled"),
+                    Ok(()) = phase.changed() => {}
+                }
             }
         }
-        self.abandon(calls).await;
+        self.abandon(attempts).await;
     }
 
-    /// Starts every call that may start now, and says what the next one waits for.
-    fn start_calls(self: &Arc<Self>, calls: &mut JoinSet<()>) -> Wait {
-        loop {
+    /// Starts the calls that may start now, and says what the next one waits for.
+    fn start_calls(self: &Arc<Self>, attempts: &mut JoinSet<()>) -> Wait {
+        let max = self.settings().max_in_flight;
+        for _ in 0..START_STEP {
             if self.store.health() == StoreHealth::Refusing {
                 return Wait::ForTheStore;
+            }
+            if self.unrecorded.count() > 0 {
+                return Wait::ForRecords;
             }
             let now = Instant::now();
             match self.outbox.next(now) {
@@ -225,126 +263,64 @@ impl<P: Provider> Dispatcher<P> {
                 Next::At(due) => return Wait::Until(due),
                 Next::Never => return Wait::ForAMessage,
             }
-            let mut flow = self.flow();
-            let in_flight = calls.len();
-            if in_flight >= flow.concurrency(self.settings().max_in_flight) {
+            if attempts.len() >= max.saturating_mul(ATTEMPTS_PER_CALL) {
                 return Wait::ForACall;
             }
-            match flow.health.permit(now, in_flight) {
-                Permit::Now => {}
-                Permit::At(later) => return Wait::Until(later),
-                Permit::AfterACall => return Wait::ForACall,
-            }
-            let ready = flow.pace.ready_at(now);
-            if ready > now {
-                return Wait::Until(ready);
+            if let Some(wait) = self.flow().wait(now, self.calls.count(), max) {
+                return wait;
             }
             let Some(claim) = self.outbox.claim(now) else { return Wait::ForAMessage };
-            flow.pace.take(claim.recipients);
-            drop(flow);
-            let dispatcher = Arc::clone(self);
-            calls.spawn(async move { dispatcher.attempt(claim).await });
+            self.start(claim, attempts);
+        }
+        Wait::Not
+    }
+
+    /// Starts the call that a message's turn is for, unless something forbids or delays it. What
+    /// does not go out takes nothing of the pace.
+    fn start(self: &Arc<Self>, claim: Claim, attempts: &mut JoinSet<()>) {
+        let dispatcher = Arc::clone(self);
+        // A panic costs the one message's turn, not the dispatcher.
+        let hold = catch_unwind(AssertUnwindSafe(|| self.hold_up(&claim)));
+        match hold.unwrap_or(Err(StoreError::Damaged)) {
+            Ok(Hold::None) => {
+                self.take(claim.recipients);
+                let under_way = self.calls.mark();
+                let number = self.outbox.started(claim.id);
+                attempts.spawn(async move { dispatcher.attempt(claim, number, under_way).await });
+            }
+            Ok(Hold::TimeOver) => {
+                attempts.spawn(async move { dispatcher.give_up(claim).await });
+            }
+            Ok(Hold::Suppressed) => {
+                attempts.spawn(async move {
+                    dispatcher.finish(claim.id, claim.attempts, Transition::Suppressed).await;
+                });
+            }
+            Ok(Hold::DomainPaused(until)) => {
+                self.outbox.put_back(claim.id, until, Acceptance::Excluded);
+            }
+            Err(error) => {
+                error!(id = %claim.id, %error, "a pending message's record cannot be read");
+                let due = Instant::now() + self.settings().backoff.ceiling(1);
+                self.outbox.put_back(claim.id, due, Acceptance::Excluded);
+            }
         }
     }
 
-    fn expire_old(self: &Arc<Self>, calls: &mut JoinSet<()>) {
-        if self.store.health() == StoreHealth::Refusing {
-            return;
-        }
-        let Some(end) = Instant::now().checked_sub(self.settings().retry_for) else { return };
-        for claim in self.outbox.claim_older_than(end, EXPIRY_STEP) {
-            let dispatcher = Arc::clone(self);
-            calls.spawn(async move { dispatcher.expire(claim).await });
-        }
-    }
-
-    /// Learns from a finished call.
-    fn observe(&self, outcome: &Outcome, claim: &Claim, started: Instant) {
-        let now = Instant::now();
+    /// Charges a call that is about to start to the pace and to the daily quota.
+    fn take(&self, recipients: u32) {
         let mut flow = self.flow();
-        let was_up = *flow.health.condition() == Condition::Up;
-        match outcome {
-            Outcome::Sent { .. } => {
-                flow.learn(now.duration_since(started), claim.recipients);
-                flow.health.observe(&Signal::Working, now);
-            }
-            Outcome::NotSent(problem) => {
-                if problem.kind == ProblemKind::Throttled {
-                    flow.pace.throttled(now);
-                }
-                flow.health.observe(&Signal::of(problem.kind, &problem.message), now);
-            }
-        }
-        let is_up = *flow.health.condition() == Condition::Up;
-        if !(was_up && is_up) {
-            self.outbox.set_obstacle(flow.health.condition().obstacle());
-        }
-        match (was_up, flow.health.condition()) {
-            (true, Condition::Impaired { cause, message }) => {
-                error!(?cause, message, "sending is paused; the provider is probed until it works");
-            }
-            (false, Condition::Up) => info!("the provider works again; sending goes on"),
-            _ => {}
-        }
+        flow.pace.take(recipients);
+        let before = flow.health.condition().clone();
+        flow.spend(recipients, Instant::now());
+        self.tell_change(&before, flow.health.condition());
     }
 
-    fn enter(&self, phase: Phase) {
-        if matches!(phase, Phase::Draining { .. })
-            && *self.flow().health.condition() == Condition::Up
-        {
-            self.outbox.make_all_due(Instant::now());
-        }
-    }
-
-    /// Whether nothing is left that this process can still send.
-    fn is_drained(&self) -> bool {
-        let pending = self.outbox.pending();
-        if pending.in_flight > 0 {
-            return false;
-        }
-        let impaired = *self.flow().health.condition() != Condition::Up;
-        impaired || !matches!(self.outbox.next(Instant::now()), Next::Now)
-    }
-
-    /// Ends what is still under way and records every message that is left as lost.
-    async fn abandon(&self, mut calls: JoinSet<()>) {
-        calls.shutdown().await;
-        let left = self.outbox.remaining();
-        if left.is_empty() {
-            return;
-        }
-        warn!(
-            messages = left.len(),
-            "messages are left unsent; their bodies end with this process"
-        );
-        for (id, attempts, call) in left {
-            let (message, acceptance) = match call {
-                Acceptance::Possible => (
-                    "the service stopped while the outcome of a call to the provider was open, so \
-                     whether the message was accepted is unknown",
-                    Acceptance::Possible,
-                ),
-                Acceptance::Excluded => (
-                    "the service stopped before the message was sent, and bodies are kept in \
-                     memory only; no call to the provider was under way",
-                    Acceptance::Excluded,
-                ),
-            };
-            let failure = Failure::new(FailureCode::BodyLostOnRestart, message);
-            let transition = Transition::Failed { failure, acceptance };
-            if let Err(error) = self.store.record(id, attempts, transition).await {
-                // The pending mark stays, and the next start settles it.
-                error!(%id, %error, "an unsent message could not be recorded");
-                break;
-            }
-        }
-    }
-
-    fn ended(ended: Result<(), tokio::task::JoinError>) {
+    fn ended(ended: Result<(), JoinError>) {
         if let Err(error) = ended
             && error.is_panic()
         {
-            error!("an attempt panicked; its message stays pending until the next restart");
+            error!("recording an outcome panicked; its message stays pending until the restart");
         }
     }
 
@@ -357,19 +333,16 @@ impl<P: Provider> Dispatcher<P> {
     }
 }
 
-impl Flow {
-    /// How many calls the rate needs at the observed latency.
-    fn concurrency(&self, max: usize) -> usize {
-        let Rate::PerSecond(rate) = self.pace.rate() else { return max };
-        let calls = rate / self.recipients * self.latency * CONCURRENCY_HEADROOM;
-        // A float beyond the range saturates.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-        let calls = calls.ceil().max(0.0) as usize;
-        calls.saturating_add(1).clamp(1, max)
-    }
-
-    fn learn(&mut self, latency: Duration, recipients: u32) {
-        self.latency += SMOOTHING * (latency.as_secs_f64() - self.latency);
-        self.recipients += SMOOTHING * (f64::from(recipients) - self.recipients);
-    }
+/// Ends when a wait or the phase is over by the clock; never, where neither is.
+async fn wake_at(wait: Wait, phase: Phase) {
+    let wake = match (wait, phase) {
+        (Wait::Until(at), Phase::Draining { until }) => at.min(until),
+        (Wait::Until(at), Phase::Running) => at,
+        (_, Phase::Draining { until }) => until,
+        (_, Phase::Running) => return std::future::pending().await,
+    };
+    sleep_until(wake).await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,7 +90,7 @@ impl Feedback {
         for applied in applied? {
             match applied {
                 Applied::Done => {}
-                Applied::ProvedSent(id) => self.outbox.proved_sent(id),
+                Applied::Sent(id) => self.outbox.proved_sent(id),
                 Applied::UnknownMessage | Applied::Unmatched | Applied::DamagedRecord => {
                     counts.unmatched += 1;
                 }

@@ -18,6 +18,7 @@ use crate::domain::request::SendRequest;
 use crate::outbox::{Outbox, Parcel};
 use crate::ses::send::encode;
 use crate::store::{Accepted, Store, StoreError};
+use crate::tally::Tally;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,10 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable => Self::StorageUnavailable,
-            StoreError::Damaged => Self::Internal,
+            StoreError::Damaged => {
+                tracing::error!(%error, "a message could not be accepted");
+                Self::Internal
+            }
         }
     }
 }
@@ -63,6 +67,8 @@ pub struct Intake {
     ids: MessageIds,
     configuration_set: Option<String>,
     closed: AtomicBool,
+    /// Acceptances whose message may still come into the outbox.
+    under_way: Tally,
 }
 
 impl Intake {
@@ -74,17 +80,31 @@ impl Intake {
         configuration_set: Option<String>,
     ) -> Self {
         let ids = MessageIds::new();
-        Self { store, outbox, clock, ids, configuration_set, closed: AtomicBool::new(false) }
+        Self {
+            store,
+            outbox,
+            clock,
+            ids,
+            configuration_set,
+            closed: AtomicBool::new(false),
+            under_way: Tally::default(),
+        }
     }
 
     /// Refuses new messages from now on; replays are still answered.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// Whether new messages are refused because the service is stopping.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no acceptance is under way. Once closed, nothing comes into the outbox after
+    /// this.
+    pub async fn settled(&self) {
+        self.under_way.cleared().await;
     }
 
     /// Accepts a request, or says why not. When this returns an acceptance, the message is on
@@ -103,10 +123,14 @@ impl Intake {
         {
             return Ok(Accepted::Replayed(id));
         }
+        // Counted before the look: whoever closes the intake either is seen here or sees the mark.
+        let under_way = self.under_way.mark();
         if self.is_closed() {
             return self.replay_or(organisation, &admitted, Refusal::ShuttingDown).await;
         }
-        let created_at = self.clock.now();
+        // Never before the time by which windows are judged: with the wall clock set back, a new
+        // message would be born expired and its key would not replay.
+        let created_at = self.clock.now().max(window_now);
         let id = self.ids.next(created_at);
         let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
         let Some(reservation) = self.outbox.budget().reserve(request.len()) else {
@@ -128,6 +152,7 @@ impl Intake {
         let on_new = move || {
             tracing::info!(target: "pillarbox::message", %id, "queued");
             outbox.add(parcel);
+            drop(under_way);
         };
         let accepted = self
             .store

@@ -6,7 +6,7 @@
 //! 4 edges      main  cli  service  http  admin  logging
 //! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification
 //! 2 adapters   store  ses        simulator (used by service and tests alone)
-//! 1 core       domain  clock  config
+//! 1 core       domain  clock  config  tally
 //! ```
 //!
 //! Data flows one way:
@@ -32,4 +32,5 @@ pub mod service;
 pub mod ses;
 pub mod simulator;
 pub mod store;
+pub mod tally;
 pub mod verification;

@@ -44,6 +44,8 @@ pub fn start(messages: MessageLines) {
         .with_env_filter(filter)
         .with_writer(stderr)
         .with_target(false)
+        // Its own complaints would go to the same broken place, and panic there.
+        .log_internal_errors(false)
         .with_ansi(stderr().is_terminal());
     // Where a subscriber is set already, as in a test, that one stays.
     let _ = subscriber.try_init();

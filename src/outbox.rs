@@ -5,7 +5,7 @@
 //! of pace or of the store. It holds the only copy of a body, which goes with the last hold on
 //! its entry.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -15,11 +15,14 @@ use tokio::time::Instant;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure};
 
+use turns::{Forward, Turn, TurnKind, Turns};
+
 pub use budget::{Budget, FIXED_CHARGE, Reservation};
 pub use live::{Live, View};
 
 mod budget;
 mod live;
+mod turns;
 
 /// A message to be sent.
 #[derive(Debug)]
@@ -91,15 +94,9 @@ pub struct Outbox {
 
 #[derive(Debug, Default)]
 struct Inner {
-    entries: HashMap<MessageId, Entry>,
-    queues: HashMap<OrganisationId, Queue>,
-    /// Organisations with a due message, the one that was served least first.
-    ready: BTreeSet<(u64, OrganisationId)>,
-    /// Organisations whose first message is due later, the earliest first.
-    asleep: BTreeSet<(Instant, OrganisationId)>,
-    /// The share of the organisation served last: where a newcomer starts, so that it neither
-    /// waits for others' backlog nor makes up for its own absence.
-    share: u64,
+    /// By id, which is the order of acceptance: ids grow within a process.
+    entries: BTreeMap<MessageId, Entry>,
+    turns: Turns,
     in_flight: usize,
     obstacle: Option<Failure>,
 }
@@ -115,44 +112,17 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Waiting(Turn),
-    InFlight(Proof),
+    /// Taken out, and no call was started since.
+    Claimed(Proof),
+    /// Taken out, and a call was started.
+    Calling(Proof),
 }
 
-/// Whether an event proved, during the call, that the message was sent.
+/// Whether an event proved, while the message was taken out, that it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
     None,
     Sent,
-}
-
-/// A message's turn within its organisation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
-    due: Instant,
-    kind: TurnKind,
-    id: MessageId,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum TurnKind {
-    New,
-    Retry,
-}
-
-#[derive(Debug)]
-struct Queue {
-    turns: BTreeSet<Turn>,
-    /// Recipients served so far, in the common measure.
-    share: u64,
-    rank: Rank,
-}
-
-/// In which of the two orders an organisation stands.
-#[derive(Debug, Clone, Copy)]
-enum Rank {
-    Ready(u64),
-    Asleep(Instant),
-    Empty,
 }
 
 impl Outbox {
@@ -178,7 +148,7 @@ impl Outbox {
             place: Place::Waiting(turn),
         };
         inner.entries.insert(turn.id, entry);
-        inner.enqueue(organisation, turn);
+        inner.turns.add(organisation, turn);
         drop(inner);
         self.changed.notify_one();
     }
@@ -195,13 +165,7 @@ impl Outbox {
 
     /// When a message is next.
     pub fn next(&self, now: Instant) -> Next {
-        let mut inner = self.lock();
-        inner.wake(now);
-        match (inner.ready.first(), inner.asleep.first()) {
-            (Some(_), _) => Next::Now,
-            (None, Some((due, _))) => Next::At(*due),
-            (None, None) => Next::Never,
-        }
+        self.lock().turns.next(now)
     }
 
     /// Waits until the outbox has changed since the last wait.
@@ -209,13 +173,10 @@ impl Outbox {
         self.changed.notified().await;
     }
 
-    /// Counts the call that is about to start. From here on, readers see `sending`.
+    /// Counts the call that is about to start, and its organisation's turn. From here on, readers
+    /// see `sending`.
     pub fn started(&self, id: MessageId) -> u32 {
-        let mut inner = self.lock();
-        let entry =
-            inner.entries.get_mut(&id).expect("a claimed message stays until it is settled");
-        entry.attempts += 1;
-        entry.attempts
+        self.lock().started(id)
     }
 
     /// Forgets a message that reached a final state, and its body.
@@ -247,8 +208,8 @@ impl Outbox {
         let inner = self.lock();
         let entry = inner.entries.get(&id)?;
         Some(match entry.place {
-            Place::InFlight(_) if entry.attempts > 0 => Live::Sending { attempts: entry.attempts },
-            Place::InFlight(_) | Place::Waiting(_) => {
+            Place::Calling(_) => Live::Sending { attempts: entry.attempts },
+            Place::Claimed(_) | Place::Waiting(_) => {
                 Live::Waiting { obstacle: inner.obstacle.clone() }
             }
         })
@@ -269,28 +230,25 @@ impl Outbox {
         }
     }
 
-    /// Makes every waiting message due at once, for one last attempt.
-    pub fn make_all_due(&self, now: Instant) {
-        self.lock().make_all_due(now);
+    /// Makes waiting messages due at once, for one last attempt: those that are known not to be
+    /// accepted. Where an answer was lost, an event may yet settle the question before the retry.
+    pub fn bring_forward(&self, now: Instant) {
+        self.lock().bring_forward(now);
         self.changed.notify_one();
     }
 
-    /// Every pending message, with the calls made and whether one may have been accepted.
+    /// Every pending message in the order of acceptance, with the calls made and whether one may
+    /// have been accepted.
     pub fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
         let inner = self.lock();
-        let mut all: Vec<_> = inner
-            .entries
-            .values()
-            .map(|entry| {
-                let acceptance = match entry.place {
-                    Place::InFlight(_) => Acceptance::Possible,
-                    Place::Waiting(_) => entry.acceptance,
-                };
-                (entry.parcel.id, entry.attempts, acceptance)
-            })
-            .collect();
-        all.sort_unstable_by_key(|(id, ..)| *id);
-        all
+        let left = inner.entries.values().map(|entry| {
+            let acceptance = match entry.place {
+                Place::Calling(_) => Acceptance::Possible,
+                Place::Claimed(_) | Place::Waiting(_) => entry.acceptance,
+            };
+            (entry.parcel.id, entry.attempts, acceptance)
+        });
+        left.collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -300,7 +258,7 @@ impl Outbox {
 
 impl Entry {
     fn claim(&mut self) -> Claim {
-        self.place = Place::InFlight(Proof::None);
+        self.place = Place::Claimed(Proof::None);
         Claim {
             id: self.parcel.id,
             organisation: self.parcel.organisation,
@@ -315,108 +273,42 @@ impl Entry {
 
 impl Inner {
     fn claim(&mut self, now: Instant) -> Option<Claim> {
-        self.wake(now);
-        let &(_, organisation) = self.ready.first()?;
-        let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
-        let turn = queue.turns.pop_first().expect("a ready organisation has a turn");
-        let entry = self.entries.get_mut(&turn.id).expect("a turn has its entry");
+        let turn = self.turns.take(now)?;
         self.in_flight += 1;
-        self.share = queue.share;
-        queue.share += u64::from(entry.parcel.recipients);
-        let claim = entry.claim();
-        self.rank(organisation, Some(now));
-        Some(claim)
+        Some(self.entries.get_mut(&turn.id).expect("a turn has its entry").claim())
     }
 
     fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Claim> {
-        let old: Vec<(OrganisationId, Turn)> = self
+        let claims: Vec<Claim> = self
             .entries
-            .values()
-            .filter(|entry| entry.parcel.accepted_at <= end)
-            .filter_map(|entry| match entry.place {
-                Place::Waiting(turn) => Some((entry.parcel.organisation, turn)),
-                Place::InFlight(_) => None,
+            .values_mut()
+            .take_while(|entry| entry.parcel.accepted_at <= end)
+            .filter_map(|entry| {
+                let Place::Waiting(turn) = entry.place else { return None };
+                self.turns.remove(entry.parcel.organisation, &turn);
+                Some(entry.claim())
             })
             .take(limit)
             .collect();
-        old.into_iter()
-            .map(|(organisation, turn)| {
-                let queue = self.queues.get_mut(&organisation).expect("a turn has its queue");
-                queue.turns.remove(&turn);
-                self.rank(organisation, None);
-                self.in_flight += 1;
-                self.entries.get_mut(&turn.id).expect("taken from the same map").claim()
-            })
-            .collect()
+        self.in_flight += claims.len();
+        claims
     }
 
-    fn enqueue(&mut self, organisation: OrganisationId, turn: Turn) {
-        let share = self.share;
-        let queue = self.queues.entry(organisation).or_insert_with(|| Queue {
-            turns: BTreeSet::new(),
-            share,
-            rank: Rank::Empty,
-        });
-        if queue.turns.is_empty() {
-            queue.share = queue.share.max(share);
+    fn started(&mut self, id: MessageId) -> u32 {
+        let entry = self.entries.get_mut(&id).expect("a claimed message stays until it is settled");
+        if let Place::Claimed(proof) = entry.place {
+            entry.place = Place::Calling(proof);
         }
-        let is_first = queue.turns.first().is_none_or(|first| turn < *first);
-        queue.turns.insert(turn);
-        if is_first {
-            self.rank(organisation, None);
-        }
-    }
-
-    /// Moves organisations whose first message has become due.
-    fn wake(&mut self, now: Instant) {
-        while let Some(&(due, organisation)) = self.asleep.first()
-            && due <= now
-        {
-            self.rank(organisation, Some(now));
-        }
-    }
-
-    /// Puts an organisation where its first message belongs. Where the time is not known, it
-    /// stands among the asleep until the next look: `wake` moves it on when it is due.
-    fn rank(&mut self, organisation: OrganisationId, now: Option<Instant>) {
-        let Some(queue) = self.queues.get_mut(&organisation) else { return };
-        match queue.rank {
-            Rank::Ready(share) => {
-                self.ready.remove(&(share, organisation));
-            }
-            Rank::Asleep(due) => {
-                self.asleep.remove(&(due, organisation));
-            }
-            Rank::Empty => {}
-        }
-        queue.rank = match queue.turns.first() {
-            Some(turn) if now.is_some_and(|now| turn.due <= now) => {
-                self.ready.insert((queue.share, organisation));
-                Rank::Ready(queue.share)
-            }
-            Some(turn) => {
-                self.asleep.insert((turn.due, organisation));
-                Rank::Asleep(turn.due)
-            }
-            None => Rank::Empty,
-        };
-        // An organisation that has been served no more than the last one starts anew anyway.
-        if queue.turns.is_empty() && queue.share <= self.share {
-            self.queues.remove(&organisation);
-        }
+        self.turns.charge(entry.parcel.organisation, entry.parcel.recipients);
+        entry.attempts += 1;
+        entry.attempts
     }
 
     fn remove(&mut self, id: MessageId) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
         match entry.place {
-            Place::InFlight(_) => self.in_flight -= 1,
-            Place::Waiting(turn) => {
-                let organisation = entry.parcel.organisation;
-                if let Some(queue) = self.queues.get_mut(&organisation) {
-                    queue.turns.remove(&turn);
-                }
-                self.rank(organisation, None);
-            }
+            Place::Claimed(_) | Place::Calling(_) => self.in_flight -= 1,
+            Place::Waiting(turn) => self.turns.remove(entry.parcel.organisation, &turn),
         }
         Some(entry)
     }
@@ -424,14 +316,13 @@ impl Inner {
     fn put_back(&mut self, id: MessageId, due: Instant, acceptance: Acceptance) -> Option<Entry> {
         let entry = self.entries.get_mut(&id)?;
         match entry.place {
-            Place::InFlight(Proof::Sent) => self.remove(id),
-            Place::InFlight(Proof::None) => {
+            Place::Claimed(Proof::Sent) | Place::Calling(Proof::Sent) => self.remove(id),
+            Place::Claimed(Proof::None) | Place::Calling(Proof::None) => {
                 let turn = Turn { due, kind: TurnKind::Retry, id };
                 entry.place = Place::Waiting(turn);
                 entry.acceptance = entry.acceptance.or(acceptance);
-                let organisation = entry.parcel.organisation;
                 self.in_flight -= 1;
-                self.enqueue(organisation, turn);
+                self.turns.add(entry.parcel.organisation, turn);
                 None
             }
             Place::Waiting(_) => None,
@@ -442,25 +333,25 @@ impl Inner {
         let entry = self.entries.get_mut(&id)?;
         match &mut entry.place {
             Place::Waiting(_) => self.remove(id),
-            Place::InFlight(proof) => {
+            Place::Claimed(proof) | Place::Calling(proof) => {
                 *proof = Proof::Sent;
                 None
             }
         }
     }
 
-    fn make_all_due(&mut self, now: Instant) {
-        let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
-        for organisation in organisations {
-            let queue = self.queues.get_mut(&organisation).expect("taken from the same map");
-            let turns = std::mem::take(&mut queue.turns);
-            queue.turns = turns.into_iter().map(|t| Turn { due: t.due.min(now), ..t }).collect();
-            for turn in &queue.turns {
-                let entry = self.entries.get_mut(&turn.id).expect("a turn has its entry");
-                entry.place = Place::Waiting(*turn);
+    fn bring_forward(&mut self, now: Instant) {
+        let entries = &mut self.entries;
+        self.turns.bring_forward(now, |turn| {
+            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+            match entry.acceptance {
+                Acceptance::Possible => Forward::Left,
+                Acceptance::Excluded => {
+                    entry.place = Place::Waiting(turn);
+                    Forward::Taken
+                }
             }
-            self.rank(organisation, Some(now));
-        }
+        });
     }
 }
 

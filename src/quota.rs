@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::config::MaxRate;
-use crate::dispatch::Dispatcher;
 use crate::dispatch::pace::Rate;
+use crate::dispatch::{DailyQuota, Dispatcher};
 use crate::ses::SesClient;
 use crate::ses::account::{Account, Sending};
 
@@ -55,6 +55,8 @@ pub async fn run(
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
+            // The rate and the quota may be others than before the outage.
+            () = dispatcher.returned() => {}
             Ok(()) = max_rate.changed() => {
                 // Holds at once, also where SES cannot be asked.
                 dispatcher.set_rate(initial_rate(*max_rate.borrow_and_update()));
@@ -72,9 +74,9 @@ fn apply(dispatcher: &Dispatcher<SesClient>, account: &Account, max_rate: MaxRat
     if account.sending == Sending::Disabled {
         warn!("SES reports that sending is disabled for the account");
     }
-    if let Some(quota) = account.max_24_hour_send
-        && account.sent_last_24_hours >= quota
-    {
-        dispatcher.quota_used_up(quota);
-    }
+    dispatcher.set_quota(
+        account
+            .max_24_hour_send
+            .map(|max| DailyQuota { max, left: max - account.sent_last_24_hours }),
+    );
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info};
 
 use crate::admin::Admin;
@@ -106,6 +106,7 @@ pub struct Service {
     answering: JoinHandle<()>,
     feedback: Arc<Feedback>,
     polling: Option<JoinHandle<()>>,
+    administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
     max_rate: watch::Sender<MaxRate>,
@@ -176,7 +177,7 @@ impl Service {
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        background.spawn(socket.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -208,6 +209,7 @@ impl Service {
             answering,
             feedback,
             polling,
+            administering,
             background,
             stop_admin,
             max_rate,
@@ -248,6 +250,10 @@ impl Service {
         info!(pending, "stopping: new messages are refused, pending ones are sent");
         let until = Instant::now() + self.config.sending.drain;
         self.intake.close();
+        // What was being accepted is answered with 200 and has to be sent as well.
+        if timeout_at(until, self.intake.settled()).await.is_err() {
+            error!("messages are still being accepted; they are settled at the next start");
+        }
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until });
         match self.socket {
@@ -277,6 +283,9 @@ impl Service {
         {
             // What is not deleted from the queue comes again, and changes nothing then.
             polling.abort();
+        }
+        if let Err(error) = self.administering.await {
+            error!(%error, "the administration socket's task failed");
         }
         self.background.shutdown().await;
         info!("stopped");

@@ -1,14 +1,14 @@
-//! The simulator: a stand-in for Amazon SES v2 over real HTTP, with fault injection.
+//! The simulator: a stand-in for Amazon SES v2 and SQS over real HTTP, with fault injection.
 //!
 //! For tests, for `dev`, and alone for other people's test suites. It checks what SES checks,
-//! signatures included, keeps what SES would have sent, and goes wrong on request. Must not know
+//! signatures included, keeps what SES would have sent, puts the events that SES would publish
+//! into a queue, and goes wrong on request. Must not know
 //! pillarbox: it shares nothing with the sending side but the notion of time, so that the two
 //! cannot agree on a mistake.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
@@ -20,116 +20,41 @@ mod answer;
 mod call;
 mod canonical;
 mod caught;
+mod chance;
+mod configuration_sets;
 mod control;
+mod events;
 mod faults;
 mod identities;
+mod ids;
 mod limits;
+mod md5;
+mod options;
+mod queue;
 mod send;
 mod server;
+mod ses;
 mod signature;
+mod sqs;
 mod state;
 
 pub use address::RecipientFate;
 pub use caught::{CaughtMessage, Header, RecipientOutcome, Tag};
+pub use chance::Chance;
+pub use events::{Envelope, EventOptions, EventRoute, Events};
 pub use faults::{Fault, FaultScope, Faults, NotAProbability};
 pub use identities::{SenderCheck, VerifiedBy};
+pub use options::{Credentials, Options};
+pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
 
 use state::State;
 
-/// AWS takes a signature within five minutes of its date.
-const SIGNATURE_MAX_AGE: Duration = Duration::from_mins(5);
-/// Messages kept in full unless told otherwise.
-const KEPT_MESSAGES: usize = 1_000;
+use crate::domain::time::Timestamp;
+
+/// The account that everything belongs to.
+const ACCOUNT: &str = "000000000000";
 /// How long a shutdown waits for the calls under way.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-
-/// Which credentials the simulator takes.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Credentials {
-    /// This pair alone, and the signature is checked.
-    Only {
-        /// The access key id.
-        access_key_id: String,
-        /// The secret that signatures are made with.
-        secret_access_key: String,
-    },
-    /// Any: a call must be signed, but the signature cannot be checked.
-    Any,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Only { access_key_id, .. } => {
-                f.debug_struct("Only").field("access_key_id", access_key_id).finish_non_exhaustive()
-            }
-            Self::Any => f.write_str("Any"),
-        }
-    }
-}
-
-impl Default for Credentials {
-    fn default() -> Self {
-        let simulator = || "simulator".to_owned();
-        Self::Only { access_key_id: simulator(), secret_access_key: simulator() }
-    }
-}
-
-/// How a simulator starts.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Time that every AWS call takes before it is handled.
-    pub latency: Duration,
-    /// Recipients per second, with one second's burst; `None` is unlimited.
-    pub send_rate: Option<f64>,
-    /// Recipients per 24 hours; `None` is unlimited.
-    pub daily_quota: Option<u64>,
-    /// Calls per second of everything but `SendEmail` (SES: one); `None` is unlimited.
-    pub other_call_rate: Option<f64>,
-    /// Domains and addresses that are verified from the start.
-    pub verified: Vec<String>,
-    /// Whether the sender must be verified at all.
-    pub sender_check: SenderCheck,
-    /// How identities that are created over the API become verified.
-    pub verified_by: VerifiedBy,
-    /// Configuration sets that exist from the start.
-    pub configuration_sets: Vec<String>,
-    /// The credentials that are taken.
-    pub credentials: Credentials,
-    /// The region that calls must be signed for.
-    pub region: String,
-    /// How far a signature's date may be from now, both ways; `None` takes any date, for callers
-    /// whose clock is not the system's.
-    pub signature_max_age: Option<Duration>,
-    /// What goes wrong.
-    pub faults: Faults,
-    /// Where the sequence of faults starts.
-    pub seed: u64,
-    /// How many of the last messages are kept in full.
-    pub kept_messages: usize,
-}
-
-impl Default for Options {
-    /// No limit, no latency, no fault; nothing verified.
-    fn default() -> Self {
-        Self {
-            latency: Duration::ZERO,
-            send_rate: None,
-            daily_quota: None,
-            other_call_rate: None,
-            verified: Vec::new(),
-            sender_check: SenderCheck::default(),
-            verified_by: VerifiedBy::Look(2),
-            configuration_sets: Vec::new(),
-            credentials: Credentials::default(),
-            region: "eu-west-1".to_owned(),
-            signature_max_age: Some(SIGNATURE_MAX_AGE),
-            faults: Faults::none(),
-            seed: 0,
-            kept_messages: KEPT_MESSAGES,
-        }
-    }
-}
 
 /// A running simulator. It stops when dropped.
 #[derive(Debug)]
@@ -146,8 +71,8 @@ impl Simulator {
     pub async fn start(listener: TcpListener, options: Options) -> Self {
         let unspecified = SocketAddr::from((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
         let addr = listener.local_addr().unwrap_or(unspecified);
-        let state = Arc::new(State::new(options, Instant::now()));
         let (stop, stopped) = watch::channel(());
+        let state = Arc::new(State::new(options, Instant::now(), stopped.clone()));
         let server = tokio::spawn(server::run(listener, Arc::clone(&state), stopped));
         Self { state, addr, stop, server: Some(server) }
     }
@@ -172,9 +97,34 @@ impl Simulator {
         self.state.caught().totals().accepted
     }
 
-    /// AWS calls since the start, whatever came of them.
+    /// SES calls since the start, whatever came of them.
     pub fn calls_total(&self) -> u64 {
         self.state.calls_total()
+    }
+
+    /// SQS calls since the start, whatever came of them.
+    pub fn queue_calls_total(&self) -> u64 {
+        self.state.queue_calls_total()
+    }
+
+    /// The URL of the queue that events go to.
+    pub fn queue_url(&self) -> String {
+        format!("{}{}", self.endpoint(), sqs::queue_path(self.state.queue().options()))
+    }
+
+    /// How much is in the queue now, and what came of messages since the start.
+    pub fn queue_counts(&self) -> QueueCounts {
+        self.state.queue().counts(Instant::now())
+    }
+
+    /// Puts any text into the queue, JSON or not.
+    pub fn publish(&self, body: impl Into<Arc<str>>) -> Result<(), QueueFull> {
+        self.state.publish(body.into(), Timestamp::from(SystemTime::now()))
+    }
+
+    /// Puts an event document into the queue as SNS would, in a notification of its own.
+    pub fn publish_notification(&self, event: &str) -> Result<(), QueueFull> {
+        self.state.notify(event, Timestamp::from(SystemTime::now()))
     }
 
     /// How many accepted messages carry this tag.

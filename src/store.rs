@@ -70,6 +70,17 @@ impl Store {
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }
 
+    /// A store on a disk in memory, with what fills the disk up and what makes room again.
+    #[cfg(test)]
+    pub(crate) fn on_small_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
+        use redb::open::faults::{Disk, Fault};
+        let disk = Disk::formatted();
+        let (opened, full, free) = (disk.clone(), disk.clone(), disk);
+        let (store, _) = Self::start(Opener::backend(move || opened.clone()), now)
+            .expect("a formatted disk opens");
+        (store, move || full.set(Fault::Full), move || free.set(Fault::None))
+    }
+
     /// What admission asks about an organisation, from one snapshot.
     pub fn facts(&self, organisation: OrganisationId) -> Result<OrganisationFacts, StoreError> {
         Ok(OrganisationFacts::load(&self.shared, organisation)?)

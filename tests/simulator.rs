@@ -3,6 +3,12 @@
 
 #[path = "simulator/client.rs"]
 mod client;
+#[path = "simulator/destinations.rs"]
+mod destinations;
+#[path = "simulator/events.rs"]
+mod events;
+#[path = "simulator/queue.rs"]
+mod queue;
 
 use std::error::Error;
 use std::io;
@@ -556,6 +562,8 @@ async fn the_own_api_lists_shows_and_forgets() {
     let status = client.control(Method::DELETE, "/simulator/messages", &Value::Null).await;
     let expected = json!({
         "calls": 2, "kept": 0, "accepted": 2, "acceptedRecipients": 3, "uncountedTags": 0,
+        "queueCalls": 0, "queued": 0, "delayed": 0, "inFlight": 0, "received": 0, "repeated": 0,
+        "deleted": 0, "dropped": 0,
     });
     assert_eq!(status.body, expected);
     assert_eq!(get("/simulator/status").await.body, expected);

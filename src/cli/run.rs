@@ -26,10 +26,10 @@ pub(super) struct ServeArgs {
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
     /// Where clients send and read; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     listen: Option<SocketAddr>,
-    /// Where operators look; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR")]
+    /// Where operators are to look; no effect yet.
+    #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
     /// Where data is kept, the socket with it; a temporary directory if not given.
     #[arg(long, value_name = "DIR")]
@@ -46,7 +46,7 @@ pub(super) struct DevArgs {
 #[derive(Debug, Args)]
 pub(super) struct SimulatorArgs {
     /// Where it listens; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     listen: SocketAddr,
     /// How long every call takes, such as 50ms.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
@@ -114,6 +114,12 @@ fn finish(
 
 fn many_threads() -> Result<Runtime, CliError> {
     Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "an IP address and a port are needed, such as 127.0.0.1:8025 or [::1]:8025".to_owned()
+    })
 }
 
 fn send_rate(text: &str) -> Result<f64, String> {

@@ -1,45 +1,62 @@
 //! One message's attempt: may it still go, what came of the call, and what follows.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use crate::config::OnUnknown;
+use crate::dispatch::health::Signal;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Message, Transition};
+use crate::domain::message::{Acceptance, Failure, FailureCode, Message, Recorded, Transition};
 use crate::domain::suppression::SuppressedAddress;
 use crate::outbox::Claim;
 use crate::store::StoreError;
+use crate::tally::Mark;
 
 /// How long to wait before an outcome that the store refused is offered to it again.
 const RECORD_AGAIN: Duration = Duration::from_millis(20);
 
 impl<P: Provider> Dispatcher<P> {
-    /// Takes a claimed message one step further and tells the outbox what became of it.
-    pub(super) async fn attempt(&self, claim: Claim) {
-        match self.hold_up(&claim) {
-            Ok(Hold::None) => self.call(claim).await,
-            Ok(Hold::Suppressed) => {
-                self.finish(claim.id, claim.attempts, Transition::Suppressed).await;
+    /// Makes a claimed message's call number `attempts`, and takes what came of it further.
+    pub(super) async fn attempt(&self, claim: Claim, attempts: u32, under_way: Mark) {
+        info!(target: "pillarbox::message", id = %claim.id, attempts, "sending");
+        let started = Instant::now();
+        let outcome =
+            caught(self.provider.send(claim.request.clone())).await.unwrap_or_else(|| {
+                error!(id = %claim.id, "a call to the provider panicked");
+                Outcome::NotSent(Problem {
+                    kind: ProblemKind::Crashed,
+                    provider_code: None,
+                    message:
+                        "a fault in the service ended the call to the provider, so whether the \
+                          message was accepted is unknown"
+                            .to_owned(),
+                    retry_after: None,
+                })
+            });
+        self.observe(&outcome, claim.recipients, started);
+        // Only now: the next call starts in the light of this one.
+        drop(under_way);
+        match outcome {
+            Outcome::Sent { ses_message_id } => {
+                let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
+                self.finish(claim.id, attempts, transition).await;
             }
-            Ok(Hold::DomainPaused(until)) => {
-                self.outbox.put_back(claim.id, until, Acceptance::Excluded);
-            }
-            Err(error) => {
-                error!(id = %claim.id, %error, "a pending message's record cannot be read");
-                let due = Instant::now() + self.settings().backoff.ceiling(1);
-                self.outbox.put_back(claim.id, due, Acceptance::Excluded);
-            }
+            Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
         }
     }
 
     /// Gives up a message that is older than `retry_for`.
-    pub(super) async fn expire(&self, claim: Claim) {
+    pub(super) async fn give_up(&self, claim: Claim) {
         let retry_for = humantime::format_duration(self.settings().retry_for);
         let failure = Failure::new(
             FailureCode::RetriesExhausted,
@@ -51,7 +68,10 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Looks for what has happened since acceptance that forbids or delays the call. The record
     /// is read only where something has.
-    fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
+    pub(super) fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
+        if claim.accepted_at + self.settings().retry_for <= Instant::now() {
+            return Ok(Hold::TimeOver);
+        }
         let suppressions_changed = self.store.suppression_epoch() != claim.suppression_epoch;
         let any_domain_paused = self.domains.any_paused(Instant::now());
         if !suppressions_changed && !any_domain_paused {
@@ -78,30 +98,40 @@ impl<P: Provider> Dispatcher<P> {
         Ok(false)
     }
 
-    async fn call(&self, claim: Claim) {
-        let attempts = self.outbox.started(claim.id);
-        info!(target: "pillarbox::message", id = %claim.id, attempts, "sending");
-        let started = Instant::now();
-        let outcome = self.provider.send(claim.request.clone()).await;
-        self.observe(&outcome, &claim, started);
+    /// Learns from a finished call.
+    fn observe(&self, outcome: &Outcome, recipients: u32, started: Instant) {
+        let now = Instant::now();
+        let mut flow = self.flow();
+        let before = flow.health.condition().clone();
         match outcome {
-            Outcome::Sent { ses_message_id } => {
-                let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
-                self.finish(claim.id, attempts, transition).await;
+            Outcome::Sent { .. } => {
+                flow.learn(now.duration_since(started));
+                flow.health.observe(&Signal::Working, started, now);
             }
-            Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
+            Outcome::NotSent(problem) => {
+                if problem.kind == ProblemKind::Throttled {
+                    flow.pace.throttled(started, now);
+                }
+                if problem.kind != ProblemKind::Unknown {
+                    flow.refund(recipients);
+                }
+                let signal = Signal::of(problem.kind, &problem.message);
+                flow.health.observe(&signal, started, now);
+            }
         }
+        self.tell_change(&before, flow.health.condition());
     }
 
     async fn not_sent(&self, claim: &Claim, attempts: u32, problem: Problem) {
         let failure = problem.to_failure();
         let acceptance = match problem.kind {
-            ProblemKind::Unknown => Acceptance::Possible,
+            ProblemKind::Unknown | ProblemKind::Crashed => Acceptance::Possible,
             _ => Acceptance::Excluded,
         };
         let settings = self.settings();
         let gives_up = match problem.kind {
-            ProblemKind::Rejected => true,
+            // What crashed once would crash again, and may be accepted each time.
+            ProblemKind::Rejected | ProblemKind::Crashed => true,
             ProblemKind::Unknown => settings.on_unknown == OnUnknown::Fail,
             _ => false,
         };
@@ -116,23 +146,27 @@ impl<P: Provider> Dispatcher<P> {
             target: "pillarbox::message", id = %claim.id, attempts, code = failure.code.as_str(),
             provider_code = failure.provider_code, "queued again",
         );
-        self.record(claim.id, attempts, Transition::RetryLater { failure, acceptance }).await;
-        let due = retry_due(&settings, claim, attempts, &problem);
-        self.outbox.put_back(claim.id, due, acceptance);
-    }
-
-    fn pause_domain(&self, claim: &Claim, problem: &Problem) {
-        match self.store.message(claim.id, self.clock.settled()) {
-            Ok(Some(message)) => {
-                let settings = self.settings();
-                self.domains.pause(claim.organisation, &message.from, problem, settings.backoff);
+        let transition = Transition::RetryLater { failure, acceptance };
+        match self.record(claim.id, attempts, transition).await {
+            Recorded::Changed => {
+                let due = retry_due(&settings, claim, attempts, &problem);
+                self.outbox.put_back(claim.id, due, acceptance);
             }
-            Ok(None) | Err(_) => debug!(id = %claim.id, "the paused domain cannot be named"),
+            // An event has proved meanwhile that it was sent.
+            Recorded::AlreadyFinal => self.outbox.settle(claim.id),
         }
     }
 
+    fn pause_domain(&self, claim: &Claim, problem: &Problem) {
+        let Ok(Some(message)) = self.store.message(claim.id, self.clock.settled()) else {
+            debug!(id = %claim.id, "the paused domain cannot be named");
+            return;
+        };
+        self.domains.pause(claim.organisation, &message.from, problem, self.settings().backoff);
+    }
+
     /// Records a final state, then forgets the message and its body.
-    async fn finish(&self, id: MessageId, attempts: u32, transition: Transition) {
+    pub(super) async fn finish(&self, id: MessageId, attempts: u32, transition: Transition) {
         match &transition {
             Transition::Sent { ses_message_id, .. } => {
                 info!(target: "pillarbox::message", %id, attempts, ses_message_id, "sent");
@@ -152,15 +186,17 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Records an outcome, however long the store takes to accept it: what happened at the
     /// provider has happened, and must not happen again for want of a note.
-    async fn record(&self, id: MessageId, attempts: u32, transition: Transition) {
+    async fn record(&self, id: MessageId, attempts: u32, transition: Transition) -> Recorded {
+        let mut refused = None;
         loop {
             match self.store.record(id, attempts, transition.clone()).await {
-                Ok(_) => return,
+                Ok(recorded) => return recorded,
                 Err(StoreError::Damaged) => {
                     error!(%id, "a message's record cannot be read; its outcome is lost");
-                    return;
+                    return Recorded::AlreadyFinal;
                 }
                 Err(StoreError::Unavailable) => {
+                    refused.get_or_insert_with(|| self.unrecorded.mark());
                     self.store.writable().await;
                     tokio::time::sleep(RECORD_AGAIN).await;
                 }
@@ -169,10 +205,26 @@ impl<P: Provider> Dispatcher<P> {
     }
 }
 
-enum Hold {
+/// What keeps a message whose turn it is from being sent.
+pub(super) enum Hold {
+    /// Nothing.
     None,
+    /// It is older than `retry_for`.
+    TimeOver,
+    /// A recipient became suppressed.
     Suppressed,
+    /// Its sender's domain is paused until then.
     DomainPaused(Instant),
+}
+
+/// Runs `work`; `None` where it panicked.
+async fn caught<F: Future>(work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        polled.map_or(Poll::Ready(None), |poll| poll.map(Some))
+    })
+    .await
 }
 
 /// When the next attempt is due: full jitter, but not before the provider's own wish, and not

@@ -75,7 +75,10 @@ impl<'a> Signal<'a> {
             ProblemKind::Throttled | ProblemKind::Rejected | ProblemKind::DomainFault => {
                 return Self::Working;
             }
-            ProblemKind::Unavailable | ProblemKind::Unknown => Cause::Unreachable,
+            // A fault of our own in every call must not use up the queue either.
+            ProblemKind::Unavailable | ProblemKind::Unknown | ProblemKind::Crashed => {
+                Cause::Unreachable
+            }
             ProblemKind::QuotaExhausted => Cause::QuotaExhausted,
             ProblemKind::AccountPaused => Cause::AccountPaused,
             ProblemKind::SetupFault => Cause::SetupFault,
@@ -103,6 +106,8 @@ pub struct Health {
     failures_in_a_row: u32,
     probes_failed: u32,
     next_probe: Instant,
+    /// When the provider was last found impaired.
+    impaired_at: Option<Instant>,
     /// Calls that may be under way: grows from one after the provider's return.
     window: usize,
 }
@@ -116,6 +121,7 @@ impl Health {
             failures_in_a_row: 0,
             probes_failed: 0,
             next_probe: now,
+            impaired_at: None,
             window: usize::MAX,
         }
     }
@@ -123,6 +129,11 @@ impl Health {
     /// What the calls say of the provider.
     pub fn condition(&self) -> &Condition {
         &self.condition
+    }
+
+    /// Whether the provider takes messages, as far as the calls show.
+    pub fn is_up(&self) -> bool {
+        self.condition == Condition::Up
     }
 
     /// Whether a call may start, with `in_flight` under way.
@@ -136,8 +147,25 @@ impl Health {
         }
     }
 
-    /// Takes a finished call into account.
-    pub fn observe(&mut self, signal: &Signal<'_>, now: Instant) {
+    /// Changes the delays between probes, from the next one on.
+    pub fn set_backoff(&mut self, backoff: Backoff) {
+        self.backoff = backoff;
+    }
+
+    /// When a call may start, where none is under way.
+    pub fn permitted_at(&self, now: Instant) -> Instant {
+        match self.permit(now, 0) {
+            Permit::At(later) => later,
+            Permit::Now | Permit::AfterACall => now,
+        }
+    }
+
+    /// Takes a finished call into account. One that had started before the provider was found
+    /// impaired tells nothing of the time after: it is no probe, whatever came of it.
+    pub fn observe(&mut self, signal: &Signal<'_>, started: Instant, now: Instant) {
+        if self.impaired_at.is_some_and(|at| started <= at) {
+            return;
+        }
         match (signal, &self.condition) {
             (Signal::Working, Condition::Up) => {
                 self.failures_in_a_row = 0;
@@ -159,20 +187,18 @@ impl Health {
                 self.impair(*cause, message, now);
             }
             (Signal::Failing { cause, message }, Condition::Impaired { .. }) => {
-                self.condition =
-                    Condition::Impaired { cause: *cause, message: (*message).to_owned() };
-                // Calls that started before the fault was seen end after it: they are no probes.
-                if now >= self.next_probe {
-                    self.probes_failed = self.probes_failed.saturating_add(1);
-                    self.next_probe = now + self.probe_delay();
-                }
+                let message = (*message).to_owned();
+                self.condition = Condition::Impaired { cause: *cause, message };
+                self.probes_failed = self.probes_failed.saturating_add(1);
+                self.next_probe = now + self.probe_delay();
             }
         }
     }
 
-    /// The provider's own word that it does not take messages, got without a call to send.
+    /// The provider does not take messages: by the calls, or by its own word without a call.
     pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.condition = Condition::Impaired { cause, message: message.to_owned() };
+        self.impaired_at = Some(now);
         self.probes_failed = 1;
         self.next_probe = now + self.probe_delay();
     }
@@ -199,9 +225,9 @@ mod tests {
         let mut health = health(now);
         for _ in 0..100 {
             for _ in 0..4 {
-                health.observe(&FAILING, now);
+                health.observe(&FAILING, now, now);
             }
-            health.observe(&Signal::Working, now);
+            health.observe(&Signal::Working, now, now);
         }
         assert_eq!(health.permit(now, 100), Permit::Now);
     }
@@ -212,7 +238,7 @@ mod tests {
         let start = now;
         let mut health = health(now);
         for _ in 0..5 {
-            health.observe(&FAILING, now);
+            health.observe(&FAILING, now, now);
         }
         let mut probes = 0;
         while now - start < Duration::from_hours(3) {
@@ -220,7 +246,7 @@ mod tests {
                 Permit::At(later) => now = later,
                 Permit::Now => {
                     assert_eq!(health.permit(now, 1), Permit::AfterACall);
-                    health.observe(&FAILING, now);
+                    health.observe(&FAILING, now, now);
                     probes += 1;
                 }
                 Permit::AfterACall => panic!("no call is under way"),
@@ -232,24 +258,30 @@ mod tests {
     #[test]
     fn a_provider_that_returns_is_opened_up_gradually() {
         let now = Instant::now();
+        let later = now + Duration::from_secs(1);
         let mut health = health(now);
-        health.observe(&Signal::Failing { cause: Cause::AccountPaused, message: "no" }, now);
+        let paused = Signal::Failing { cause: Cause::AccountPaused, message: "no" };
+        health.observe(&paused, now, now);
         assert!(matches!(health.condition(), Condition::Impaired { .. }));
-        health.observe(&Signal::Working, now);
+        health.observe(&Signal::Working, later, later);
         assert_eq!(health.condition(), &Condition::Up);
-        assert_eq!(health.permit(now, 1), Permit::Now);
-        assert_eq!(health.permit(now, 2), Permit::AfterACall);
-        health.observe(&Signal::Working, now);
-        assert_eq!(health.permit(now, 2), Permit::Now);
+        assert_eq!(health.permit(later, 1), Permit::Now);
+        assert_eq!(health.permit(later, 2), Permit::AfterACall);
+        health.observe(&Signal::Working, later, later);
+        assert_eq!(health.permit(later, 2), Permit::Now);
     }
 
     #[test]
-    fn calls_that_started_before_the_outage_do_not_put_off_the_probe() {
+    fn calls_that_started_before_the_outage_neither_put_off_the_probe_nor_end_the_pause() {
         let now = Instant::now();
+        let later = now + Duration::from_mins(1);
         let mut health = health(now);
         for _ in 0..200 {
-            health.observe(&FAILING, now);
+            health.observe(&FAILING, now, now);
         }
+        health.observe(&FAILING, now, later);
         assert_eq!(health.permit(now, 0), Permit::At(now + Duration::from_secs(1)));
+        health.observe(&Signal::Working, now, later);
+        assert!(matches!(health.condition(), Condition::Impaired { .. }));
     }
 }

@@ -61,6 +61,9 @@ pub enum ProblemKind {
     Unavailable,
     /// The request was written and no answer came: the provider may have accepted the message.
     Unknown,
+    /// Our own code failed during the call: the provider may have accepted the message, and
+    /// another call would fail the same way.
+    Crashed,
 }
 
 impl Problem {
@@ -74,7 +77,7 @@ impl Problem {
             }
             ProblemKind::Rejected => FailureCode::ProviderRejected,
             ProblemKind::Unavailable => FailureCode::ProviderUnavailable,
-            ProblemKind::Unknown => FailureCode::OutcomeUnknown,
+            ProblemKind::Unknown | ProblemKind::Crashed => FailureCode::OutcomeUnknown,
         };
         Failure { code, message: self.message.clone(), provider_code: self.provider_code.clone() }
     }

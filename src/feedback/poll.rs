@@ -131,7 +131,11 @@ impl Poller {
         loop {
             match self.feedback.ingest(&documents).await {
                 Ok(()) => break,
-                Err(StoreError::Unavailable | StoreError::Damaged) => {
+                Err(StoreError::Damaged) => {
+                    error!("a batch of events meets a damaged row; it stays in the queue");
+                    return;
+                }
+                Err(StoreError::Unavailable) => {
                     tokio::select! {
                         () = ending(phases) => return,
                         () = self.store_again() => {}

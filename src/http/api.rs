@@ -79,7 +79,15 @@ impl<'a> Endpoint<'a> {
 
 impl Handler for Api {
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
-        self.inner.answer(request, id).await.unwrap_or_else(ApiError::into_response)
+        self.inner.answer(request, id).await.unwrap_or_else(|error| {
+            let (status, code) = error.kind();
+            if status == StatusCode::INTERNAL_SERVER_ERROR {
+                tracing::error!(request_id = %id, code, "a request failed");
+            } else {
+                tracing::debug!(request_id = %id, status = status.as_u16(), code, "refused");
+            }
+            error.into_response()
+        })
     }
 }
 
@@ -215,10 +223,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable => Self::StorageUnavailable,
-            StoreError::Damaged => {
-                tracing::error!(%error, "a request failed");
-                Self::Internal
-            }
+            StoreError::Damaged => Self::Internal,
         }
     }
 }

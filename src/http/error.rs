@@ -175,7 +175,7 @@ impl ApiError {
                 "the service holds as many messages as it may for now; try again later".into()
             }
             Self::StorageUnavailable => {
-                "the message could not be stored and was not accepted; try again later".into()
+                "the service cannot reach its storage for now: nothing was stored; try again later".into()
             }
             Self::ShuttingDown => "the service is restarting; try again".into(),
             Self::TooManyConnections => "too many connections are open; try again later".into(),

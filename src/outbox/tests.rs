@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
@@ -35,6 +36,13 @@ impl Fixture {
     fn claim(&self) -> Claim {
         self.outbox.claim(self.now).unwrap()
     }
+
+    /// Claims the next message and starts its call.
+    fn send(&self) -> Claim {
+        let claim = self.claim();
+        self.outbox.started(claim.id);
+        claim
+    }
 }
 
 #[test]
@@ -44,10 +52,10 @@ fn a_newcomer_does_not_wait_for_anothers_backlog() {
         fixture.add(ACME, 1);
     }
     for _ in 0..500 {
-        fixture.claim();
+        fixture.send();
     }
     let late = fixture.add(BETA, 1);
-    let place = (0..1_000).find(|_| fixture.claim().id == late).unwrap();
+    let place = (0..500).find(|_| fixture.send().id == late).unwrap();
     assert!(place <= 1, "{place} of the backlog went first");
 }
 
@@ -60,7 +68,7 @@ fn turns_are_shared_by_recipients() {
     }
     let mut served = HashMap::new();
     for _ in 0..55 {
-        let claim = fixture.claim();
+        let claim = fixture.send();
         *served.entry(claim.organisation).or_insert(0) += claim.recipients;
     }
     assert_eq!(served[&ACME], 50);
@@ -72,13 +80,13 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
     let fixture = Fixture::new();
     for _ in 0..100 {
         fixture.add(ACME, 1);
-        fixture.claim();
+        fixture.send();
     }
     for _ in 0..10 {
         fixture.add(ACME, 1);
         fixture.add(BETA, 1);
     }
-    let first: Vec<_> = (0..10).map(|_| fixture.claim().organisation).collect();
+    let first: Vec<_> = (0..10).map(|_| fixture.send().organisation).collect();
     assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
 }
 
@@ -102,10 +110,22 @@ fn a_retry_waits_until_it_is_due() {
     assert_eq!(fixture.outbox.next(fixture.now), Next::At(due));
     assert!(fixture.outbox.claim(due - Duration::from_millis(1)).is_none());
     assert_eq!(fixture.outbox.remaining(), [(id, 0, Acceptance::Possible)]);
-    fixture.outbox.make_all_due(fixture.now);
-    assert_eq!(fixture.claim().id, id);
+    fixture.outbox.bring_forward(fixture.now);
+    assert!(fixture.outbox.claim(fixture.now).is_none(), "an event may yet prove its acceptance");
+    assert_eq!(fixture.outbox.claim(due).unwrap().id, id);
     fixture.outbox.settle(id);
     assert_eq!(fixture.outbox.next(due), Next::Never);
+}
+
+#[test]
+fn a_retry_that_was_refused_can_be_brought_forward() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    let due = fixture.now + Duration::from_secs(5);
+    fixture.outbox.put_back(id, due, Acceptance::Excluded);
+    fixture.outbox.bring_forward(fixture.now);
+    assert_eq!(fixture.claim().id, id);
 }
 
 #[test]

@@ -10,12 +10,14 @@ use std::time::Duration;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::answer::{Refusal, Reply, json as json_reply};
 use super::call::read_body;
 use super::canonical::percent_decode;
 use super::caught::{CaughtMessage, Totals};
 use super::faults::{Fault, FaultScope, Faults};
+use super::queue::QueueCounts;
 use super::state::State;
 
 /// Where this API lives.
@@ -47,6 +49,9 @@ struct Status {
     kept: usize,
     #[serde(flatten)]
     totals: Totals,
+    queue_calls: u64,
+    #[serde(flatten)]
+    queue: QueueCounts,
 }
 
 #[derive(Serialize)]
@@ -82,7 +87,9 @@ fn status(state: &State) -> Reply {
         let caught = state.caught();
         (caught.kept().len(), caught.totals())
     };
-    json_reply(StatusCode::OK, &Status { calls: state.calls_total(), kept, totals })
+    let (calls, queue_calls) = (state.calls_total(), state.queue_calls_total());
+    let queue = state.queue().counts(Instant::now());
+    json_reply(StatusCode::OK, &Status { calls, kept, totals, queue_calls, queue })
 }
 
 /// The kept messages, newest first; `to` picks those with this recipient, `limit` bounds them.

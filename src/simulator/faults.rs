@@ -116,8 +116,10 @@ pub enum FaultScope {
     /// `SendEmail` alone, so that other calls do not shift the sequence.
     #[default]
     Sends,
-    /// Every AWS call.
+    /// Every AWS call. Faults that only SES knows leave SQS's calls alone.
     AllCalls,
+    /// The calls of SQS alone.
+    QueueCalls,
 }
 
 /// A probability is outside 0 to 1, or all of them together are over 1.
@@ -214,10 +216,14 @@ impl FaultSequence {
         self.drawn = 0;
     }
 
-    /// What happens to the next call, which is a `SendEmail` or another.
+    /// What happens to the next call, which is of this kind.
     pub(super) fn next(&mut self, call: CallKind) -> Planned {
         let slow_for = self.faults.slow_for;
-        let spared = call == CallKind::Other && self.faults.scope == FaultScope::Sends;
+        let spared = match self.faults.scope {
+            FaultScope::Sends => call != CallKind::Send,
+            FaultScope::AllCalls => false,
+            FaultScope::QueueCalls => call != CallKind::Queue,
+        };
         let fault = match self.faults.always {
             // A host that is down is down for everybody.
             Some(Fault::Down) => Fault::Down,
@@ -243,11 +249,15 @@ impl FaultSequence {
     }
 }
 
-/// The two kinds of calls that SES limits differently.
+/// The kinds of calls that limits and faults tell apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
+    /// SES's `SendEmail`.
     Send,
+    /// SES's other calls.
     Other,
+    /// SQS's calls.
+    Queue,
 }
 
 /// The n-th number of the splitmix64 sequence that starts at `seed`.
@@ -259,7 +269,7 @@ pub(super) fn nth_random(seed: u64, n: u64) -> u64 {
 }
 
 /// The upper 53 bits as a number from 0 to below 1.
-fn unit_interval(random: u64) -> f64 {
+pub(super) fn unit_interval(random: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
     let numerator = (random >> 11) as f64;
     #[expect(clippy::cast_precision_loss, reason = "a power of two is exact in an f64")]

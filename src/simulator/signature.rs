@@ -1,4 +1,4 @@
-//! Checks AWS Signature Version 4, as SES's front end does.
+//! Checks AWS Signature Version 4, as AWS's front end does.
 //!
 //! Works from what arrived; only the HMAC chain is shared with the signer's own code. Must not
 //! know the calls that are signed.
@@ -19,11 +19,26 @@ use super::canonical::{canonical_request, hex};
 use crate::domain::time::Timestamp;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-const SERVICE: &str = "ses";
 const TERMINATOR: &str = "aws4_request";
 const MISMATCH: &str = "The request signature we calculated does not match the signature you \
     provided. Check your AWS Secret Access Key and signing method. Consult the service \
     documentation for details.";
+
+/// A service that calls are signed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Service {
+    Ses,
+    Sqs,
+}
+
+impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ses => "ses",
+            Self::Sqs => "sqs",
+        }
+    }
+}
 
 /// Checks signatures for one pair of credentials in one region.
 #[derive(Debug)]
@@ -31,19 +46,23 @@ pub(super) struct Verifier {
     credentials: Credentials,
     region: String,
     max_age: Option<Duration>,
-    /// The signing key of the last day that was asked for: it changes once a day.
-    day_key: Mutex<Option<DayKey>>,
+    /// Each service's signing key of the last day that was asked for: it changes once a day.
+    day_keys: Mutex<Vec<DayKey>>,
 }
 
 #[derive(Clone)]
 struct DayKey {
+    service: Service,
     day: String,
     key: Vec<u8>,
 }
 
 impl std::fmt::Debug for DayKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DayKey").field("day", &self.day).finish_non_exhaustive()
+        f.debug_struct("DayKey")
+            .field("service", &self.service)
+            .field("day", &self.day)
+            .finish_non_exhaustive()
     }
 }
 
@@ -60,12 +79,13 @@ struct Authorization<'a> {
 
 impl Verifier {
     pub(super) fn new(credentials: Credentials, region: String, max_age: Option<Duration>) -> Self {
-        Self { credentials, region, max_age, day_key: Mutex::new(None) }
+        Self { credentials, region, max_age, day_keys: Mutex::new(Vec::new()) }
     }
 
-    /// Checks the signature of a call.
+    /// Checks the signature of a call of this service.
     pub(super) fn verify(
         &self,
+        service: Service,
         parts: &Parts,
         body: &[u8],
         now: SystemTime,
@@ -89,7 +109,7 @@ impl Verifier {
                 "The security token included in the request is invalid.",
             ));
         }
-        self.check_scope(&authorization)?;
+        self.check_scope(service, &authorization)?;
         check_signed_headers(parts, authorization.signed_headers)?;
         let (amz_date, signed_at) = signing_time(parts)?;
         if amz_date.get(..8) != Some(authorization.day) {
@@ -101,8 +121,8 @@ impl Verifier {
             )));
         }
         self.check_age(amz_date, signed_at, now)?;
-        let text = string_to_sign(parts, body, &authorization, amz_date, &self.region)?;
-        let key = self.signing_key(secret_access_key, authorization.day, signed_at);
+        let text = string_to_sign(parts, body, &authorization, amz_date)?;
+        let key = self.signing_key(service, secret_access_key, authorization.day, signed_at);
         let expected = calculate_signature(key, text.as_bytes());
         if bool::from(expected.as_bytes().ct_eq(authorization.signature.as_bytes())) {
             Ok(())
@@ -111,7 +131,11 @@ impl Verifier {
         }
     }
 
-    fn check_scope(&self, authorization: &Authorization<'_>) -> Result<(), Refusal> {
+    fn check_scope(
+        &self,
+        service: Service,
+        authorization: &Authorization<'_>,
+    ) -> Result<(), Refusal> {
         if authorization.terminator != TERMINATOR {
             return Err(invalid(format!(
                 "Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{}'.",
@@ -124,9 +148,10 @@ impl Verifier {
                 authorization.region
             )));
         }
-        if authorization.service != SERVICE {
+        if authorization.service != service.name() {
             return Err(invalid(format!(
-                "Credential should be scoped to correct service: '{SERVICE}'."
+                "Credential should be scoped to correct service: '{}'.",
+                service.name()
             )));
         }
         Ok(())
@@ -157,13 +182,21 @@ impl Verifier {
         Ok(())
     }
 
-    fn signing_key(&self, secret: &str, day: &str, signed_at: SystemTime) -> Vec<u8> {
-        let mut cached = self.day_key.lock().expect("no holder of this lock panics");
-        if let Some(known) = cached.as_ref().filter(|known| known.day == day) {
+    fn signing_key(
+        &self,
+        service: Service,
+        secret: &str,
+        day: &str,
+        signed_at: SystemTime,
+    ) -> Vec<u8> {
+        let mut cached = self.day_keys.lock().expect("no holder of this lock panics");
+        if let Some(known) = cached.iter().find(|k| k.service == service && k.day == day) {
             return known.key.clone();
         }
-        let key = generate_signing_key(secret, signed_at, &self.region, SERVICE).as_ref().to_vec();
-        *cached = Some(DayKey { day: day.to_owned(), key: key.clone() });
+        let key = generate_signing_key(secret, signed_at, &self.region, service.name());
+        let key = key.as_ref().to_vec();
+        cached.retain(|known| known.service != service);
+        cached.push(DayKey { service, day: day.to_owned(), key: key.clone() });
         key
     }
 }
@@ -248,7 +281,6 @@ fn string_to_sign(
     body: &[u8],
     authorization: &Authorization<'_>,
     amz_date: &str,
-    region: &str,
 ) -> Result<String, Refusal> {
     let payload_hash = hex(&Sha256::digest(body));
     if let Some(claimed) = parts.headers.get("x-amz-content-sha256")
@@ -261,8 +293,9 @@ fn string_to_sign(
     let request = canonical_request(parts, authorization.signed_headers, &payload_hash)
         .ok_or_else(|| invalid(MISMATCH))?;
     let request_hash = hex(&Sha256::digest(request.as_bytes()));
-    let day = authorization.day;
-    Ok(format!("{ALGORITHM}\n{amz_date}\n{day}/{region}/{SERVICE}/{TERMINATOR}\n{request_hash}"))
+    // Region and service have been compared with what they must be.
+    let Authorization { day, region, service, .. } = authorization;
+    Ok(format!("{ALGORITHM}\n{amz_date}\n{day}/{region}/{service}/{TERMINATOR}\n{request_hash}"))
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {

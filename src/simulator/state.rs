@@ -3,20 +3,23 @@
 //! Each lock is held for one short step and never across an `.await`; signatures and JSON are
 //! worked on outside of them.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
 use super::Options;
 use super::caught::{Caught, CaughtMessage};
-use super::faults::{FaultSequence, nth_random};
+use super::configuration_sets::ConfigurationSets;
+use super::events::{EventRoute, Events, Publisher, topic_arn};
+use super::faults::FaultSequence;
 use super::identities::Identities;
+use super::ids::Ids;
 use super::limits::{SendingLimits, TokenBucket};
-use super::signature::Verifier;
+use super::queue::{NewMessage, Queue, QueueFull};
+use super::signature::{Service, Verifier};
 use crate::domain::time::Timestamp;
 
 /// Messages that a subscriber may fall behind.
@@ -28,41 +31,52 @@ const UNPOISONED: &str = "no holder of this lock panics";
 pub(super) struct State {
     pub(super) verifier: Verifier,
     pub(super) region: String,
+    pub(super) ids: Ids,
     faults: Mutex<FaultSequence>,
     limits: Mutex<SendingLimits>,
     other_calls: Option<Mutex<TokenBucket>>,
     identities: RwLock<Identities>,
-    configuration_sets: RwLock<BTreeSet<String>>,
+    configuration_sets: RwLock<ConfigurationSets>,
     caught: Mutex<Caught>,
     accepted: broadcast::Sender<Arc<CaughtMessage>>,
     latency_micros: AtomicU64,
     calls: AtomicU64,
-    id_seed: u64,
-    ids: AtomicU64,
+    queue_calls: AtomicU64,
+    events: Events,
+    topic: String,
+    queue: Mutex<Queue>,
+    queue_changed: Notify,
+    stopped: watch::Receiver<()>,
 }
 
 impl State {
-    pub(super) fn new(options: Options, now: Instant) -> Self {
+    /// `stopped` says when calls that wait are to come to an end.
+    pub(super) fn new(options: Options, now: Instant, stopped: watch::Receiver<()>) -> Self {
         let Options { region, credentials, signature_max_age, .. } = options;
         let identities =
             Identities::new(&options.verified, options.verified_by, options.sender_check);
         let other_calls = options.other_call_rate.map(|rate| TokenBucket::new(rate, now));
+        // The same for no two simulators, or they would take each other's receipt handles.
+        let key = getrandom::u64().unwrap_or_default();
         let state = Self {
+            topic: topic_arn(&region, &options.queue.name),
+            queue: Mutex::new(Queue::new(options.queue, options.seed, key)),
+            queue_changed: Notify::new(),
+            events: options.events,
+            stopped,
+            ids: Ids::new(),
             verifier: Verifier::new(credentials, region.clone(), signature_max_age),
             region,
             faults: Mutex::new(FaultSequence::new(options.faults, options.seed)),
             limits: Mutex::new(SendingLimits::new(options.send_rate, options.daily_quota, now)),
             other_calls: other_calls.map(Mutex::new),
             identities: RwLock::new(identities),
-            configuration_sets: RwLock::new(options.configuration_sets.into_iter().collect()),
+            configuration_sets: RwLock::new(ConfigurationSets::new(options.configuration_sets)),
             caught: Mutex::new(Caught::new(options.kept_messages)),
             accepted: broadcast::Sender::new(BROADCAST_CAPACITY),
             latency_micros: AtomicU64::new(0),
             calls: AtomicU64::new(0),
-            // Not the caller's seed: two simulators must not give out the same ids. Without
-            // randomness from the system, the counter alone still keeps them apart in one run.
-            id_seed: getrandom::u64().unwrap_or_default(),
-            ids: AtomicU64::new(0),
+            queue_calls: AtomicU64::new(0),
         };
         state.set_latency(options.latency);
         state
@@ -90,22 +104,88 @@ impl State {
         self.identities.read().expect(UNPOISONED)
     }
 
-    pub(super) fn configuration_sets(&self) -> RwLockWriteGuard<'_, BTreeSet<String>> {
+    pub(super) fn configuration_sets(&self) -> RwLockWriteGuard<'_, ConfigurationSets> {
         self.configuration_sets.write().expect(UNPOISONED)
     }
 
-    pub(super) fn has_configuration_set(&self, name: &str) -> bool {
-        self.configuration_sets.read().expect(UNPOISONED).contains(name)
+    pub(super) fn read_configuration_sets(&self) -> RwLockReadGuard<'_, ConfigurationSets> {
+        self.configuration_sets.read().expect(UNPOISONED)
     }
 
     pub(super) fn caught(&self) -> MutexGuard<'_, Caught> {
         self.caught.lock().expect(UNPOISONED)
     }
 
-    /// Counts and keeps an accepted message, and tells the subscribers.
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect(UNPOISONED)
+    }
+
+    /// Wakes those that wait for messages.
+    pub(super) fn queue_changed(&self) -> &Notify {
+        &self.queue_changed
+    }
+
+    /// Puts messages into the queue; those that find no room are dropped and
+    /// counted.
+    pub(super) fn enqueue(
+        &self,
+        messages: impl IntoIterator<Item = NewMessage>,
+    ) -> Result<(), QueueFull> {
+        let now = Instant::now();
+        let mut queue = self.queue();
+        let sent = messages.into_iter().map(|message| queue.send(message, now));
+        let all = sent.fold(Ok(()), Result::and);
+        drop(queue);
+        self.queue_changed.notify_waiters();
+        all
+    }
+
+    /// Puts an event that somebody else wrote into the queue, as SNS would.
+    pub(super) fn notify(&self, event: &str, now: Timestamp) -> Result<(), QueueFull> {
+        let body = self.publisher().notification(event, now);
+        self.publish(body, now)
+    }
+
+    /// Puts any text into the queue.
+    pub(super) fn publish(&self, body: Arc<str>, now: Timestamp) -> Result<(), QueueFull> {
+        self.enqueue([NewMessage {
+            id: self.ids.uuid(),
+            body,
+            sent_at: now,
+            delay: Duration::ZERO,
+        }])
+    }
+
+    fn publisher(&self) -> Publisher<'_> {
+        Publisher { ids: &self.ids, region: &self.region, topic: &self.topic }
+    }
+
+    fn publish_events_of(&self, message: &CaughtMessage) {
+        let Events::On(options) = self.events else { return };
+        let set = message.configuration_set.as_deref();
+        let events = self.publisher().events_of(message, options, |event_type| {
+            let name = event_type.matching_name();
+            match options.route {
+                EventRoute::EveryMessage => true,
+                EventRoute::Destinations => {
+                    set.is_some_and(|set| self.read_configuration_sets().publishes(set, name))
+                }
+            }
+        });
+        // What finds no room is counted by the queue; the message was accepted all the same.
+        let _ = self.enqueue(events);
+    }
+
+    /// Changes when the simulator shuts down.
+    pub(super) fn stopped(&self) -> watch::Receiver<()> {
+        self.stopped.clone()
+    }
+
+    /// Counts and keeps an accepted message, publishes its events and tells the subscribers.
     pub(super) fn accept(&self, message: CaughtMessage) {
         let message = Arc::new(message);
         self.caught().add(Arc::clone(&message));
+        self.publish_events_of(&message);
         // An error says that nobody subscribes.
         let _ = self.accepted.send(message);
     }
@@ -123,30 +203,19 @@ impl State {
         Duration::from_micros(self.latency_micros.load(Ordering::Relaxed))
     }
 
-    pub(super) fn count_call(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_call(&self, service: Service) {
+        let counter = match service {
+            Service::Ses => &self.calls,
+            Service::Sqs => &self.queue_calls,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn calls_total(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// A message id in the look of SES's: `0100` and the time, a UUID, six zeros.
-    pub(super) fn next_message_id(&self, now: Timestamp) -> String {
-        format!("0100{:012x}-{}-000000", now.unix_millis(), self.next_uuid())
-    }
-
-    /// An id in the form of a random UUID.
-    pub(super) fn next_uuid(&self) -> String {
-        let n = self.ids.fetch_add(2, Ordering::Relaxed);
-        let (high, low) = (nth_random(self.id_seed, n), nth_random(self.id_seed, n + 1));
-        format!(
-            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
-            high >> 32,
-            (high >> 16) & 0xffff,
-            high & 0xfff,
-            0x8000 | (low >> 50),
-            low & 0xffff_ffff_ffff
-        )
+    pub(super) fn queue_calls_total(&self) -> u64 {
+        self.queue_calls.load(Ordering::Relaxed)
     }
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::domain::admission::{Admitted, admit};
-use crate::domain::api_key::ApiKey;
 use crate::domain::event::{BounceType, Event, EventDetail, EventType};
 use crate::domain::id::{MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
@@ -20,6 +19,7 @@ use crate::store::{
 
 mod disk;
 mod feedback;
+mod tenants;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -214,7 +214,7 @@ async fn proof_of_acceptance_corrects_a_message_whose_outcome_was_lost() {
         acceptance: Acceptance::Possible,
     };
     fixture.store.record(unknown, 1, failed).await.unwrap();
-    for (id, applied) in [(queued, Applied::ProvedSent(queued)), (unknown, Applied::Done)] {
+    for (id, applied) in [(queued, Applied::Sent(queued)), (unknown, Applied::Sent(unknown))] {
         let report = Report {
             message: Reference::Tag(id),
             organisation: None,
@@ -297,6 +297,55 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
 }
 
 #[tokio::test]
+async fn a_repeated_bounce_does_not_bring_back_a_suppression_that_was_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let report = Report {
+        message: Reference::Tag(fixture.new_message().await),
+        organisation: None,
+        ses_message_id: "ses".to_owned(),
+        accepted_at: START,
+        event: Some(event(START, hard_bounce())),
+    };
+    fixture.store.apply(report.clone(), START).await.unwrap();
+    let address = SuppressedAddress::parse("bob@example.org").unwrap();
+    fixture.store.unsuppress(Some(fixture.organisation), address).await.unwrap();
+    fixture.store.apply(report, START).await.unwrap();
+    assert!(fixture.store.suppressions(None, 10).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_row_fails_its_own_operation_and_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Arc::new(Fixture::on(in_directory(&directory, START)).await);
+    let id = fixture.new_message().await;
+    let damage = fixture.store.writer.run(0, move |batch| {
+        batch.tables.messages.insert(id.as_bytes(), [9_u8].as_slice())?;
+        Ok(())
+    });
+    damage.await.unwrap();
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let fixture = Arc::clone(&fixture);
+        others.spawn(async move { fixture.accept(None, START).await });
+    }
+    let sent = Transition::Sent { ses_message_id: "s".to_owned(), sent_at: START };
+    assert_eq!(fixture.store.record(id, 1, sent).await, Err(StoreError::Damaged));
+    assert!(others.join_all().await.iter().all(Result::is_ok));
+    assert_eq!(fixture.store.message(id, START), Err(StoreError::Damaged));
+}
+
+#[tokio::test]
+async fn an_operation_that_panics_is_refused_for_good_and_the_store_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let panics = fixture.store.writer.run(0, |_| -> Result<(), _> { panic!("as it must") });
+    assert_eq!(panics.await, Err(StoreError::Damaged));
+    fixture.store.writable().await;
+    assert!(matches!(fixture.accept(None, START).await, Ok(Accepted::New(_))));
+}
+
+#[tokio::test]
 async fn records_are_read_for_exactly_90_days_and_purged_after() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START)).await;
@@ -338,58 +387,4 @@ async fn a_purge_takes_bounded_steps() {
         let purged = fixture.store.purge(end, 10).await.unwrap();
         assert_eq!((purged.messages, purged.idempotency_keys), (expected, expected));
     }
-}
-
-#[tokio::test]
-async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let (store, organisation) = (&fixture.store, fixture.organisation);
-    let key = ApiKey::generate().unwrap();
-    store.add_api_key(organisation, "app".to_owned(), key.hash(), START).await.unwrap();
-    assert_eq!(store.authenticate(&key.hash()).unwrap().id, organisation);
-    let taken = store.add_organisation("acme".parse().unwrap()).await.unwrap();
-    assert!(taken.is_none());
-    assert_eq!(store.remove_organisation(organisation).await.unwrap(), Change::Made);
-    assert!(store.authenticate(&key.hash()).is_none());
-    assert!(store.domains().is_empty());
-    let again = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
-    assert!(again.id > organisation);
-}
-
-#[tokio::test]
-async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_was_withdrawn() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let (store, organisation) = (&fixture.store, fixture.organisation);
-    let name = || DomainName::parse("new.example").unwrap();
-    store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
-    let (from, to) = (DomainState::Pending, DomainState::Verified);
-    let verify = || store.change_domain(organisation, name(), from, to);
-    assert_eq!(verify().await.unwrap(), Change::Made);
-    assert_eq!(verify().await.unwrap(), Change::None, "it is not pending any more");
-    store.remove_domain(organisation, name()).await.unwrap();
-    assert_eq!(verify().await.unwrap(), Change::None);
-    store.remove_organisation(organisation).await.unwrap();
-    let key = ApiKey::generate().unwrap();
-    let added = store.add_api_key(organisation, String::new(), key.hash(), START).await.unwrap();
-    assert!(added.is_none());
-    let put = store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
-    assert!(put.is_none());
-}
-
-#[tokio::test]
-async fn a_revoked_key_opens_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let key = ApiKey::generate().unwrap();
-    let entry = fixture
-        .store
-        .add_api_key(fixture.organisation, String::new(), key.hash(), START)
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(fixture.store.revoke_api_key(entry.id).await.unwrap(), Change::Made);
-    assert!(fixture.store.authenticate(&key.hash()).is_none());
-    assert_eq!(fixture.store.revoke_api_key(entry.id).await.unwrap(), Change::None);
 }

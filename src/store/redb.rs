@@ -107,9 +107,12 @@ impl Shared {
     }
 
     pub(super) fn reload_directory(&self) -> Result<(), ReadError> {
-        let directory = self.read(Directory::load)?;
-        *write_lock(&self.directory) = Arc::new(directory);
+        self.set_directory(self.read(Directory::load)?);
         Ok(())
+    }
+
+    pub(super) fn set_directory(&self, directory: Directory) {
+        *write_lock(&self.directory) = Arc::new(directory);
     }
 
     /// The snapshot of organisations, keys and domains.

@@ -44,8 +44,8 @@ pub enum Reference {
 pub enum Applied {
     /// It is on the record, now or from an earlier time.
     Done,
-    /// It proved that a pending message was sent: a waiting retry must not happen.
-    ProvedSent(MessageId),
+    /// It is on the record, and the message is sent: a waiting retry must not happen.
+    Sent(MessageId),
     /// There is no message with the id in its tag, and there will be none.
     UnknownMessage,
     /// The message is not the tagged organisation's. Nothing was changed.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pillarbox::ses::send::MESSAGE_ID_TAG;
 use pillarbox::simulator::Options;
 use serde_json::json;
 
@@ -128,4 +129,34 @@ async fn until(mut reached: impl FnMut() -> bool) {
         assert!(std::time::Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_accepted_while_the_service_stops_is_sent_as_well() {
+    let site = Site::new().await;
+    let mut accepted = Vec::new();
+    for _ in 0..6 {
+        let server = site.start();
+        let mut posts = tokio::task::JoinSet::new();
+        for _ in 0..32 {
+            let post = server.post(&message());
+            posts.spawn(async move {
+                let mut ids = Vec::new();
+                // Until the first refusal, or until nobody listens any more.
+                while let Ok(response) = post.try_clone().unwrap().send().await {
+                    if response.status() != 200 {
+                        break;
+                    }
+                    ids.push(answer(response).await.1["id"].as_str().unwrap().to_owned());
+                }
+                ids
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.terminate().await;
+        accepted.extend(posts.join_all().await.concat());
+    }
+    let unsent =
+        accepted.iter().filter(|id| site.simulator.accepted_by_tag(MESSAGE_ID_TAG, id) != 1);
+    assert_eq!(unsent.count(), 0, "of {} accepted", accepted.len());
 }

@@ -89,7 +89,7 @@ async fn a_key_replays_until_24_hours_are_over() {
     assert!(!replayed);
     place.clock.advance(DAY.saturating_sub(MILLISECOND));
     assert_eq!(place.send("k").await, (first.clone(), true));
-    place.clock.advance(MILLISECOND * 2);
+    place.clock.advance(MILLISECOND);
     let (second, replayed) = place.send("k").await;
     assert!(!replayed);
     assert_ne!(first, second);
@@ -105,10 +105,26 @@ async fn a_record_is_read_until_90_days_are_over_whether_or_not_it_was_purged() 
     place.clock.advance((DAY * 90).saturating_sub(MILLISECOND));
     assert_eq!(place.get(&path).await.0, 200);
     assert_eq!(place.get(&events).await.0, 200);
-    place.clock.advance(MILLISECOND * 2);
+    place.clock.advance(MILLISECOND);
     let absent = place.get("/emails/0190b6a0-0000-7000-8000-000000000000").await;
     assert_eq!(place.get(&path).await, absent);
     assert_eq!(place.get(&events).await, absent);
+    place.service.stop().await;
+}
+
+#[tokio::test]
+async fn a_clock_set_back_makes_no_second_message_and_hides_none() {
+    let place = Place::new().await;
+    let (before, _) = place.send("before").await;
+    for days in [2, 100] {
+        place.clock.set(NOON.minus(DAY * days));
+        assert_eq!(place.send("before").await, (before.clone(), true));
+        let key = days.to_string();
+        let (id, replayed) = place.send(&key).await;
+        assert!(!replayed);
+        assert_eq!(place.send(&key).await, (id.clone(), true), "{days} days back");
+        assert_eq!(place.get(&format!("/emails/{id}")).await.0, 200, "{days} days back");
+    }
     place.service.stop().await;
 }
 

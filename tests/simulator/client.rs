@@ -102,6 +102,10 @@ impl Client {
     }
 
     pub(crate) fn sign(&self, method: Method, path: &str, body: &[u8]) -> Call {
+        self.sign_with(method, path, body, &[("content-type", "application/json")])
+    }
+
+    fn sign_with(&self, method: Method, path: &str, body: &[u8], given: &[(&str, &str)]) -> Call {
         let identity =
             Credentials::new(&self.access_key_id, &self.secret_access_key, None, None, "test")
                 .into();
@@ -115,19 +119,35 @@ impl Client {
             .unwrap()
             .into();
         let url = format!("{}{path}", self.endpoint);
-        let content_type = ("content-type", "application/json");
         let signable = SignableRequest::new(
             method.as_str(),
             &url,
-            [content_type].into_iter(),
+            given.iter().copied(),
             SignableBody::Bytes(body),
         )
         .unwrap();
         let (instructions, _) = sign(signable, &params).unwrap().into_parts();
-        let signed = instructions.headers().map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let content_type = (content_type.0.to_owned(), content_type.1.to_owned());
-        let headers = [content_type].into_iter().chain(signed).collect();
+        let signed = instructions.headers();
+        let headers = given.iter().copied().chain(signed);
+        let headers = headers.map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
         Call { method, path: path.to_owned(), headers, body: body.to_vec() }
+    }
+
+    /// A call of SQS, to be sent.
+    pub(crate) fn sign_sqs(&self, action: &str, body: &Value) -> Call {
+        let client = Self { service: "sqs", ..self.clone() };
+        let target = format!("AmazonSQS.{action}");
+        let headers =
+            [("content-type", "application/x-amz-json-1.0"), ("x-amz-target", target.as_str())];
+        client.sign_with(Method::POST, "/", &serde_json::to_vec(body).unwrap(), &headers)
+    }
+
+    /// A call of SQS on the simulator's queue, with further members of the request.
+    pub(crate) async fn sqs(&self, action: &str, mut body: Value) -> Answer {
+        let members = body.as_object_mut().unwrap();
+        let url = format!("{}/000000000000/pillarbox-events", self.endpoint);
+        members.entry("QueueUrl").or_insert_with(|| json!(url));
+        self.call(self.sign_sqs(action, &body)).await
     }
 
     pub(crate) async fn try_call(&self, call: Call) -> Result<Answer, reqwest::Error> {
@@ -141,7 +161,11 @@ impl Client {
         let error = response.headers().get("x-amzn-errortype");
         let error = error.map(|name| name.to_str().unwrap().to_owned());
         let bytes = response.bytes().await?;
-        Ok(Answer { status, error, body: serde_json::from_slice(&bytes).unwrap() })
+        let body =
+            if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+        // SES names an error in a header, SQS in the body.
+        let error = error.or_else(|| Some(body["__type"].as_str()?.to_owned()));
+        Ok(Answer { status, error, body })
     }
 
     pub(crate) async fn call(&self, call: Call) -> Answer {

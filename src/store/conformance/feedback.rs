@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::event::{Event, EventDetail, EventType};
+use crate::domain::event::{BounceType, Event, EventDetail, EventType};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
@@ -67,7 +67,7 @@ async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
         let (id, at) = ids[number];
         for accepted_at in [at.plus(SECOND * skew), at.minus(SECOND * skew)] {
             let report = untagged(&format!("ses-{number}"), accepted_at, delivery(accepted_at));
-            assert_eq!(fixture.store.apply(report, START).await.unwrap(), Applied::Done);
+            assert_eq!(fixture.store.apply(report, START).await.unwrap(), Applied::Sent(id));
         }
         let expected = if skew == 0 { 1 } else { 2 };
         assert_eq!(fixture.store.events(id).unwrap().len(), expected);
@@ -98,7 +98,7 @@ async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let epoch = fixture.store.suppression_epoch();
     let applied = fixture.store.apply(tagged(id, None), START).await.unwrap();
-    assert_eq!(applied, Applied::Done);
+    assert_eq!(applied, Applied::Sent(id));
     assert_eq!(fixture.store.events(id).unwrap(), early);
     let message = fixture.store.message(id, START).unwrap().unwrap();
     assert_eq!(message.last_event, Some(early[1].summary()));
@@ -116,6 +116,25 @@ async fn an_event_that_overtakes_the_recording_of_a_success_is_applied_with_it()
     fixture.store.apply(report, START).await.unwrap();
     fixture.store.record(direct, 1, sent("ses-2", START)).await.unwrap();
     assert_eq!(fixture.store.events(direct).unwrap(), [delivery(START)]);
+}
+
+#[tokio::test]
+async fn early_reports_of_one_event_that_differ_all_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let soft = EventDetail::Bounce {
+        bounce_type: BounceType::Transient,
+        sub_type: "General".to_owned(),
+        diagnostic_code: None,
+    };
+    for detail in [soft, hard_bounce()] {
+        let report = untagged("ses-1", START, event(START, detail));
+        fixture.store.apply(report, START).await.unwrap();
+    }
+    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    assert_eq!(fixture.store.events(id).unwrap(), [event(START, hard_bounce())]);
+    assert_eq!(fixture.store.suppressions(None, 9).unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -209,7 +228,7 @@ async fn a_removed_organisations_message_still_gets_its_events() {
     let id = fixture.new_message().await;
     fixture.store.remove_organisation(fixture.organisation).await.unwrap();
     let applied = fixture.store.apply(tagged(id, Some(delivery(START))), START).await.unwrap();
-    assert_eq!(applied, Applied::ProvedSent(id));
+    assert_eq!(applied, Applied::Sent(id));
     assert_eq!(fixture.store.events(id).unwrap().len(), 1);
 }
 
@@ -234,14 +253,15 @@ async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
     for (transition, proved_attempts) in rows {
         let id = fixture.new_message().await;
         let what = format!("{transition:?}");
-        let is_pending = matches!(transition, None | Some(Transition::RetryLater { .. }));
+        let is_sent =
+            proved_attempts.is_some() || matches!(transition, Some(Transition::Sent { .. }));
         if let Some(transition) = transition {
             fixture.store.record(id, 2, transition).await.unwrap();
         }
         let before = fixture.store.message(id, START).unwrap().unwrap();
         let report = tagged(id, Some(delivery(START)));
         let applied = fixture.store.apply(report, START).await.unwrap();
-        let expected = if is_pending { Applied::ProvedSent(id) } else { Applied::Done };
+        let expected = if is_sent { Applied::Sent(id) } else { Applied::Done };
         assert_eq!(applied, expected, "{what}");
         let after = fixture.store.message(id, START).unwrap().unwrap();
         if let Some(attempts) = proved_attempts {

@@ -8,7 +8,7 @@ use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::record::message::IdempotencyRow;
 use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
-use crate::store::redb::writer::{Batch, Operation};
+use crate::store::redb::writer::{Batch, Operation, own_failure};
 use crate::store::redb::{Shared, read_lock, write_lock};
 use crate::store::{Accepted, StoreError};
 
@@ -29,16 +29,36 @@ pub(in crate::store) struct Accept<F> {
     pub(in crate::store) claim: Option<KeyClaim>,
     /// Run once the message is durable, whether or not its client still waits.
     pub(in crate::store) on_new: F,
-    pub(in crate::store) decided: Option<Accepted>,
+    pub(in crate::store) decided: Option<Result<Accepted, StoreError>>,
     pub(in crate::store) reply: oneshot::Sender<Result<Accepted, StoreError>>,
 }
 
 impl<F: FnOnce() + Send> Operation for Accept<F> {
-    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), ReadError> {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
+        self.decided = Some(own_failure(self.decide(batch))?);
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { decided, on_new, reply, .. } = *self;
+        let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
+        if let Ok(Accepted::New(_)) = answer {
+            on_new();
+        }
+        // The client may be gone; the message is accepted all the same.
+        let _ = reply.send(answer);
+    }
+
+    fn weight(&self) -> usize {
+        self.row.len()
+    }
+}
+
+impl<F> Accept<F> {
+    fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
             if let Some(earlier) = find_in_batch(batch, claim)? {
-                self.decided = Some(Accepted::Replayed(earlier));
-                return Ok(());
+                return Ok(Accepted::Replayed(earlier));
             }
             let log_row = IdempotencyRow {
                 organisation: claim.organisation.0,
@@ -51,22 +71,7 @@ impl<F: FnOnce() + Send> Operation for Accept<F> {
         batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
         batch.accepted.push(self.id);
-        self.decided = Some(Accepted::New(self.id));
-        Ok(())
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { decided, on_new, reply, .. } = *self;
-        let answer = outcome.and_then(|()| decided.ok_or(StoreError::Unavailable));
-        if let Ok(Accepted::New(_)) = answer {
-            on_new();
-        }
-        // The client may be gone; the message is accepted all the same.
-        let _ = reply.send(answer);
-    }
-
-    fn weight(&self) -> usize {
-        self.row.len()
+        Ok(Accepted::New(self.id))
     }
 }
 

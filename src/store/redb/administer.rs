@@ -40,15 +40,15 @@ pub(in crate::store) fn remove_organisation(
     batch: &mut Batch<'_>,
     id: OrganisationId,
 ) -> Result<Change, ReadError> {
-    if batch.tables.organisations.remove(id.0)?.is_none() {
-        return Ok(Change::None);
-    }
     let mut keys = Vec::new();
     for row in batch.tables.api_keys.iter()? {
         let (number, row) = row?;
         if decode_api_key(number.value(), row.value())?.organisation == id {
             keys.push(number.value());
         }
+    }
+    if batch.tables.organisations.remove(id.0)?.is_none() {
+        return Ok(Change::None);
     }
     for key in keys {
         batch.tables.api_keys.remove(key)?;

@@ -61,11 +61,11 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     if message != before {
         write_row(&mut batch.tables, &message)?;
     }
-    let was_pending = matches!(before.state, State::Queued { .. });
-    let is_pending = matches!(message.state, State::Queued { .. });
-    Ok(match (was_pending, is_pending) {
-        (true, false) => Applied::ProvedSent(id),
-        _ => Applied::Done,
+    // Said also where an earlier report proved it: whoever applied that one may not have lived to
+    // cancel the retry.
+    Ok(match message.state {
+        State::Sent { .. } => Applied::Sent(id),
+        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => Applied::Done,
     })
 }
 
@@ -116,7 +116,7 @@ pub(super) fn observe(
 
 /// An event's key within its message: time, rank, digest of the recipients. Orders events by
 /// time, and gives the same event the same key however often and in whatever form it arrives.
-pub(super) fn event_key(event: &Event) -> [u8; 17] {
+fn event_key(event: &Event) -> [u8; 17] {
     let normal = |text: &String| {
         SuppressedAddress::of_recipient(text)
             .map_or_else(|| text.to_ascii_lowercase(), |address| address.as_str().to_owned())

@@ -12,7 +12,7 @@ use crate::domain::id::OrganisationId;
 use crate::domain::organisation::{ApiKeyEntry, Organisation, SenderDomain};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::tenant::{decode_api_key, decode_domain, decode_organisation};
-use crate::store::redb::tables::{API_KEYS, DOMAINS, ORGANISATIONS};
+use crate::store::redb::tables::{API_KEYS, DOMAINS, ORGANISATIONS, Rows};
 
 /// A snapshot of who may send from where.
 #[derive(Debug, Default)]
@@ -29,20 +29,32 @@ pub(in crate::store) struct Directory {
 
 impl Directory {
     pub(super) fn load(transaction: &ReadTransaction) -> Result<Self, ReadError> {
+        Self::of(
+            &transaction.open_table(ORGANISATIONS)?,
+            &transaction.open_table(API_KEYS)?,
+            &transaction.open_table(DOMAINS)?,
+        )
+    }
+
+    pub(super) fn of(
+        organisations: &impl ReadableTable<u32, Rows>,
+        api_keys: &impl ReadableTable<u32, Rows>,
+        domains: &impl ReadableTable<(u32, &'static str), Rows>,
+    ) -> Result<Self, ReadError> {
         let mut directory = Self::default();
-        for row in transaction.open_table(ORGANISATIONS)?.iter()? {
+        for row in organisations.iter()? {
             let (id, row) = row?;
             let name = decode_organisation(row.value())?;
             directory.organisations.push(Organisation { id: OrganisationId(id.value()), name });
         }
-        for row in transaction.open_table(API_KEYS)?.iter()? {
+        for row in api_keys.iter()? {
             let (id, row) = row?;
             let entry = decode_api_key(id.value(), row.value())?;
             let positions = directory.keys_by_prefix.entry(prefix(&entry.hash)).or_default();
             positions.push(directory.api_keys.len());
             directory.api_keys.push(entry);
         }
-        for row in transaction.open_table(DOMAINS)?.iter()? {
+        for row in domains.iter()? {
             let (key, row) = row?;
             let (organisation, name) = key.value();
             directory.domains.push(decode_domain(organisation, name, row.value())?);

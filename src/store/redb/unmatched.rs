@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use redb::{ReadableTable, ReadableTableMetadata};
+use sha2::{Digest, Sha256};
 
 use crate::domain::time::Timestamp;
 use crate::store::Report;
-use crate::store::redb::apply::event_key;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::feedback::{EarlyEvent, decode_early, encode_early};
@@ -20,6 +20,8 @@ use crate::store::redb::writer::Batch;
 const WAIT: Duration = Duration::from_hours(24);
 /// How many events wait; beyond, the oldest go.
 const MAX_EVENTS: u64 = 10_000;
+/// How much of its digest tells an event from others of the same message.
+const DIGEST_BYTES: usize = 16;
 
 /// Keeps a report's event for when its message becomes known.
 pub(super) fn keep(
@@ -30,10 +32,12 @@ pub(super) fn keep(
     // A report without an event says nothing that the outcome itself will not say.
     let Some(event) = &report.event else { return Ok(()) };
     let table = &mut batch.tables.unmatched;
-    let key = [prefix(&report.ses_message_id).as_slice(), &event_key(event)].concat();
+    let row = encode_early(event, report.organisation.as_deref());
+    // By all that it says: which of two different reports counts is decided on the record.
+    let digest = Sha256::digest(&row);
+    let key = [prefix(&report.ses_message_id).as_slice(), &digest[..DIGEST_BYTES]].concat();
     if table.get(key.as_slice())?.is_none() {
         make_room(table, MAX_EVENTS, "events without a message")?;
-        let row = encode_early(event, report.organisation.as_deref());
         table.insert(key.as_slice(), (now.unix_millis(), row.as_slice()))?;
     }
     Ok(())
@@ -49,7 +53,7 @@ pub(super) fn take(
         return Ok(events);
     }
     let first = prefix(ses_message_id);
-    let last = [first.as_slice(), &[u8::MAX; 17]].concat();
+    let last = [first.as_slice(), &[u8::MAX; DIGEST_BYTES]].concat();
     if tables.unmatched.range::<&[u8]>(first.as_slice()..=last.as_slice())?.next().is_none() {
         return Ok(events);
     }

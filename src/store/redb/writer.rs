@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
+use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::{MESSAGES, PROBE, Tables};
@@ -35,8 +36,9 @@ const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// One operation in the shared transaction.
 pub(in crate::store) trait Operation: Send {
     /// Runs. It checks before its first write, so that a refusal leaves nothing behind in the
-    /// transaction that it shares with others.
-    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), ReadError>;
+    /// transaction that it shares with others. A row that cannot be read is its own failure; only
+    /// a failure of the file is an error here, and fails the whole batch.
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error>;
 
     /// Learns what became of the transaction, and answers whoever waits.
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>);
@@ -62,8 +64,17 @@ pub(in crate::store) struct Batch<'txn> {
 /// What a batch changed that readers keep in memory.
 struct Effects {
     claimed: Vec<(KeyHash, MessageId, Timestamp)>,
-    directory: DirectoryChange,
+    directory: Option<Directory>,
     suppressed: SuppressionChange,
+}
+
+/// How far a batch came.
+#[derive(Default)]
+struct Progress {
+    /// Messages that it accepts: what has to be undone where its commit is in doubt.
+    accepted: Vec<MessageId>,
+    /// The operation that panicked.
+    panicked: Option<usize>,
 }
 
 /// Whether a batch suppressed an address that was not suppressed before.
@@ -136,7 +147,7 @@ impl Drop for WriterThread {
 
 struct Work<T, F> {
     run: Option<F>,
-    done: Option<T>,
+    done: Option<Result<T, StoreError>>,
     weight: usize,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -146,21 +157,35 @@ where
     T: Send,
     F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send,
 {
-    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), ReadError> {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         let work = self.run.take().expect("an operation runs once");
-        self.done = Some(work(batch)?);
+        self.done = Some(own_failure(work(batch))?);
         Ok(())
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { done, reply, .. } = *self;
-        let answer = outcome.and_then(|()| done.ok_or(StoreError::Unavailable));
+        let answer = outcome.and_then(|()| done.unwrap_or(Err(StoreError::Unavailable)));
         // Whoever asked may be gone; the change stands all the same.
         let _ = reply.send(answer);
     }
 
     fn weight(&self) -> usize {
         self.weight
+    }
+}
+
+/// Tells a failure of the operation's own from one of the file.
+pub(in crate::store) fn own_failure<T>(
+    result: Result<T, ReadError>,
+) -> Result<Result<T, StoreError>, redb::Error> {
+    match result {
+        Ok(done) => Ok(Ok(done)),
+        Err(ReadError::Row(error)) => {
+            tracing::error!(%error, "an operation met a row that cannot be read");
+            Ok(Err(StoreError::Damaged))
+        }
+        Err(ReadError::File(error)) => Err(error),
     }
 }
 
@@ -178,7 +203,10 @@ struct Doubt {
 impl Thread {
     fn work(mut self) {
         while let Some(batch) = self.next_batch() {
-            if let Err(doubt) = self.commit(batch) {
+            // Whatever panics beyond an operation's own work costs its batch and not the writer.
+            let committed = catch_unwind(AssertUnwindSafe(|| self.commit(batch)));
+            let nothing = Doubt { operations: Vec::new(), accepted: Vec::new() };
+            if let Err(doubt) = committed.unwrap_or(Err(nothing)) {
                 self.recover(doubt);
             }
         }
@@ -199,8 +227,8 @@ impl Thread {
     }
 
     fn commit(&self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Doubt> {
-        let mut accepted = Vec::new();
-        match self.run(&mut operations, &mut accepted) {
+        let mut progress = Progress::default();
+        match self.run(&mut operations, &mut progress) {
             Ok(()) => {
                 for operation in operations {
                     operation.settle(Ok(()));
@@ -209,7 +237,11 @@ impl Thread {
             }
             Err(error) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
-                Err(Doubt { operations, accepted })
+                if let Some(guilty) = progress.panicked {
+                    // It would panic again: it must not be tried again.
+                    operations.remove(guilty).settle(Err(StoreError::Damaged));
+                }
+                Err(Doubt { operations, accepted: progress.accepted })
             }
         }
     }
@@ -217,7 +249,7 @@ impl Thread {
     fn run(
         &self,
         operations: &mut [Box<dyn Operation>],
-        accepted: &mut Vec<MessageId>,
+        progress: &mut Progress,
     ) -> Result<(), ReadError> {
         let effects = self.shared.write(|tables| {
             let mut batch = Batch {
@@ -230,25 +262,31 @@ impl Thread {
             };
             // An operation that panics must not end the writer: the batch is refused, as after a
             // failed write.
-            let ran = catch_unwind(AssertUnwindSafe(|| {
-                operations.iter_mut().try_for_each(|operation| operation.run(&mut batch))
-            }));
-            *accepted = batch.accepted;
-            ran.unwrap_or_else(|_| {
-                Err(redb::Error::from(redb::CommitError::TransactionPoisoned).into())
-            })?;
-            Ok(Effects {
-                claimed: batch.claimed,
-                directory: batch.directory,
-                suppressed: batch.suppressed,
-            })
+            for (position, operation) in operations.iter_mut().enumerate() {
+                let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
+                progress.accepted.append(&mut batch.accepted);
+                ran.unwrap_or_else(|_| {
+                    progress.panicked = Some(position);
+                    Err(redb::CommitError::TransactionPoisoned.into())
+                })?;
+            }
+            // Read before the commit: nothing after it may fail.
+            let directory = match batch.directory {
+                DirectoryChange::Changed => Some(Directory::of(
+                    &batch.tables.organisations,
+                    &batch.tables.api_keys,
+                    &batch.tables.domains,
+                )?),
+                DirectoryChange::Unchanged => None,
+            };
+            Ok(Effects { claimed: batch.claimed, directory, suppressed: batch.suppressed })
         })?;
         accept::publish(&self.shared, effects.claimed);
         if effects.suppressed == SuppressionChange::Added {
             self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
         }
-        if effects.directory == DirectoryChange::Changed {
-            self.shared.reload_directory()?;
+        if let Some(directory) = effects.directory {
+            self.shared.set_directory(directory);
         }
         Ok(())
     }
@@ -276,6 +314,8 @@ impl Thread {
             pause = (pause * 2).min(REOPEN_PAUSE_MAX);
         }
         refuse(waiting);
+        // The batch may have suppressed an address and been durable all the same.
+        self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
         self.shared.refusing.store(false, Ordering::Release);
         self.shared.writable.notify_waiters();
         tracing::info!("the store takes writes again");

@@ -1,0 +1,85 @@
+//! The end of the dispatcher's life: when it has come, and what is left to record.
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{error, warn};
+
+use crate::dispatch::health::Condition;
+use crate::dispatch::{Dispatcher, Phase};
+use crate::domain::attempt::Provider;
+use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
+use crate::outbox::Next;
+
+/// How many lost messages are recorded together.
+const RECORDING_STEP: usize = 1_000;
+
+impl<P: Provider> Dispatcher<P> {
+    /// Enters a phase: at the start of a drain every waiting retry is brought forward, once,
+    /// unless the provider is known not to take it.
+    pub(super) fn enter(&self, before: Phase, now: Phase) {
+        if before == Phase::Running
+            && now != Phase::Running
+            && *self.flow().health.condition() == Condition::Up
+        {
+            self.outbox.bring_forward(Instant::now());
+        }
+    }
+
+    /// Whether nothing is left that this process can still send before `until`.
+    pub(super) fn is_drained(&self, until: Instant) -> bool {
+        let now = Instant::now();
+        let next = match self.outbox.next(now) {
+            _ if self.outbox.pending().in_flight > 0 => now,
+            Next::Now => self.flow().health.permitted_at(now),
+            Next::At(due) => due,
+            Next::Never => return true,
+        };
+        next >= until
+    }
+
+    /// Ends what is still under way and records every message that is left as lost.
+    pub(super) async fn abandon(&self, mut attempts: JoinSet<()>) {
+        // An outcome that is known by now is in the store's queue, before what follows.
+        attempts.shutdown().await;
+        let left = self.outbox.remaining();
+        if left.is_empty() {
+            return;
+        }
+        warn!(
+            messages = left.len(),
+            "messages are left unsent; their bodies end with this process"
+        );
+        for step in left.chunks(RECORDING_STEP) {
+            let mut records = JoinSet::new();
+            for &(id, attempts, acceptance) in step {
+                let store = self.store.clone();
+                records
+                    .spawn(async move { (id, store.record(id, attempts, lost(acceptance)).await) });
+            }
+            for (id, recorded) in records.join_all().await {
+                match recorded {
+                    Ok(_) => self.outbox.settle(id),
+                    // The pending mark stays, and the next start settles it.
+                    Err(error) => error!(%id, %error, "an unsent message could not be recorded"),
+                }
+            }
+        }
+    }
+}
+
+fn lost(acceptance: Acceptance) -> Transition {
+    let message = match acceptance {
+        Acceptance::Possible => {
+            "the service stopped while the outcome of a call to the provider was open, so whether \
+             the message was accepted is unknown"
+        }
+        Acceptance::Excluded => {
+            "the service stopped before the message was sent, and bodies are kept in memory only; \
+             no call to the provider was under way"
+        }
+    };
+    Transition::Failed {
+        failure: Failure::new(FailureCode::BodyLostOnRestart, message),
+        acceptance,
+    }
+}

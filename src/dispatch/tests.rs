@@ -1,0 +1,149 @@
+//! The dispatcher over a store whose disk fills up.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+
+use super::*;
+use crate::domain::attempt::Outcome;
+use crate::domain::mailbox::DomainName;
+use crate::domain::message::State;
+use crate::domain::organisation::{DomainState, Organisation};
+use crate::domain::request::{Draft, SendRequest};
+use crate::domain::time::Timestamp;
+use crate::intake::Intake;
+use crate::outbox::Parcel;
+use crate::store::MessageFilter;
+
+const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+const MOMENT: Duration = Duration::from_millis(5);
+
+/// Accepts every message, once the test lets it answer.
+struct Gated {
+    calls: Mutex<HashMap<Bytes, u32>>,
+    gate: Semaphore,
+}
+
+impl Gated {
+    fn calls(&self) -> usize {
+        self.calls.lock().unwrap().len()
+    }
+}
+
+impl Provider for Gated {
+    async fn send(&self, request: Bytes) -> Outcome {
+        *self.calls.lock().unwrap().entry(request).or_insert(0) += 1;
+        drop(self.gate.acquire().await);
+        Outcome::Sent { ses_message_id: "ses-1".to_owned() }
+    }
+}
+
+async fn acme(store: &Store) -> Organisation {
+    let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
+    let domain = DomainName::parse("example.com").unwrap();
+    store.put_domain(acme.id, domain, DomainState::Assumed, START).await.unwrap();
+    acme
+}
+
+async fn until(mut done: impl FnMut() -> bool) {
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !done() {
+            sleep(MOMENT).await;
+        }
+    })
+    .await
+    .expect("it happens in time");
+}
+
+/// Accepts messages into an outbox.
+async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count: usize) {
+    let clock = Clock::manual(START);
+    let intake = Arc::new(Intake::new(store.clone(), Arc::clone(outbox), clock, None));
+    let mut accepting = JoinSet::new();
+    for _ in 0..count {
+        let (intake, acme) = (Arc::clone(&intake), acme.clone());
+        accepting.spawn(async move {
+            let draft = Draft {
+                from: Some("ann@example.com"),
+                to: Some(vec!["bob@example.org"]),
+                subject: Some("Hello"),
+                text: Some("Body"),
+                ..Draft::default()
+            };
+            intake.accept(&acme, SendRequest::parse(draft).unwrap()).await.unwrap();
+        });
+    }
+    accepting.join_all().await;
+}
+
+/// Moves every message from one outbox to another.
+fn hand_over(from: &Outbox, to: &Outbox) {
+    while let Some(claim) = from.claim(Instant::now()) {
+        to.add(Parcel {
+            id: claim.id,
+            organisation: claim.organisation,
+            reservation: to.budget().reserve(claim.request.len()).unwrap(),
+            request: claim.request,
+            recipients: claim.recipients,
+            accepted_at: claim.accepted_at,
+            suppression_epoch: claim.suppression_epoch,
+        });
+    }
+}
+
+/// The outcomes of a thousand calls wait for room on the disk, and nothing is sent meanwhile.
+#[tokio::test]
+async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
+    const UNDER_WAY: usize = 1_000;
+    const WAITING: usize = 100;
+    let (store, full, free) = Store::on_small_disk(START);
+    let acme = acme(&store).await;
+    let (outbox, later) = (Arc::new(Outbox::new(1 << 30)), Arc::new(Outbox::new(1 << 30)));
+    accept(&store, &outbox, &acme, UNDER_WAY).await;
+    accept(&store, &later, &acme, WAITING).await;
+
+    let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
+    let settings = Settings {
+        max_in_flight: UNDER_WAY,
+        backoff: Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap(),
+        retry_for: Duration::from_hours(12),
+        on_unknown: OnUnknown::Retry,
+        unknown_wait: Duration::ZERO,
+    };
+    let dispatcher = Dispatcher::new(
+        store.clone(),
+        Arc::clone(&outbox),
+        gated,
+        Clock::manual(START),
+        settings,
+        Rate::Unlimited,
+    );
+    let (_phase, watched) = watch::channel(Phase::Running);
+    let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
+    until(|| dispatcher.provider().calls() == UNDER_WAY).await;
+    full();
+    dispatcher.provider().gate.close();
+    until(|| dispatcher.unrecorded.count() > 0).await;
+    hand_over(&later, &outbox);
+    // Long enough for the store to take small writes now and then, and refuse the next.
+    for _ in 0..50 {
+        sleep(2 * MOMENT).await;
+        assert!(dispatcher.unrecorded.count() > 0, "the disk is not full");
+        assert_eq!(dispatcher.provider().calls(), UNDER_WAY, "a call started meanwhile");
+    }
+
+    free();
+    until(|| outbox.pending().messages == 0).await;
+    let messages = store.list(MessageFilter::default(), 2_000, START).await.unwrap();
+    assert_eq!(messages.len(), UNDER_WAY + WAITING);
+    for message in messages {
+        assert!(matches!(message.state, State::Sent { .. }), "{message:?}");
+        assert_eq!(message.attempts, 1);
+    }
+    let calls = dispatcher.provider().calls.lock().unwrap();
+    assert_eq!(calls.len(), UNDER_WAY + WAITING);
+    assert!(calls.values().all(|calls| *calls == 1));
+    running.abort();
+}

@@ -1,0 +1,61 @@
+//! Organisations, API keys and sender domains.
+
+use crate::domain::api_key::ApiKey;
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::DomainState;
+use crate::store::Change;
+use crate::store::conformance::{Fixture, START, in_directory};
+
+#[tokio::test]
+async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let key = ApiKey::generate().unwrap();
+    store.add_api_key(organisation, "app".to_owned(), key.hash(), START).await.unwrap();
+    assert_eq!(store.authenticate(&key.hash()).unwrap().id, organisation);
+    let taken = store.add_organisation("acme".parse().unwrap()).await.unwrap();
+    assert!(taken.is_none());
+    assert_eq!(store.remove_organisation(organisation).await.unwrap(), Change::Made);
+    assert!(store.authenticate(&key.hash()).is_none());
+    assert!(store.domains().is_empty());
+    let again = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
+    assert!(again.id > organisation);
+}
+
+#[tokio::test]
+async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_was_withdrawn() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let name = || DomainName::parse("new.example").unwrap();
+    store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
+    let (from, to) = (DomainState::Pending, DomainState::Verified);
+    let verify = || store.change_domain(organisation, name(), from, to);
+    assert_eq!(verify().await.unwrap(), Change::Made);
+    assert_eq!(verify().await.unwrap(), Change::None, "it is not pending any more");
+    store.remove_domain(organisation, name()).await.unwrap();
+    assert_eq!(verify().await.unwrap(), Change::None);
+    store.remove_organisation(organisation).await.unwrap();
+    let key = ApiKey::generate().unwrap();
+    let added = store.add_api_key(organisation, String::new(), key.hash(), START).await.unwrap();
+    assert!(added.is_none());
+    let put = store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
+    assert!(put.is_none());
+}
+
+#[tokio::test]
+async fn a_revoked_key_opens_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let key = ApiKey::generate().unwrap();
+    let entry = fixture
+        .store
+        .add_api_key(fixture.organisation, String::new(), key.hash(), START)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(fixture.store.revoke_api_key(entry.id).await.unwrap(), Change::Made);
+    assert!(fixture.store.authenticate(&key.hash()).is_none());
+    assert_eq!(fixture.store.revoke_api_key(entry.id).await.unwrap(), Change::None);
+}

@@ -1,0 +1,12 @@
+//! Sending under outage, throttling and load, on a simulated provider and simulated time.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod drain;
+mod faults;
+mod harness;
+mod outage;
+mod pauses;
+mod proof;
+mod rate;
+mod recheck;
