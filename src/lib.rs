@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  http  admin  logging
-//! 3 flows      intake  outbox  dispatch  quota  retention  verification
+//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification
 //! 2 adapters   store  ses        simulator (used by service and tests alone)
 //! 1 core       domain  clock  config  tally
 //! ```
@@ -21,6 +21,7 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
+pub mod feedback;
 pub mod http;
 pub mod intake;
 pub mod logging;

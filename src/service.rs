@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info};
 
 use crate::admin::Admin;
@@ -18,6 +18,7 @@ use crate::admin::socket::{BindError, Socket};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
+use crate::feedback::{Feedback, poll};
 use crate::http;
 use crate::http::api::Api;
 use crate::http::body::BodyReader;
@@ -26,6 +27,7 @@ use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
+use crate::ses::sqs::{NotAQueue, Queue};
 use crate::ses::{SesClient, SesError, SesOptions};
 use crate::store::{OpenError, Store};
 use crate::{quota, retention, verification};
@@ -74,6 +76,9 @@ pub enum ServiceError {
     /// The SES client cannot be built.
     #[error(transparent)]
     Ses(#[from] SesError),
+    /// The queue of events cannot be polled.
+    #[error("ses.events.queue_url: {0}")]
+    Queue(#[from] NotAQueue),
     /// The operating system gives no random numbers.
     #[error("the operating system gives no random numbers: {0}")]
     Random(#[from] getrandom::Error),
@@ -99,6 +104,8 @@ pub struct Service {
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
+    feedback: Arc<Feedback>,
+    polling: Option<JoinHandle<()>>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
@@ -137,6 +144,8 @@ impl Service {
     ) -> Result<Self, ServiceError> {
         let store = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
+        let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
+        let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
         let outbox = Arc::new(Outbox::new(config.sending.max_pending_bytes));
         let dispatcher = Dispatcher::new(
             store.clone(),
@@ -172,6 +181,13 @@ impl Service {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
+        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
+        let polling = queue.map(|queue| {
+            let mut phases = stop_admin.subscribe();
+            tokio::spawn(poll::run(queue, Arc::clone(&feedback), async move {
+                let _ = phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
+            }))
+        });
         let limits = limits(config);
         let bodies = BodyReader::new(&limits);
         let api = Api::new(Arc::clone(&intake), store.clone(), Arc::clone(&outbox), clock, bodies);
@@ -191,6 +207,8 @@ impl Service {
             phase,
             sending,
             answering,
+            feedback,
+            polling,
             administering,
             background,
             stop_admin,
@@ -218,6 +236,11 @@ impl Service {
     /// What sends them.
     pub fn dispatcher(&self) -> &Arc<Dispatcher<SesClient>> {
         &self.dispatcher
+    }
+
+    /// What takes in delivery events.
+    pub fn feedback(&self) -> &Arc<Feedback> {
+        &self.feedback
     }
 
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
@@ -255,6 +278,12 @@ impl Service {
             error!(%error, "the client listener's task failed");
         }
         self.stop_admin.send_replace(AdminPhase::Ending);
+        if let Some(mut polling) = self.polling.take()
+            && timeout(LAST_ANSWERS, &mut polling).await.is_err()
+        {
+            // What is not deleted from the queue comes again, and changes nothing then.
+            polling.abort();
+        }
         if let Err(error) = self.administering.await {
             error!(%error, "the administration socket's task failed");
         }

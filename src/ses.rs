@@ -20,11 +20,13 @@ pub mod call;
 mod classify;
 mod connector;
 pub mod credentials;
+pub mod event;
 pub mod identity;
 mod limiter;
 mod redact;
 pub mod send;
 mod sign;
+pub mod sqs;
 mod transport;
 
 #[cfg(test)]

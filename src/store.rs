@@ -26,11 +26,15 @@ use redb::{Shared, message, purge, read_lock, suppress};
 pub use error::{OpenError, StoreError};
 pub use redb::open::Recovery;
 pub use redb::suppress::{Change, OrganisationFacts};
-pub use types::{Accepted, Applied, Health, MessageFilter, Purged, Report};
+pub use types::{
+    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, Purged, Reference,
+    Report,
+};
 
 #[cfg(test)]
 mod conformance;
 mod error;
+mod feedback;
 mod redb;
 mod tenants;
 mod types;
@@ -155,12 +159,6 @@ impl Store {
         transition: Transition,
     ) -> Result<Recorded, StoreError> {
         self.writer.run(512, move |batch| message::record(batch, id, attempts, transition)).await
-    }
-
-    /// Applies a provider's report: the event, the proof of acceptance and the suppressions that
-    /// follow, together. A repeat changes nothing.
-    pub async fn apply(&self, report: Report, now: Timestamp) -> Result<Applied, StoreError> {
-        self.writer.run(1_024, move |batch| message::apply(batch, &report, now)).await
     }
 
     /// A message, unless its retention is over at `window_now`.

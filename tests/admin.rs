@@ -36,7 +36,7 @@ use pillarbox::outbox::{Live, Pending};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::{SesClient, SesOptions};
 use pillarbox::simulator::{Options, Simulator};
-use pillarbox::store::{Accepted, Report, Store};
+use pillarbox::store::{Accepted, Reference, Report, Store};
 use secrecy::SecretString;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -438,7 +438,8 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
     };
     let event = Event { occurred_at: NOON, recipients: vec!["bob@example.org".into()], detail };
     let report = Report {
-        message: bounced,
+        message: Reference::Tag(bounced),
+        organisation: None,
         ses_message_id: "ses-1".into(),
         accepted_at: NOON,
         event: Some(event),

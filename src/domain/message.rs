@@ -230,6 +230,10 @@ impl Message {
     /// Records what became of the message after `attempts` calls in all.
     pub fn record(&mut self, attempts: u32, transition: Transition) -> Recorded {
         let State::Queued { acceptance: before, .. } = self.state else {
+            // A call that an event's proof overtook was started all the same.
+            if matches!(self.state, State::Sent { .. }) {
+                self.attempts = self.attempts.max(attempts);
+            }
             return Recorded::AlreadyFinal;
         };
         self.attempts = self.attempts.max(attempts);

@@ -17,7 +17,13 @@ impl SuppressedAddress {
 
     /// The address of a recipient as a provider's report names it, which may carry a display name.
     pub fn of_recipient(text: &str) -> Option<Self> {
-        Mailbox::parse(text).ok().map(|mailbox| Self::from(mailbox.address()))
+        if let Ok(mailbox) = Mailbox::parse(text) {
+            return Some(Self::from(mailbox.address()));
+        }
+        // Providers write display names with less care than we ask of clients: what stands in the
+        // angle brackets at the end is the address.
+        let (_, address) = text.trim().strip_suffix('>')?.rsplit_once('<')?;
+        Self::parse(address.trim()).ok()
     }
 
     /// An address that was normalized before it was stored.

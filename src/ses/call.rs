@@ -19,17 +19,17 @@ pub enum CallError {
     /// There are no credentials to sign with.
     #[error(transparent)]
     Credentials(#[from] LoadError),
-    /// SES could not be reached, or gave no answer.
-    #[error("SES could not be asked: {0}")]
+    /// AWS could not be reached, or gave no answer.
+    #[error("AWS could not be asked: {0}")]
     Unreachable(String),
-    /// SES refused the call.
-    #[error("SES refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]
+    /// AWS refused the call.
+    #[error("AWS refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]
     Refused {
         /// The HTTP status.
         status: u16,
         /// The error's name, such as `TooManyRequestsException`.
         name: Option<String>,
-        /// What SES said, without addresses.
+        /// What AWS said, without addresses.
         message: String,
     },
     /// The endpoint does not have the call: it answered so, and not as SES does.
@@ -38,8 +38,8 @@ pub enum CallError {
         /// The HTTP status.
         status: u16,
     },
-    /// The answer is not what SES answers.
-    #[error("SES's answer cannot be read: {0}")]
+    /// The answer is not what AWS answers.
+    #[error("AWS's answer cannot be read: {0}")]
     Unreadable(String),
 }
 
@@ -84,7 +84,8 @@ impl SesClient {
     }
 }
 
-fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
+/// Reads an answer, or the refusal that it is.
+pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     if !reply.status.is_success() {
         return Err(refusal(reply));
     }

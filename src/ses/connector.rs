@@ -13,7 +13,7 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use bytes::Bytes;
 
-use crate::ses::transport::read_bounded;
+use crate::ses::transport::{MAX_ANSWER_BYTES, read_bounded};
 
 /// The time limit of a call whose provider sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,8 +57,9 @@ impl HttpConnector for Connector {
             let response = http.execute(request).await.map_err(failed)?;
             let status = response.status();
             let headers = response.headers().clone();
-            let body =
-                read_bounded(response).await.map_err(|error| ConnectorError::io(error.into()))?;
+            let body = read_bounded(response, MAX_ANSWER_BYTES)
+                .await
+                .map_err(|error| ConnectorError::io(error.into()))?;
             let mut answer = http::Response::new(SdkBody::from(body));
             *answer.status_mut() = status;
             *answer.headers_mut() = headers;

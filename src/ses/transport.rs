@@ -23,7 +23,7 @@ use crate::ses::credentials::{CredentialCache, LoadError};
 use crate::ses::sign::sign;
 
 /// The longest answer that is read; SES's own are under a few KiB.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
+pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// How long an idle connection is kept. AWS's front ends close theirs after about a minute; well
 /// below that, a request is hardly ever written to a connection that is being closed.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -41,6 +41,17 @@ pub(super) struct Call<'a> {
     pub(super) url: &'a Url,
     pub(super) headers: &'a [(&'static str, &'static str)],
     pub(super) body: Bytes,
+}
+
+/// On what terms a call is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms<'a> {
+    /// The region in the signature.
+    pub(super) region: &'a str,
+    /// The longest that it may take, where it is not the client's own limit.
+    pub(super) timeout: Option<Duration>,
+    /// The longest answer that is read.
+    pub(super) max_answer_bytes: usize,
 }
 
 /// An answer whose status and headers arrived.
@@ -102,11 +113,25 @@ impl Transport {
         Ok(Self { http, credentials, region: options.region.clone(), clock })
     }
 
+    /// The terms of SES's own calls.
+    pub(super) fn terms(&self) -> Terms<'_> {
+        Terms { region: &self.region, timeout: None, max_answer_bytes: MAX_ANSWER_BYTES }
+    }
+
+    /// Makes a call on SES's own terms.
+    pub(super) async fn call(&self, call: &Call<'_>) -> Result<Reply, TransportError> {
+        self.call_on(self.terms(), call).await
+    }
+
     /// Makes the call once. It is repeated only where AWS refused it for expired credentials, and
     /// so before it was acted on, and other credentials could be had.
-    pub(super) async fn call(&self, call: &Call<'_>) -> Result<Reply, TransportError> {
+    pub(super) async fn call_on(
+        &self,
+        terms: Terms<'_>,
+        call: &Call<'_>,
+    ) -> Result<Reply, TransportError> {
         let credentials = self.credentials.get().await?;
-        let reply = self.attempt(call, &credentials).await?;
+        let reply = self.attempt(terms, call, &credentials).await?;
         let refused = RefusedCredentials::by(&reply);
         if refused != RefusedCredentials::No {
             self.credentials.discard(&credentials);
@@ -115,19 +140,21 @@ impl Transport {
             && let Ok(renewed) = self.credentials.get().await
             && renewed != credentials
         {
-            return self.attempt(call, &renewed).await;
+            return self.attempt(terms, call, &renewed).await;
         }
         Ok(reply)
     }
 
     async fn attempt(
         &self,
+        terms: Terms<'_>,
         call: &Call<'_>,
         credentials: &aws_credential_types::Credentials,
     ) -> Result<Reply, TransportError> {
-        let signed = sign(call, &self.region, credentials, self.clock.now())
+        let signed = sign(call, terms.region, credentials, self.clock.now())
             .map_err(|error| TransportError::Signing(error.to_string()))?;
         let mut request = Request::new(call.method.clone(), call.url.clone());
+        *request.timeout_mut() = terms.timeout;
         request.headers_mut().extend(signed);
         request.headers_mut().extend(
             call.headers.iter().map(|(name, value)| {
@@ -140,7 +167,7 @@ impl Transport {
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
         match self.http.execute(request).await {
-            Ok(response) => Ok(read(response).await),
+            Ok(response) => Ok(read(response, terms.max_answer_bytes).await),
             Err(error) if written.load(Ordering::Acquire) => {
                 Err(TransportError::NoAnswer(chain(&error.without_url())))
             }
@@ -183,19 +210,22 @@ impl Body for WatchedBody {
     }
 }
 
-async fn read(mut response: Response) -> Reply {
+async fn read(mut response: Response, max_bytes: usize) -> Reply {
     let status = response.status();
     let headers = std::mem::take(response.headers_mut());
-    Reply { status, headers, body: read_bounded(response).await }
+    Reply { status, headers, body: read_bounded(response, max_bytes).await }
 }
 
-/// Reads a body of at most `MAX_ANSWER_BYTES`.
-pub(super) async fn read_bounded(mut response: Response) -> Result<Bytes, String> {
+/// Reads a body of at most `max_bytes`.
+pub(super) async fn read_bounded(
+    mut response: Response,
+    max_bytes: usize,
+) -> Result<Bytes, String> {
     let mut body = BytesMut::new();
     loop {
         match response.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() > MAX_ANSWER_BYTES => {
-                return Err(format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"));
+            Ok(Some(chunk)) if body.len() + chunk.len() > max_bytes => {
+                return Err(format!("the answer is longer than {max_bytes} bytes"));
             }
             Ok(Some(chunk)) => body.extend_from_slice(&chunk),
             Ok(None) => return Ok(body.freeze()),

@@ -13,9 +13,12 @@ use crate::domain::organisation::DomainState;
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, RECORD_RETENTION, Timestamp};
-use crate::store::{Accepted, Applied, Change, MessageFilter, Report, Store, StoreError};
+use crate::store::{
+    Accepted, Applied, Change, MessageFilter, Reference, Report, Store, StoreError,
+};
 
 mod disk;
+mod feedback;
 mod tenants;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -189,8 +192,13 @@ async fn a_final_state_never_moves_back() {
     assert_eq!(fixture.store.record(id, 1, failed).await.unwrap(), Recorded::Changed);
     let sent = Transition::Sent { ses_message_id: "s".to_owned(), sent_at: START };
     assert_eq!(fixture.store.record(id, 2, sent).await.unwrap(), Recorded::AlreadyFinal);
-    let report =
-        Report { message: id, ses_message_id: "s".to_owned(), accepted_at: START, event: None };
+    let report = Report {
+        message: Reference::Tag(id),
+        organisation: None,
+        ses_message_id: "s".to_owned(),
+        accepted_at: START,
+        event: None,
+    };
     fixture.store.apply(report, START).await.unwrap();
     assert!(matches!(fixture.state(id), State::Failed { .. }), "a refusal for good is no doubt");
 }
@@ -206,9 +214,10 @@ async fn proof_of_acceptance_corrects_a_message_whose_outcome_was_lost() {
         acceptance: Acceptance::Possible,
     };
     fixture.store.record(unknown, 1, failed).await.unwrap();
-    for (id, applied) in [(queued, Applied::Sent), (unknown, Applied::Sent)] {
+    for (id, applied) in [(queued, Applied::Sent(queued)), (unknown, Applied::Sent(unknown))] {
         let report = Report {
-            message: id,
+            message: Reference::Tag(id),
+            organisation: None,
             ses_message_id: "ses".to_owned(),
             accepted_at: START,
             event: None,
@@ -237,7 +246,8 @@ async fn repeats_and_disorder_of_events_change_nothing() {
     for (id, order) in ids.into_iter().zip(orders) {
         for event in order {
             let report = Report {
-                message: id,
+                message: Reference::Tag(id),
+                organisation: None,
                 ses_message_id: "ses".to_owned(),
                 accepted_at: START,
                 event: Some(event.clone()),
@@ -259,7 +269,8 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
     let id = fixture.new_message().await;
     let before = fixture.store.suppression_epoch();
     let report = Report {
-        message: id,
+        message: Reference::Tag(id),
+        organisation: None,
         ses_message_id: "ses".to_owned(),
         accepted_at: START,
         event: Some(event(START, hard_bounce())),
@@ -290,7 +301,8 @@ async fn a_repeated_bounce_does_not_bring_back_a_suppression_that_was_removed() 
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let report = Report {
-        message: fixture.new_message().await,
+        message: Reference::Tag(fixture.new_message().await),
+        organisation: None,
         ses_message_id: "ses".to_owned(),
         accepted_at: START,
         event: Some(event(START, hard_bounce())),
@@ -339,7 +351,8 @@ async fn records_are_read_for_exactly_90_days_and_purged_after() {
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let id = fixture.new_message().await;
     let report = Report {
-        message: id,
+        message: Reference::Tag(id),
+        organisation: None,
         ses_message_id: "ses".to_owned(),
         accepted_at: START,
         event: Some(event(START, hard_bounce())),

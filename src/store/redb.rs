@@ -16,6 +16,9 @@ use tables::Tables;
 
 pub(super) mod accept;
 pub(super) mod administer;
+pub(super) mod apply;
+mod bounded;
+pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
 pub(super) mod idempotency;
@@ -23,8 +26,10 @@ pub(super) mod message;
 pub(super) mod open;
 pub(super) mod purge;
 pub(super) mod record;
+pub(super) mod sent;
 pub(super) mod suppress;
 pub(super) mod tables;
+pub(super) mod unmatched;
 pub(super) mod writer;
 
 /// What readers and the writer share.

@@ -17,8 +17,11 @@ pub enum Accepted {
 /// What the provider reports of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The message.
-    pub message: MessageId,
+    /// Which message.
+    pub message: Reference,
+    /// The organisation's name as the report has it; one that is not the message's own makes the
+    /// report count for nothing.
+    pub organisation: Option<String>,
     /// The provider's identifier for it. That there is a report proves its acceptance.
     pub ses_message_id: String,
     /// When the provider accepted it.
@@ -27,15 +30,65 @@ pub struct Report {
     pub event: Option<Event>,
 }
 
+/// How a report names its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reference {
+    /// By our own id, which the message carried as a tag.
+    Tag(MessageId),
+    /// By the provider's identifier alone.
+    ProviderId,
+}
+
 /// What a report came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
     /// It is on the record, now or from an earlier time.
     Done,
     /// It is on the record, and the message is sent: a waiting retry must not happen.
-    Sent,
-    /// There is no such message.
+    Sent(MessageId),
+    /// There is no message with the id in its tag, and there will be none.
     UnknownMessage,
+    /// The message is not the tagged organisation's. Nothing was changed.
+    OtherOrganisation,
+    /// No message is known by the provider's identifier. Its event, if it has one, is kept for a
+    /// while in case the outcome that names it is recorded yet.
+    Unmatched,
+    /// The message's record cannot be read. Nothing was changed.
+    DamagedRecord,
+}
+
+/// A provider's document that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// When it arrived.
+    pub received_at: Timestamp,
+    /// Why it could not be read.
+    pub reason: String,
+    /// Its beginning.
+    pub document: String,
+    /// How long all of it was, in bytes.
+    pub length: usize,
+}
+
+impl DeadLetter {
+    /// The most of a document that is kept, in bytes.
+    pub const MAX_DOCUMENT_BYTES: usize = 8 * 1024;
+
+    /// A dead letter with as much of the document as is kept.
+    pub fn new(received_at: Timestamp, reason: impl Into<String>, document: &str) -> Self {
+        let end = document.floor_char_boundary(Self::MAX_DOCUMENT_BYTES);
+        let (reason, length) = (reason.into(), document.len());
+        Self { received_at, reason, document: document[..end].to_owned(), length }
+    }
+}
+
+/// What of the provider's reports waits in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeedbackBacklog {
+    /// Events whose message is not known.
+    pub unmatched: u64,
+    /// Documents that could not be read.
+    pub dead_letters: u64,
 }
 
 /// Which messages to list.

@@ -32,7 +32,7 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::intake::Intake;
 use pillarbox::outbox::Outbox;
 use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
-use pillarbox::store::{Accepted, Report, Store};
+use pillarbox::store::{Accepted, Reference, Report, Store};
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 /// Rounds of the scheduler without any change that count as settled.
@@ -537,7 +537,8 @@ impl Sim {
     /// SES's `Send` event for a message arrives.
     pub(crate) async fn prove_sent(&self, id: MessageId) {
         let report = Report {
-            message: id,
+            message: Reference::Tag(id),
+            organisation: None,
             ses_message_id: format!("ses-{id}-proved"),
             accepted_at: self.clock.now(),
             event: None,

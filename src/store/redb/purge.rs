@@ -8,7 +8,7 @@ use crate::store::Purged;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::tables::IdKey;
 use crate::store::redb::writer::Batch;
-use crate::store::redb::{Shared, write_lock};
+use crate::store::redb::{Shared, dead_letter, sent, unmatched, write_lock};
 
 /// Purges at most `limit` messages with their events, and at most `limit` idempotency keys.
 ///
@@ -19,11 +19,14 @@ pub(in crate::store) fn purge(
     limit: usize,
 ) -> Result<Purged, ReadError> {
     let records_end = MessageId::first_of(window_now.minus(RECORD_RETENTION));
+    sent::purge(&mut batch.tables, records_end, limit)?;
     let messages = purge_range(&mut batch.tables.messages, records_end, limit)?;
     if let Some(last) = messages.last {
         let end = [last.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
         batch.tables.events.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
     }
+    unmatched::expire(&mut batch.tables, window_now)?;
+    dead_letter::expire(&mut batch.tables, window_now)?;
     let keys_end = MessageId::first_of(window_now.minus(IDEMPOTENCY_WINDOW));
     let keys = purge_range(&mut batch.tables.idempotency, keys_end, limit)?;
     Ok(Purged { messages: messages.count, idempotency_keys: keys.count })

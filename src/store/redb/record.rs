@@ -24,6 +24,7 @@ macro_rules! stored_enum {
 }
 
 pub(in crate::store) mod event;
+pub(in crate::store) mod feedback;
 pub(in crate::store) mod message;
 pub(in crate::store) mod tenant;
 

@@ -7,7 +7,7 @@ use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 use crate::domain::admission::Facts;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
-use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::store::StoreError;
 use crate::store::redb::Shared;
 use crate::store::redb::directory::Directory;
@@ -34,6 +34,32 @@ pub(in crate::store) fn insert_suppression(
     batch.tables.suppressions.insert(key, encode_suppression(suppression).as_slice())?;
     batch.suppressed = SuppressionChange::Added;
     Ok(Change::Made)
+}
+
+/// Adds a suppression that a provider's event caused. Of several causes the earliest counts,
+/// whatever order they arrive in; an operator's own decision stays.
+pub(super) fn insert_caused(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    suppression: &Suppression,
+) -> Result<(), ReadError> {
+    let key = (organisation.0, suppression.address.as_str());
+    let earlier = match batch.tables.suppressions.get(key)? {
+        None => None,
+        // A row that cannot be read suppresses all the same.
+        Some(row) => match decode_suppression(key.1, row.value()) {
+            Ok(earlier) => Some(earlier),
+            Err(_) => return Ok(()),
+        },
+    };
+    let Some(earlier) = earlier else {
+        return insert_suppression(batch, Some(organisation), suppression).map(|_| ());
+    };
+    let rank = |s: &Suppression| (s.since, s.reason != SuppressionReason::Complaint, s.cause);
+    if earlier.cause.is_some() && rank(suppression) < rank(&earlier) {
+        batch.tables.suppressions.insert(key, encode_suppression(suppression).as_slice())?;
+    }
+    Ok(())
 }
 
 /// Whether an operation changed anything.

@@ -25,6 +25,8 @@ pub(in crate::store) const ALL_ORGANISATIONS: u32 = 0;
 
 pub(in crate::store) type IdKey = [u8; 16];
 pub(in crate::store) type Rows = &'static [u8];
+/// A row of a bounded table: when it was put there, in milliseconds, and the row itself.
+pub(in crate::store) type Kept = (u64, &'static [u8]);
 
 /// Single values of the file itself.
 pub(in crate::store) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -38,6 +40,16 @@ pub(in crate::store) const IDEMPOTENCY: TableDefinition<IdKey, Rows> =
     TableDefinition::new("idempotency");
 /// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
 pub(in crate::store) const EVENTS: TableDefinition<Rows, Rows> = TableDefinition::new("events");
+/// Messages that the provider accepted, by the time of that and their id, with the provider's own
+/// id for them: how an event without our tag finds its message.
+pub(in crate::store) const SENT: TableDefinition<(u64, IdKey), Rows> = TableDefinition::new("sent");
+/// Events whose message is not known yet, by the provider's id for it, with the time of their
+/// arrival. Random keys do no harm here, because the table is bounded.
+pub(in crate::store) const UNMATCHED: TableDefinition<Rows, Kept> =
+    TableDefinition::new("unmatched_events");
+/// Documents that could not be read, by their digest, with the time of their arrival. Bounded too.
+pub(in crate::store) const DEAD_LETTERS: TableDefinition<Rows, Kept> =
+    TableDefinition::new("dead_letters");
 /// Suppressed addresses by organisation.
 pub(in crate::store) const SUPPRESSIONS: TableDefinition<(u32, &str), Rows> =
     TableDefinition::new("suppressions");
@@ -50,7 +62,7 @@ pub(in crate::store) const API_KEYS: TableDefinition<u32, Rows> = TableDefinitio
 pub(in crate::store) const DOMAINS: TableDefinition<(u32, &str), Rows> =
     TableDefinition::new("domains");
 
-type Table<'txn, K, V> = redb::Table<'txn, K, V>;
+pub(in crate::store) type Table<'txn, K, V> = redb::Table<'txn, K, V>;
 
 /// All tables of one write transaction.
 pub(in crate::store) struct Tables<'txn> {
@@ -59,6 +71,9 @@ pub(in crate::store) struct Tables<'txn> {
     pub(in crate::store) pending: Table<'txn, IdKey, ()>,
     pub(in crate::store) idempotency: Table<'txn, IdKey, Rows>,
     pub(in crate::store) events: Table<'txn, Rows, Rows>,
+    pub(in crate::store) sent: Table<'txn, (u64, IdKey), Rows>,
+    pub(in crate::store) unmatched: Table<'txn, Rows, Kept>,
+    pub(in crate::store) dead_letters: Table<'txn, Rows, Kept>,
     pub(in crate::store) suppressions: Table<'txn, (u32, &'static str), Rows>,
     pub(in crate::store) organisations: Table<'txn, u32, Rows>,
     pub(in crate::store) api_keys: Table<'txn, u32, Rows>,
@@ -74,6 +89,9 @@ impl<'txn> Tables<'txn> {
             pending: transaction.open_table(PENDING)?,
             idempotency: transaction.open_table(IDEMPOTENCY)?,
             events: transaction.open_table(EVENTS)?,
+            sent: transaction.open_table(SENT)?,
+            unmatched: transaction.open_table(UNMATCHED)?,
+            dead_letters: transaction.open_table(DEAD_LETTERS)?,
             suppressions: transaction.open_table(SUPPRESSIONS)?,
             organisations: transaction.open_table(ORGANISATIONS)?,
             api_keys: transaction.open_table(API_KEYS)?,

@@ -1,0 +1,144 @@
+//! Applying what the provider reports: events, proofs of acceptance and suppressions, in such a
+//! way that neither order nor repetition makes a difference.
+
+use redb::ReadableTable;
+use sha2::{Digest, Sha256};
+
+use crate::domain::event::Event;
+use crate::domain::id::MessageId;
+use crate::domain::message::{Message, Recorded, State};
+use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::domain::time::Timestamp;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::message::{read_row, write_row};
+use crate::store::redb::record::event::{decode_event, encode_event};
+use crate::store::redb::suppress::insert_caused;
+use crate::store::redb::writer::Batch;
+use crate::store::redb::{sent, unmatched};
+use crate::store::{Applied, Reference, Report};
+
+/// Applies reports one after the other.
+pub(in crate::store) fn apply_all(
+    batch: &mut Batch<'_>,
+    reports: &[Report],
+    now: Timestamp,
+) -> Result<Vec<Applied>, ReadError> {
+    reports.iter().map(|report| apply(batch, report, now)).collect()
+}
+
+fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Applied, ReadError> {
+    let id = match report.message {
+        Reference::Tag(id) => id,
+        Reference::ProviderId => {
+            let found = sent::find(&batch.tables, &report.ses_message_id, report.accepted_at)?;
+            let Some(id) = found else {
+                unmatched::keep(batch, report, now)?;
+                return Ok(Applied::Unmatched);
+            };
+            id
+        }
+    };
+    let mut message = match read_row(&batch.tables, id) {
+        Ok(Some(message)) => message,
+        Ok(None) => return Ok(Applied::UnknownMessage),
+        // One damaged row must not keep all others' events from being applied.
+        Err(ReadError::Row(error)) => {
+            tracing::error!(%id, %error, "an event's message cannot be read; the event is dropped");
+            return Ok(Applied::DamagedRecord);
+        }
+        Err(error) => return Err(error),
+    };
+    if !is_owner(batch, &message, report.organisation.as_deref()) {
+        return Ok(Applied::OtherOrganisation);
+    }
+    let before = message.clone();
+    if message.prove_accepted(&report.ses_message_id, report.accepted_at) == Recorded::Changed {
+        sent::note(batch, &mut message)?;
+    }
+    if let Some(event) = &report.event {
+        observe(batch, &mut message, event)?;
+    }
+    if message != before {
+        write_row(&mut batch.tables, &message)?;
+    }
+    // Said also where an earlier report proved it: whoever applied that one may not have lived to
+    // cancel the retry.
+    Ok(match message.state {
+        State::Sent { .. } => Applied::Sent(id),
+        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => Applied::Done,
+    })
+}
+
+/// Whether a message is the named organisation's, where a name is given. The name of one that was
+/// removed is not known any more: there the message's id has to do.
+pub(super) fn is_owner(batch: &Batch<'_>, message: &Message, named: Option<&str>) -> bool {
+    let Some(named) = named else { return true };
+    let directory = batch.shared.directory();
+    let owner = directory.organisation(message.organisation);
+    owner.is_none_or(|owner| owner.name.as_str() == named)
+}
+
+/// Puts an event on a message's timeline, with the suppressions that follow. A repeat changes
+/// nothing: above all, it does not bring back a suppression that an operator has removed.
+pub(super) fn observe(
+    batch: &mut Batch<'_>,
+    message: &mut Message,
+    event: &Event,
+) -> Result<(), ReadError> {
+    let key = [message.id.as_bytes().as_slice(), &event_key(event)].concat();
+    let row = encode_event(event);
+    let known = batch.tables.events.get(key.as_slice())?.map(|row| row.value().to_vec());
+    let reason = event.suppresses();
+    let mut is_news = reason.is_some();
+    if let Some(known) = known {
+        let suppressed = decode_event(&known).is_ok_and(|known| known.suppresses().is_some());
+        // Of reports of one event that differ in their details, the same one always stays.
+        if (reason.is_some(), &row) <= (suppressed, &known) {
+            return Ok(());
+        }
+        is_news = !suppressed;
+    }
+    batch.tables.events.insert(key.as_slice(), row.as_slice())?;
+    message.observe(event.summary());
+    if let (Some(reason), true) = (reason, is_news) {
+        for recipient in &event.recipients {
+            let Some(address) = SuppressedAddress::of_recipient(recipient) else {
+                tracing::warn!(id = %message.id, "a reported recipient is not an address");
+                continue;
+            };
+            let (since, cause) = (event.occurred_at, Some(message.id));
+            let suppression = Suppression { address, reason, since, cause };
+            insert_caused(batch, message.organisation, &suppression)?;
+        }
+    }
+    Ok(())
+}
+
+/// An event's key within its message: time, rank, digest of the recipients. Orders events by
+/// time, and gives the same event the same key however often and in whatever form it arrives.
+fn event_key(event: &Event) -> [u8; 17] {
+    let normal = |text: &String| {
+        SuppressedAddress::of_recipient(text)
+            .map_or_else(|| text.to_ascii_lowercase(), |address| address.as_str().to_owned())
+    };
+    let mut recipients: Vec<String> = event.recipients.iter().map(normal).collect();
+    recipients.sort_unstable();
+    recipients.dedup();
+    let mut digest = Sha256::new();
+    for recipient in recipients {
+        digest.update(recipient.as_bytes());
+        digest.update([0]);
+    }
+    let mut key = [0; 17];
+    key[..8].copy_from_slice(&event.occurred_at.unix_millis().to_be_bytes());
+    key[8] = event.event_type() as u8;
+    key[9..].copy_from_slice(&digest.finalize()[..8]);
+    key
+}
+
+/// The bounds of a message's events.
+pub(in crate::store) fn event_keys(message: MessageId) -> (Vec<u8>, Vec<u8>) {
+    let first = message.as_bytes().to_vec();
+    let last = [message.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
+    (first, last)
+}

@@ -1,0 +1,55 @@
+//! Documents of the provider that could not be read, for the operator to look at: only so many,
+//! and no longer than a record.
+
+use redb::{ReadTransaction, ReadableTable};
+use sha2::{Digest, Sha256};
+
+use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::store::DeadLetter;
+use crate::store::redb::bounded::{expire as expire_rows, make_room};
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::feedback::{decode_dead_letter, encode_dead_letter};
+use crate::store::redb::tables::{DEAD_LETTERS, Tables};
+use crate::store::redb::writer::Batch;
+
+/// How many are kept; beyond, the oldest go.
+const MAX_LETTERS: u64 = 1_000;
+
+/// Keeps dead letters; one that is there already stays as it is.
+pub(in crate::store) fn keep_all(
+    batch: &mut Batch<'_>,
+    letters: &[DeadLetter],
+) -> Result<(), ReadError> {
+    let table = &mut batch.tables.dead_letters;
+    for letter in letters {
+        let digest = Sha256::digest(letter.document.as_bytes());
+        let key = &digest[..16];
+        if table.get(key)?.is_none() {
+            make_room(table, MAX_LETTERS, "unreadable documents")?;
+            let row = encode_dead_letter(letter);
+            table.insert(key, (letter.received_at.unix_millis(), row.as_slice()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads dead letters, newest first.
+pub(in crate::store) fn list(
+    transaction: &ReadTransaction,
+    limit: usize,
+) -> Result<Vec<DeadLetter>, ReadError> {
+    let mut letters = Vec::new();
+    for row in transaction.open_table(DEAD_LETTERS)?.iter()? {
+        let (_, row) = row?;
+        let (time, row) = row.value();
+        letters.push(decode_dead_letter(Timestamp::from_unix_millis(time), row)?);
+    }
+    letters.sort_by_key(|letter| std::cmp::Reverse(letter.received_at));
+    letters.truncate(limit);
+    Ok(letters)
+}
+
+/// Removes those that are past a record's retention.
+pub(super) fn expire(tables: &mut Tables<'_>, window_now: Timestamp) -> Result<(), ReadError> {
+    expire_rows(&mut tables.dead_letters, window_now, RECORD_RETENTION)
+}

@@ -1,0 +1,78 @@
+//! Events without our tag whose message is not known yet: they may have overtaken the outcome
+//! that says by which id the provider knows it. Kept for a day, and only so many.
+//!
+//! An event with our tag never waits here: the tag exists only after its message is durable.
+
+use std::time::Duration;
+
+use redb::{ReadableTable, ReadableTableMetadata};
+use sha2::{Digest, Sha256};
+
+use crate::domain::time::Timestamp;
+use crate::store::Report;
+use crate::store::redb::bounded::{expire as expire_rows, make_room};
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::feedback::{EarlyEvent, decode_early, encode_early};
+use crate::store::redb::tables::Tables;
+use crate::store::redb::writer::Batch;
+
+/// How long an event waits for its message (contract, section 3).
+const WAIT: Duration = Duration::from_hours(24);
+/// How many events wait; beyond, the oldest go.
+const MAX_EVENTS: u64 = 10_000;
+/// How much of its digest tells an event from others of the same message.
+const DIGEST_BYTES: usize = 16;
+
+/// Keeps a report's event for when its message becomes known.
+pub(super) fn keep(
+    batch: &mut Batch<'_>,
+    report: &Report,
+    now: Timestamp,
+) -> Result<(), ReadError> {
+    // A report without an event says nothing that the outcome itself will not say.
+    let Some(event) = &report.event else { return Ok(()) };
+    let table = &mut batch.tables.unmatched;
+    let row = encode_early(event, report.organisation.as_deref());
+    // By all that it says: which of two different reports counts is decided on the record.
+    let digest = Sha256::digest(&row);
+    let key = [prefix(&report.ses_message_id).as_slice(), &digest[..DIGEST_BYTES]].concat();
+    if table.get(key.as_slice())?.is_none() {
+        make_room(table, MAX_EVENTS, "events without a message")?;
+        table.insert(key.as_slice(), (now.unix_millis(), row.as_slice()))?;
+    }
+    Ok(())
+}
+
+/// Takes out the events of the message that the provider knows by this id.
+pub(super) fn take(
+    tables: &mut Tables<'_>,
+    ses_message_id: &str,
+) -> Result<Vec<EarlyEvent>, ReadError> {
+    let mut events = Vec::new();
+    if tables.unmatched.is_empty()? {
+        return Ok(events);
+    }
+    let first = prefix(ses_message_id);
+    let last = [first.as_slice(), &[u8::MAX; DIGEST_BYTES]].concat();
+    if tables.unmatched.range::<&[u8]>(first.as_slice()..=last.as_slice())?.next().is_none() {
+        return Ok(events);
+    }
+    tables.unmatched.retain_in::<&[u8], _>(first.as_slice()..=last.as_slice(), |_, (_, row)| {
+        match decode_early(row) {
+            Ok(event) => events.push(event),
+            Err(error) => tracing::error!(%error, "an event that waited cannot be read"),
+        }
+        false
+    })?;
+    Ok(events)
+}
+
+/// Removes the events that have waited long enough.
+pub(super) fn expire(tables: &mut Tables<'_>, window_now: Timestamp) -> Result<(), ReadError> {
+    expire_rows(&mut tables.unmatched, window_now, WAIT)
+}
+
+fn prefix(ses_message_id: &str) -> Vec<u8> {
+    // No id has a NUL in it, so none is the beginning of another's key.
+    [ses_message_id.as_bytes(), &[0]].concat()
+}

@@ -1,0 +1,150 @@
+//! The poll of a queue: deleted only after the commit, whatever fails in between.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pillarbox::domain::message::Status;
+
+use crate::document::{delivery, in_event_bridge, in_sns, message_of, send};
+use crate::queue::{Deleting, StubQueue};
+use crate::site::{NOW, Site, until};
+
+const LONG: Duration = Duration::from_mins(1);
+const SHORT: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn queued_events_reach_their_records_and_leave_the_queue() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let ids = site.new_messages(25).await;
+    let store = site.store.clone();
+    // Every event is on its record by the time that its message is deleted.
+    let queue = StubQueue::watched(LONG, move |body| {
+        let Some(id) = message_of(body) else { return };
+        assert_eq!(store.message(id, NOW).unwrap().unwrap().status(), Status::Sent);
+    })
+    .await;
+    for (number, &id) in ids.iter().enumerate() {
+        let document = delivery(id);
+        queue.put(in_sns(&send(id)).to_string());
+        queue.put(match number % 3 {
+            0 => document.to_string(),
+            1 => in_sns(&document).to_string(),
+            _ => in_event_bridge(&document).to_string(),
+        });
+    }
+    let polling = site.poll(&queue);
+    until("deleting all", || queue.left() == 0).await;
+    polling.stop().await;
+    assert!(ids.iter().all(|&id| site.events(id) == 1));
+    let counts = site.feedback.counts();
+    assert_eq!((counts.sends, counts.deliveries, counts.unmatched), (25, 25, 0));
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_read_is_kept_counted_and_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let ids = site.new_messages(5).await;
+    let queue = StubQueue::start(LONG).await;
+    for &id in &ids {
+        queue.put("{\"eventType\":\"Bounce\",\"mail\":{}}");
+        queue.put("no JSON");
+        queue.put(delivery(id).to_string());
+        queue.put("");
+    }
+    let polling = site.poll(&queue);
+    until("deleting all", || queue.left() == 0).await;
+    polling.stop().await;
+    assert!(ids.iter().all(|&id| site.events(id) == 1));
+    let counts = site.feedback.counts();
+    assert_eq!((counts.deliveries, counts.unreadable), (5, 15));
+    assert_eq!(site.store.dead_letters(9).unwrap().len(), 3, "each is kept once");
+}
+
+#[tokio::test]
+async fn redelivered_events_are_not_doubled() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let ids = site.new_messages(12).await;
+    let queue = StubQueue::start(SHORT).await;
+    queue.set_deleting(Deleting::Fails);
+    for &id in &ids {
+        queue.put(delivery(id).to_string());
+    }
+    let polling = site.poll(&queue);
+    until("the redelivery", || site.feedback.counts().deliveries >= 36).await;
+    queue.set_deleting(Deleting::Works);
+    until("deleting all", || queue.left() == 0).await;
+    polling.stop().await;
+    assert!(ids.iter().all(|&id| site.events(id) == 1));
+}
+
+#[tokio::test]
+async fn a_crash_between_commit_and_delete_loses_and_doubles_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let ids = site.new_messages(40).await;
+    let queue = StubQueue::start(SHORT).await;
+    queue.set_deleting(Deleting::Hangs);
+    for &id in &ids {
+        queue.put(delivery(id).to_string());
+    }
+    let polling = site.poll(&queue);
+    until("the commits", || ids.iter().filter(|&&id| site.events(id) == 1).count() >= 10).await;
+    polling.task.abort();
+    let _ = polling.task.await;
+    assert_eq!(queue.deleted(), 0);
+    drop(site);
+    queue.set_deleting(Deleting::Works);
+    // The last of the aborted tasks lets go of the file a moment later.
+    tokio::time::sleep(SHORT).await;
+    let site = Site::in_directory(directory.path()).await;
+    let polling = site.poll(&queue);
+    until("deleting all", || queue.left() == 0).await;
+    polling.stop().await;
+    assert!(ids.iter().all(|&id| site.events(id) == 1));
+}
+
+#[tokio::test]
+async fn the_poll_ends_between_batches_and_deletes_only_what_is_applied() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let ids = site.new_messages(400).await;
+    let (store, deleted) = (site.store.clone(), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&deleted);
+    let queue = StubQueue::watched(LONG, move |body| {
+        let id = message_of(body).unwrap();
+        assert_eq!(store.events(id).unwrap().len(), 1);
+        seen.fetch_add(1, Ordering::SeqCst);
+    })
+    .await;
+    for &id in &ids {
+        queue.put(delivery(id).to_string());
+    }
+    let polling = site.poll(&queue);
+    until("the first batches", || queue.deleted() >= 20).await;
+    polling.stop().await;
+    let number = deleted.load(Ordering::SeqCst);
+    assert!((20..400).contains(&number), "{number}");
+    assert_eq!(queue.left() + number, 400);
+    let applied = ids.iter().filter(|&&id| site.events(id) == 1).count();
+    assert_eq!(applied, number, "a batch that is under way is ended in order");
+}
+
+#[tokio::test]
+async fn a_queue_that_fails_is_asked_again_and_the_trouble_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let id = site.new_message().await;
+    let queue = StubQueue::start(LONG).await;
+    queue.put(delivery(id).to_string());
+    queue.fail_receives(2);
+    let polling = site.poll(&queue);
+    until("the trouble", || site.feedback.trouble().is_some()).await;
+    assert!(site.feedback.trouble().unwrap().contains("InternalFailure"));
+    until("the event", || site.events(id) == 1).await;
+    until("the end of the trouble", || site.feedback.trouble().is_none()).await;
+    polling.stop().await;
+}

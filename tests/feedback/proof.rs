@@ -1,0 +1,90 @@
+//! Events that prove an acceptance, for messages that are pending in memory.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pillarbox::domain::id::MessageId;
+use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
+use pillarbox::outbox::Parcel;
+use tokio::time::Instant;
+
+use crate::document::send;
+use crate::site::{NOW, Site};
+
+/// A message that is pending in the outbox, with one call started.
+async fn being_sent(site: &Site) -> MessageId {
+    let id = site.new_message().await;
+    site.outbox.add(Parcel {
+        id,
+        organisation: site.organisation,
+        request: Bytes::from_static(b"{}"),
+        recipients: 1,
+        accepted_at: Instant::now(),
+        suppression_epoch: 0,
+        reservation: site.outbox.budget().reserve(2).unwrap(),
+    });
+    assert_eq!(site.outbox.claim(Instant::now()).unwrap().id, id);
+    assert_eq!(site.outbox.started(id), 1);
+    id
+}
+
+fn lost_answer() -> Transition {
+    Transition::RetryLater {
+        failure: Failure::new(FailureCode::OutcomeUnknown, "the answer was lost"),
+        acceptance: Acceptance::Possible,
+    }
+}
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_mins(1)
+}
+
+async fn prove(site: &Site, id: MessageId) {
+    site.feedback.ingest(&[&send(id).to_string()]).await.unwrap();
+    assert_eq!(site.store.message(id, NOW).unwrap().unwrap().status(), Status::Sent);
+}
+
+#[tokio::test]
+async fn a_proof_cancels_the_waiting_retry_and_drops_the_body() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let id = being_sent(&site).await;
+    site.store.record(id, 1, lost_answer()).await.unwrap();
+    site.outbox.put_back(id, later(), Acceptance::Possible);
+    prove(&site, id).await;
+    let pending = site.outbox.pending();
+    assert_eq!((pending.messages, pending.bytes), (0, 0));
+    let message = site.store.message(id, NOW).unwrap().unwrap();
+    assert_eq!((message.attempts, message.failure()), (1, None));
+    // A repeat of it is nothing new.
+    prove(&site, id).await;
+}
+
+#[tokio::test]
+async fn a_proof_that_overtakes_a_lost_answer_leaves_no_retry() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let id = being_sent(&site).await;
+    prove(&site, id).await;
+    assert_eq!(site.outbox.pending().in_flight, 1, "the call goes on to its end");
+    let recorded = site.store.record(id, 1, lost_answer()).await.unwrap();
+    assert_eq!(recorded, Recorded::AlreadyFinal);
+    site.outbox.put_back(id, later(), Acceptance::Possible);
+    let pending = site.outbox.pending();
+    assert_eq!((pending.messages, pending.bytes), (0, 0));
+}
+
+#[tokio::test]
+async fn another_organisations_name_cancels_no_retry() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let id = being_sent(&site).await;
+    site.outbox.put_back(id, later(), Acceptance::Possible);
+    let mut document = send(id);
+    document["mail"]["tags"]["pillarbox-organisation"] = serde_json::json!(["other"]);
+    site.feedback.ingest(&[&document.to_string()]).await.unwrap();
+    assert_eq!(site.outbox.pending().messages, 1);
+    let message = site.store.message(id, NOW).unwrap().unwrap();
+    assert_eq!(message.status(), Status::Queued);
+    assert_eq!(site.feedback.counts().foreign, 1);
+}
