@@ -212,3 +212,6 @@ async fn ending(phases: &mut watch::Receiver<Phase>) {
     // The sender's end means the same.
     let _ = phases.wait_for(|phase| *phase == Phase::Ending).await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,5 @@
 //! The poll of a queue: deleted only after the commit, whatever fails in between.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pillarbox::domain::message::Status;
@@ -21,8 +19,8 @@ async fn queued_events_reach_their_records_and_leave_the_queue() {
     let store = site.store.clone();
     // Every event is on its record by the time that its message is deleted.
     let queue = StubQueue::watched(LONG, move |body| {
-        let Some(id) = message_of(body) else { return };
-        assert_eq!(store.message(id, NOW).unwrap().unwrap().status(), Status::Sent);
+        let Some(id) = message_of(body) else { return true };
+        store.message(id, NOW).unwrap().unwrap().status() == Status::Sent
     })
     .await;
     for (number, &id) in ids.iter().enumerate() {
@@ -37,6 +35,7 @@ async fn queued_events_reach_their_records_and_leave_the_queue() {
     let polling = site.poll(&queue);
     until("deleting all", || queue.left() == 0).await;
     polling.stop().await;
+    assert_eq!(queue.deleted_too_early(), 0);
     assert!(ids.iter().all(|&id| site.events(id) == 1));
     let counts = site.feedback.counts();
     assert_eq!((counts.sends, counts.deliveries, counts.unmatched), (25, 25, 0));
@@ -112,21 +111,18 @@ async fn the_poll_ends_between_batches_and_deletes_only_what_is_applied() {
     let directory = tempfile::tempdir().unwrap();
     let site = Site::in_directory(directory.path()).await;
     let ids = site.new_messages(400).await;
-    let (store, deleted) = (site.store.clone(), Arc::new(AtomicUsize::new(0)));
-    let seen = Arc::clone(&deleted);
-    let queue = StubQueue::watched(LONG, move |body| {
-        let id = message_of(body).unwrap();
-        assert_eq!(store.events(id).unwrap().len(), 1);
-        seen.fetch_add(1, Ordering::SeqCst);
-    })
-    .await;
+    let store = site.store.clone();
+    let is_applied =
+        move |body: &str| message_of(body).is_some_and(|id| store.events(id).unwrap().len() == 1);
+    let queue = StubQueue::watched(LONG, is_applied).await;
     for &id in &ids {
         queue.put(delivery(id).to_string());
     }
     let polling = site.poll(&queue);
     until("the first batches", || queue.deleted() >= 20).await;
     polling.stop().await;
-    let number = deleted.load(Ordering::SeqCst);
+    let number = queue.deleted();
+    assert_eq!(queue.deleted_too_early(), 0);
     assert!((20..400).contains(&number), "{number}");
     assert_eq!(queue.left() + number, 400);
     let applied = ids.iter().filter(|&&id| site.events(id) == 1).count();

@@ -35,12 +35,12 @@ pub(crate) struct StubQueue {
     task: JoinHandle<()>,
 }
 
-type Watcher = Box<dyn Fn(&str) + Send + Sync>;
+/// Says of a deleted message's body whether it was applied before.
+type Watcher = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 struct State {
     content: Mutex<Content>,
     visibility: Duration,
-    /// Sees the body of every message that is deleted.
     watcher: Watcher,
 }
 
@@ -49,6 +49,8 @@ struct Content {
     in_flight: HashMap<u64, (Instant, Arc<str>)>,
     receipts: u64,
     deleted: usize,
+    /// Of these, the ones that were not applied before.
+    deleted_too_early: usize,
     deleting: Deleting,
     failing_receives: usize,
     receiving: usize,
@@ -57,12 +59,12 @@ struct Content {
 
 impl StubQueue {
     pub(crate) async fn start(visibility: Duration) -> Self {
-        Self::watched(visibility, |_| {}).await
+        Self::watched(visibility, |_| true).await
     }
 
     pub(crate) async fn watched(
         visibility: Duration,
-        watcher: impl Fn(&str) + Send + Sync + 'static,
+        watcher: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -71,6 +73,7 @@ impl StubQueue {
             in_flight: HashMap::new(),
             receipts: 0,
             deleted: 0,
+            deleted_too_early: 0,
             deleting: Deleting::Works,
             failing_receives: 0,
             receiving: 0,
@@ -113,6 +116,10 @@ impl StubQueue {
 
     pub(crate) fn deleted(&self) -> usize {
         self.content().deleted
+    }
+
+    pub(crate) fn deleted_too_early(&self) -> usize {
+        self.content().deleted_too_early
     }
 
     /// The messages that are not deleted, received or not.
@@ -205,8 +212,7 @@ impl State {
             let mut content = self.content.lock().unwrap();
             if let Some((_, body)) = content.in_flight.remove(&receipt) {
                 content.deleted += 1;
-                drop(content);
-                (self.watcher)(&body);
+                content.deleted_too_early += usize::from(!(self.watcher)(&body));
             }
             deleted.push(json!({ "Id": entry["Id"] }));
         }
