@@ -2,23 +2,26 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
 use crate::clock::Clock;
-use crate::config::{Config, Events};
+use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
 use crate::service::run::{Signals, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
-use crate::simulator::{Options, Simulator};
+use crate::simulator::{EventOptions, Events, Options, Simulator};
 use crate::store::{Store, StoreError};
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";
+/// How long the simulator takes to deliver, to be watched by a person.
+const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's own key pair; it opens nothing else.
 const ACCESS_KEY: &str = "simulator";
 
@@ -76,7 +79,8 @@ async fn start_simulator() -> Result<Simulator, ServiceError> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let failed = |source| ServiceError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let options = Options { verified: vec![DOMAIN.to_owned()], ..Options::default() };
+    let events = Events::On(EventOptions::after(EVENT_DELAY));
+    let options = Options { verified: vec![DOMAIN.to_owned()], events, ..Options::default() };
     Ok(Simulator::start(listener, options).await)
 }
 
@@ -92,7 +96,8 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     config.ses.endpoint =
         Some(simulator.endpoint().parse().expect("the simulator's address is a URL"));
     config.ses.configuration_set = None;
-    config.ses.events = Events { queue_url: None, sns: None };
+    let queue_url = simulator.queue_url().parse().expect("the queue's address is a URL");
+    config.ses.events = config::Events { queue_url: Some(queue_url), sns: None };
     config
 }
 
