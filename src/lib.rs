@@ -1,11 +1,12 @@
 //! pillarbox: a self-hosted transactional email service over Amazon SES.
 //!
-//! Layers; a module uses only those below its own, and the adapters never each other:
+//! Layers; a module uses those below its own, and the adapters never each other. The few uses within
+//! a layer are listed in `tests/layers.rs`, which holds all of this:
 //!
 //! ```text
 //! 4 edges      main  cli  service  http  admin  logging
 //! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification
-//! 2 adapters   store  ses        simulator (used by service and tests alone)
+//! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  tally
 //! ```
 //!

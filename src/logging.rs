@@ -7,9 +7,10 @@ use tracing_subscriber::EnvFilter;
 /// What is logged where `RUST_LOG` does not say otherwise.
 const DEFAULT: &str = "info";
 /// Libraries that handle requests and credentials say nothing finer than this, whatever
-/// `RUST_LOG` says: their traces may quote what they carry.
+/// `RUST_LOG` says: their traces may quote what they carry. The credential chain warns with whole
+/// answers; what went wrong there is logged by our own words.
 const CAPPED: [&str; 10] = [
-    "aws_config=info",
+    "aws_config=off",
     "aws_credential_types=info",
     "aws_runtime=info",
     "aws_sdk_sts=info",

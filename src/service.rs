@@ -63,7 +63,9 @@ pub enum ServiceError {
         source: OpenError,
     },
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {source}; another address can be given, with port 0 for a free one"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,

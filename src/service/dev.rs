@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use tokio::net::TcpListener;
+use tokio::signal::unix::SignalKind;
 
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
-use crate::service::run::{Signals, stop};
+use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{EventOptions, Events, Options, Simulator};
@@ -20,6 +21,8 @@ use crate::store::{Store, StoreError};
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";
+/// The administration socket's name in the data directory.
+const SOCKET: &str = "admin.sock";
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's own key pair; it opens nothing else.
@@ -69,7 +72,12 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         source: std::io::Error::other(error),
     })?;
     print_welcome(service.address(), &key, &data_dir, &simulator);
-    signals.next().await;
+    let mut hangup = listen_for(SignalKind::hangup())?;
+    tokio::select! {
+        () = signals.next() => {}
+        // The terminal is gone, and with it whoever tried it out.
+        _ = hangup.recv() => {}
+    }
     stop(service, signals).await;
     simulator.shutdown().await;
     Ok(())
@@ -91,7 +99,7 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     config.listen = options.listen.unwrap_or(config.listen);
     config.operator_listen = options.operator_listen.unwrap_or(config.operator_listen);
     data_dir.clone_into(&mut config.data_dir);
-    config.admin_socket = data_dir.join("admin.sock");
+    config.admin_socket = data_dir.join(SOCKET);
     config.ses.region = Options::default().region;
     config.ses.endpoint =
         Some(simulator.endpoint().parse().expect("the simulator's address is a URL"));
@@ -126,6 +134,7 @@ pillarbox is running on a simulator: nothing leaves this machine.
   address   http://{address}
   API key   {key}
   data      {}
+  commands  pillarbox status --socket {}
   caught    {}/simulator/messages
 
 Send a message:
@@ -139,6 +148,7 @@ curl -s http://{address}/emails/ID -H 'Authorization: Bearer {key}'
 
 Messages as they move (Ctrl-C ends):",
         data_dir.display(),
+        data_dir.join(SOCKET).display(),
         simulator.endpoint(),
     );
 }

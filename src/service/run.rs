@@ -56,8 +56,12 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
     let mut signals = Signals::new()?;
     let failed = |source| ServiceError::Listen { address: listen, source };
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
+    let region = options.region.clone();
     let simulator = Simulator::start(listener, options).await;
-    println!("simulator listening on http://{}", simulator.addr());
+    println!(
+        "simulator listening on http://{} (region {region}, access key and secret: simulator)",
+        simulator.addr()
+    );
     signals.next().await;
     simulator.shutdown().await;
     Ok(())
@@ -96,6 +100,6 @@ impl Signals {
     }
 }
 
-fn listen_for(kind: SignalKind) -> Result<Signal, ServiceError> {
+pub(super) fn listen_for(kind: SignalKind) -> Result<Signal, ServiceError> {
     signal(kind).map_err(|source| ServiceError::System { what: "cannot wait for signals", source })
 }
