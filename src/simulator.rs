@@ -137,11 +137,6 @@ impl Simulator {
         self.state.caught().repeated_tags(name)
     }
 
-    /// Forgets the kept messages and the counts by tag; the totals stay.
-    pub fn clear_messages(&self) {
-        self.state.caught().clear();
-    }
-
     /// Messages as they are accepted. A receiver that falls far behind misses the oldest.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<CaughtMessage>> {
         self.state.subscribe()

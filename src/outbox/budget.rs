@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 /// What a pending message costs in memory beyond its encoded request: its entry, its turn and
 /// their share of the maps that hold them, in bytes.
-pub const FIXED_CHARGE: usize = 400;
+const FIXED_CHARGE: usize = 400;
 
 /// Over how long the speed of release is measured.
 const MEASURED_OVER: Duration = Duration::from_secs(1);
