@@ -21,14 +21,14 @@ use crate::domain::time::Timestamp;
 use redb::accept::{Accept, KeyClaim};
 use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
-use redb::{Shared, message, purge, read_lock, suppress};
+use redb::{Shared, list, message, purge, read_lock, suppress};
 
 pub use error::{OpenError, StoreError};
 pub use redb::open::Recovery;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, Purged, Reference,
-    Report,
+    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, Purged,
+    Reference, Report,
 };
 
 #[cfg(test)]
@@ -140,6 +140,7 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let accept = Accept {
             id,
+            organisation,
             row: redb::record::message::encode_accepted(admitted, organisation, created_at),
             created_at,
             claim,
@@ -175,17 +176,18 @@ impl Store {
         Ok(self.shared.read(|transaction| message::read_events(transaction, id))?)
     }
 
-    /// Messages, newest first, at most `limit`.
+    /// A page of messages, newest first, at most `limit`.
     pub async fn list(
         &self,
         filter: MessageFilter,
         limit: usize,
         window_now: Timestamp,
-    ) -> Result<Vec<Message>, StoreError> {
+    ) -> Result<MessagePage, StoreError> {
+        let _turn = self.shared.listings.acquire().await.expect("the semaphore is never closed");
         let shared = Arc::clone(&self.shared);
         // A filter that matches little reads much.
         tokio::task::spawn_blocking(move || {
-            shared.read(|transaction| message::list(transaction, &filter, limit, window_now))
+            shared.read(|transaction| list::list(transaction, &filter, limit, window_now))
         })
         .await
         .expect("a listing does not panic and is not aborted")

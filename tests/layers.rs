@@ -14,12 +14,13 @@ use std::path::Path;
 use source::{Named, Source, Target};
 
 /// Uses within a layer: who, and what of the same layer.
-const WITHIN_A_LAYER: [(&str, &[&str]); 9] = [
+const WITHIN_A_LAYER: [(&str, &[&str]); 10] = [
     ("clock", &["domain"]),
     ("config", &["domain"]),
     ("intake", &["outbox"]),
     ("dispatch", &["outbox"]),
     ("feedback", &["outbox"]),
+    ("listing", &["outbox"]),
     ("quota", &["dispatch"]),
     ("service", &["admin", "http"]),
     ("cli", &["admin", "logging", "service"]),

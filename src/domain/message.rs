@@ -20,6 +20,10 @@ pub enum Status {
 }
 
 impl Status {
+    /// Every status.
+    pub const ALL: [Self; 5] =
+        [Self::Queued, Self::Sending, Self::Sent, Self::Failed, Self::Suppressed];
+
     /// The specification's word for it (section 3).
     pub const fn as_str(self) -> &'static str {
         match self {
