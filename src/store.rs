@@ -44,6 +44,9 @@ pub const FILE_NAME: &str = "pillarbox.redb";
 /// How many bytes of the file are cached. Recent rows are what sending and reading touch.
 pub const CACHE_BYTES: usize = 64 << 20;
 
+/// About how many bytes a suppression writes.
+const SUPPRESSION_WEIGHT: usize = 128;
+
 /// The store, open. Cheap to clone; the file is closed when the last clone is gone.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -207,8 +210,26 @@ impl Store {
         suppression: Suppression,
     ) -> Result<Change, StoreError> {
         self.writer
-            .run(128, move |batch| suppress::insert_suppression(batch, organisation, &suppression))
+            .run(SUPPRESSION_WEIGHT, move |batch| {
+                suppress::insert_suppression(batch, organisation, &suppression)
+            })
             .await
+    }
+
+    /// Suppresses many addresses in one transaction; what became of each, in order. Neighbours in
+    /// the order of [`Store::suppressions`] cost the least.
+    pub async fn suppress_all(
+        &self,
+        suppressions: Vec<(Option<OrganisationId>, Suppression)>,
+    ) -> Result<Vec<Change>, StoreError> {
+        let weight = SUPPRESSION_WEIGHT * suppressions.len();
+        let insert_all = move |batch: &mut redb::writer::Batch<'_>| {
+            let each = suppressions.iter().map(|(organisation, suppression)| {
+                suppress::insert_suppression(batch, *organisation, suppression)
+            });
+            each.collect()
+        };
+        self.writer.run(weight, insert_all).await
     }
 
     /// Ends a suppression.
@@ -218,7 +239,9 @@ impl Store {
         address: SuppressedAddress,
     ) -> Result<Change, StoreError> {
         self.writer
-            .run(128, move |batch| suppress::remove_suppression(batch, organisation, &address))
+            .run(SUPPRESSION_WEIGHT, move |batch| {
+                suppress::remove_suppression(batch, organisation, &address)
+            })
             .await
     }
 

@@ -40,7 +40,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 23] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -48,12 +48,14 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("aws_smithy_types", &["ses"]),
     ("clap", &["cli"]),
     ("config", &["config"]),
+    ("csv", &["cli"]),
     ("email_address", &["domain"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "simulator"]),
     ("httparse", &["http"]),
     ("hyper_util", &["http", "simulator"]),
     ("idna", &["domain"]),
+    ("indicatif", &["cli"]),
     ("listenfd", &["service"]),
     ("mail_builder", &["domain"]),
     ("postcard", &["store"]),
