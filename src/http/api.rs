@@ -1,6 +1,6 @@
 //! The API: from a request to its answer, in the contract's order of checks.
 //!
-//! Authentication comes before everything, so that a stranger learns nothing, not even which
+//! Authentication comes before everything but the API's own description, so that a stranger learns nothing, not even which
 //! paths exist.
 
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::domain::request::SendRequest;
 use crate::http::Handler;
 use crate::http::body::BodyReader;
 use crate::http::error::{ApiError, JSON};
+use crate::http::openapi;
 use crate::http::request_id::RequestId;
 use crate::http::wire::{self, ListQuery, SendDocument};
 use crate::intake::{Intake, Refusal};
@@ -114,6 +115,9 @@ impl Inner {
         request: Request<Incoming>,
         id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
+        if request.method() == Method::GET && request.uri().path() == openapi::PATH {
+            return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
+        }
         let organisation = self.authenticate(request.headers())?;
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path()).ok_or(ApiError::NotFound)?;

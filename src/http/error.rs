@@ -135,6 +135,33 @@ impl ApiError {
         }
     }
 
+    /// One error of each kind.
+    #[cfg(test)]
+    pub(in crate::http) fn one_of_each() -> Vec<Self> {
+        let text = String::new;
+        vec![
+            Self::BadRequest { reason: "" },
+            Self::InvalidJson { message: text() },
+            Self::Unauthorized,
+            Self::NotFound,
+            Self::MethodNotAllowed { allow: "" },
+            Self::RequestTimeout,
+            Self::PayloadTooLarge { limit: 0 },
+            Self::UriTooLong,
+            Self::HeadersTooLarge,
+            Self::UnsupportedMediaType,
+            Self::Validation(FieldError::new("", "")),
+            Self::UnsupportedTag,
+            Self::UnverifiedDomain { domain: text() },
+            Self::Suppressed { field: text() },
+            Self::Internal,
+            Self::QueueFull { retry_after: Duration::ZERO },
+            Self::StorageUnavailable,
+            Self::ShuttingDown,
+            Self::TooManyConnections,
+        ]
+    }
+
     fn message(&self) -> Cow<'_, str> {
         match self {
             Self::BadRequest { reason } => Cow::Borrowed(reason),

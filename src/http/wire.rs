@@ -20,11 +20,13 @@ use crate::listing::Listing;
 use crate::outbox::{Live, View};
 
 pub use query::ListQuery;
+#[cfg(test)]
+pub(in crate::http) use query::PARAMETERS;
 
 mod query;
 
 /// The fields of a send request (specification section 2.1).
-const FIELDS: [&str; 11] = [
+pub(in crate::http) const FIELDS: [&str; 11] = [
     "from",
     "to",
     "cc",

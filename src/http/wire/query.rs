@@ -11,7 +11,7 @@ use crate::http::wire::unknown;
 use crate::store::MessageFilter;
 
 /// The parameters of a listing's query.
-const PARAMETERS: [&str; 6] =
+pub(in crate::http) const PARAMETERS: [&str; 6] =
     ["limit", "before", "status", "recipient", "createdFrom", "createdBefore"];
 /// The most messages on a page.
 const MAX_LISTED: usize = 100;
