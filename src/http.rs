@@ -33,6 +33,7 @@ mod framing;
 mod head;
 pub mod json;
 pub mod limits;
+pub mod provider;
 pub mod request_id;
 pub mod wire;
 

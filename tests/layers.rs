@@ -39,7 +39,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 23] = [
+const CRATES: [(&str, &[&str]); 25] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -61,8 +61,10 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
     ("rustls", &["ses"]),
+    ("rustls_native_certs", &["ses"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
+    ("webpki", &["ses"]),
 ];
 /// What the rules of mail may be written with: nothing that does input or output.
 const CRATES_OF_DOMAIN: [&str; 11] = [

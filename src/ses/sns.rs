@@ -1,4 +1,4 @@
-//! SNS: topics by name, and the confirmation of a subscription.
+//! SNS: topics by name, the confirmation of a subscription, and whether a post is SNS's own.
 //!
 //! Knows nothing of what is published.
 
@@ -7,6 +7,18 @@ use std::fmt;
 use crate::ses::SesClient;
 use crate::ses::call::CallError;
 use crate::ses::query::{Service, text};
+
+pub use certificate::CertificateError;
+pub use certificates::{FetchError, NoClient, Trust};
+pub use origin::{ForeignUrl, UnknownPartition};
+pub use post::{Malformed, Verified};
+pub use verifier::{Reason, Refused, Verifier, VerifierError};
+
+mod certificate;
+mod certificates;
+mod origin;
+mod post;
+mod verifier;
 
 pub(super) const SNS: Service = Service { name: "sns", version: "2010-03-31" };
 
