@@ -40,7 +40,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 23] = [
+const CRATES: [(&str, &[&str]); 27] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -50,6 +50,7 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("config", &["config"]),
     ("csv", &["cli"]),
     ("email_address", &["domain"]),
+    ("form_urlencoded", &["http", "ses", "simulator"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "simulator"]),
     ("httparse", &["http"]),
@@ -61,9 +62,12 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("postcard", &["store"]),
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
+    ("roxmltree", &["ses"]),
     ("rustls", &["ses"]),
+    ("rustls_native_certs", &["ses"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
+    ("webpki", &["ses"]),
 ];
 /// What the rules of mail may be written with: nothing that does input or output.
 const CRATES_OF_DOMAIN: [&str; 11] = [
