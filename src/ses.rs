@@ -14,6 +14,8 @@ use crate::clock::Clock;
 use crate::ses::limiter::CallSpacing;
 use crate::ses::transport::Transport;
 
+pub use crate::ses::skew::Skew;
+
 pub mod account;
 mod aws_error;
 pub mod call;
@@ -26,6 +28,7 @@ mod limiter;
 mod redact;
 pub mod send;
 mod sign;
+mod skew;
 pub mod sqs;
 mod transport;
 
@@ -97,6 +100,16 @@ impl SesClient {
         let spacing = CallSpacing::default();
         let inner = Inner { transport, base, outbound_emails, configuration_set, spacing };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The AWS region.
+    pub fn region(&self) -> &str {
+        self.inner.transport.terms().region
+    }
+
+    /// How far AWS's clock is from ours, as its last answer told.
+    pub fn clock_skew(&self) -> Option<Skew> {
+        self.inner.transport.skew()
     }
 
     /// The configuration set that every message names.
