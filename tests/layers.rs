@@ -39,7 +39,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 23] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -48,6 +48,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("clap", &["cli"]),
     ("config", &["config"]),
     ("email_address", &["domain"]),
+    ("form_urlencoded", &["ses", "simulator"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "simulator"]),
     ("httparse", &["http"]),
@@ -58,6 +59,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("postcard", &["store"]),
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
+    ("roxmltree", &["ses"]),
     ("rustls", &["ses"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
