@@ -15,6 +15,8 @@ use crate::ses::endpoint::Endpoints;
 use crate::ses::limiter::CallSpacing;
 use crate::ses::transport::Transport;
 
+pub use crate::ses::skew::Skew;
+
 pub mod account;
 mod aws_error;
 pub mod call;
@@ -29,6 +31,7 @@ mod query;
 mod redact;
 pub mod send;
 mod sign;
+mod skew;
 pub mod sns;
 pub mod sqs;
 pub mod sts;
@@ -104,6 +107,16 @@ impl SesClient {
         let spacing = CallSpacing::default();
         let inner = Inner { transport, endpoints, outbound_emails, configuration_set, spacing };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The AWS region.
+    pub fn region(&self) -> &str {
+        self.inner.transport.terms().region
+    }
+
+    /// How far AWS's clock is from ours, as its last answer told.
+    pub fn clock_skew(&self) -> Option<Skew> {
+        self.inner.transport.skew()
     }
 
     /// The configuration set that every message names.

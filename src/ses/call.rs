@@ -69,6 +69,15 @@ impl SesClient {
         self.ask(Method::POST, path, &[JSON], body).await
     }
 
+    /// Puts a JSON document to `path` and reads the answer.
+    pub(super) async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, CallError> {
+        self.ask(Method::PUT, path, &[JSON], body).await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
