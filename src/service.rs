@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,11 +25,12 @@ use crate::http::body::BodyReader;
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
+use crate::operator::{Operator, Parts};
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::{NotAQueue, Queue};
 use crate::ses::{SesClient, SesError, SesOptions};
-use crate::store::{OpenError, Store};
+use crate::store::{FILE_NAME, OpenError, Recovery, Store};
 use crate::{quota, retention, verification};
 
 pub use dev::{DevOptions, dev};
@@ -98,11 +99,14 @@ pub enum ServiceError {
 #[derive(Debug)]
 pub struct Service {
     address: SocketAddr,
+    operator_address: SocketAddr,
     store: Store,
     outbox: Arc<Outbox>,
     dispatcher: Arc<Dispatcher<SesClient>>,
     intake: Arc<Intake>,
     drain: Drain,
+    operating: JoinHandle<()>,
+    operator_drain: Drain,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -144,7 +148,8 @@ impl Service {
         credentials: Credentials,
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
-        let store = open_store(config, &clock).await?;
+        let started = SystemTime::now();
+        let (store, recovery) = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
         let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
@@ -168,6 +173,9 @@ impl Service {
             (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
         };
         let address = listener.local_addr().map_err(listen)?;
+        let listen = |source| ServiceError::Listen { address: config.operator_listen, source };
+        let operators = TcpListener::bind(config.operator_listen).await.map_err(listen)?;
+        let operator_address = operators.local_addr().map_err(listen)?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -192,7 +200,31 @@ impl Service {
         });
         let limits = limits(config);
         let bodies = BodyReader::new(&limits);
-        let api = Api::new(Arc::clone(&intake), store.clone(), Arc::clone(&outbox), clock, bodies);
+        let api = Api::new(
+            Arc::clone(&intake),
+            store.clone(),
+            Arc::clone(&outbox),
+            clock.clone(),
+            bodies,
+        );
+        let operator = Operator::new(Parts {
+            store: store.clone(),
+            clock,
+            intake: Arc::clone(&intake),
+            dispatcher: Arc::clone(&dispatcher),
+            feedback: Arc::clone(&feedback),
+            clients: Arc::clone(api.counts()),
+            max_connections: config.max_connections,
+            file: config.data_dir.join(FILE_NAME),
+            bodies_lost: recovery.bodies_lost,
+            started,
+        });
+        let (operator_drain, signal) = Drain::new();
+        let operating = tokio::spawn(async move {
+            if let Err(error) = http::serve(operators, operator, Operator::limits(), signal).await {
+                error!(%error, "the operator listener ended");
+            }
+        });
         let (drain, signal) = Drain::new();
         let answering = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, api, limits, signal).await {
@@ -201,11 +233,14 @@ impl Service {
         });
         Ok(Self {
             address,
+            operator_address,
             store,
             outbox,
             dispatcher,
             intake,
             drain,
+            operating,
+            operator_drain,
             phase,
             sending,
             answering,
@@ -223,6 +258,11 @@ impl Service {
     /// The client listener's address, with the port that it was given.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The operator listener's address, with the port that it was given.
+    pub fn operator_address(&self) -> SocketAddr {
+        self.operator_address
     }
 
     /// The store.
@@ -290,6 +330,11 @@ impl Service {
             error!(%error, "the administration socket's task failed");
         }
         self.background.shutdown().await;
+        // Last, so that the whole end can be watched.
+        self.operator_drain.stop(Instant::now() + LAST_ANSWERS);
+        if let Err(error) = self.operating.await {
+            error!(%error, "the operator listener's task failed");
+        }
         info!("stopped");
     }
 }
@@ -302,7 +347,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     std::future::pending().await
 }
 
-async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery), ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
     let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
@@ -316,7 +361,7 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceErro
         "opened the store in {}",
         config.data_dir.display()
     );
-    Ok(store)
+    Ok((store, recovery))
 }
 
 fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {

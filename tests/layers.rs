@@ -14,14 +14,16 @@ use std::path::Path;
 use source::{Named, Source, Target};
 
 /// Uses within a layer: who, and what of the same layer.
-const WITHIN_A_LAYER: [(&str, &[&str]); 9] = [
+const WITHIN_A_LAYER: [(&str, &[&str]); 11] = [
     ("clock", &["domain"]),
     ("config", &["domain"]),
+    ("tally", &["domain"]),
     ("intake", &["outbox"]),
     ("dispatch", &["outbox"]),
     ("feedback", &["outbox"]),
     ("quota", &["dispatch"]),
-    ("service", &["admin", "http"]),
+    ("operator", &["admin", "http"]),
+    ("service", &["admin", "http", "operator"]),
     ("cli", &["admin", "logging", "service"]),
     ("main", &["cli"]),
 ];
@@ -39,7 +41,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 22] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -49,13 +51,14 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("config", &["config"]),
     ("email_address", &["domain"]),
     ("hashbrown", &["store"]),
-    ("http_body_util", &["http", "simulator"]),
+    ("http_body_util", &["http", "operator", "simulator"]),
     ("httparse", &["http"]),
     ("hyper_util", &["http", "simulator"]),
     ("idna", &["domain"]),
     ("listenfd", &["service"]),
     ("mail_builder", &["domain"]),
     ("postcard", &["store"]),
+    ("prometheus_client", &["operator"]),
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("rustls", &["ses"]),

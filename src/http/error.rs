@@ -106,6 +106,29 @@ struct Detail<'a> {
 }
 
 impl ApiError {
+    /// Every code there is.
+    pub const CODES: [&str; 19] = [
+        "BadRequest",
+        "InvalidJson",
+        "Unauthorized",
+        "NotFound",
+        "MethodNotAllowed",
+        "RequestTimeout",
+        "PayloadTooLarge",
+        "UriTooLong",
+        "HeadersTooLarge",
+        "UnsupportedMediaType",
+        "ValidationError",
+        "UnsupportedTag",
+        "UnverifiedDomain",
+        "Suppressed",
+        "InternalError",
+        "QueueFull",
+        "StorageUnavailable",
+        "ShuttingDown",
+        "TooManyConnections",
+    ];
+
     /// The response's status and the code in its body.
     pub const fn kind(&self) -> (StatusCode, &'static str) {
         match self {

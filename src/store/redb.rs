@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use tokio::sync::Notify;
 
+use crate::store::Counts;
 use directory::Directory;
 use failure::ReadError;
 use idempotency::IdempotencyIndex;
@@ -46,6 +47,7 @@ pub(super) struct Shared {
     pub(super) writable: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
+    pub(super) counts: Counts,
 }
 
 impl std::fmt::Debug for Shared {
@@ -64,6 +66,7 @@ impl Shared {
             refusing: AtomicBool::new(false),
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
+            counts: Counts::default(),
         }
     }
 

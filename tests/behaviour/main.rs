@@ -9,6 +9,7 @@ mod handover;
 mod harness;
 mod idempotency;
 mod memory;
+mod operator;
 mod reading;
 mod refusals;
 mod restart;
