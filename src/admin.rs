@@ -84,6 +84,9 @@ impl Admin {
             Request::SuppressionRemove { scope, addresses } => {
                 self.unsuppress(&scope, &addresses).await
             }
+            Request::SuppressionImport { rows, mode } => {
+                self.import_suppressions(&rows, mode).await
+            }
             Request::SuppressionList { scope, after } => {
                 self.list_suppressions(scope.as_ref(), after.as_ref())
             }

@@ -35,6 +35,7 @@ mod framing;
 mod head;
 pub mod json;
 pub mod limits;
+mod openapi;
 pub mod request_id;
 pub mod wire;
 

@@ -25,7 +25,7 @@ use crate::http::body::BodyReader;
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
-use crate::operator::{Operator, Parts};
+use crate::operator::Parts;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::{NotAQueue, Queue};
@@ -33,10 +33,13 @@ use crate::ses::{SesClient, SesError, SesOptions};
 use crate::store::{FILE_NAME, OpenError, Recovery, Store};
 use crate::{quota, retention, verification};
 
+use operators::Operators;
+
 pub use dev::{DevOptions, dev};
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
+mod operators;
 mod reload;
 mod run;
 
@@ -99,14 +102,12 @@ pub enum ServiceError {
 #[derive(Debug)]
 pub struct Service {
     address: SocketAddr,
-    operator_address: SocketAddr,
     store: Store,
     outbox: Arc<Outbox>,
     dispatcher: Arc<Dispatcher<SesClient>>,
     intake: Arc<Intake>,
     drain: Drain,
-    operating: JoinHandle<()>,
-    operator_drain: Drain,
+    operators: Operators,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -173,9 +174,7 @@ impl Service {
             (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
         };
         let address = listener.local_addr().map_err(listen)?;
-        let listen = |source| ServiceError::Listen { address: config.operator_listen, source };
-        let operators = TcpListener::bind(config.operator_listen).await.map_err(listen)?;
-        let operator_address = operators.local_addr().map_err(listen)?;
+        let operator_listener = operators::bind(config.operator_listen).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -207,7 +206,7 @@ impl Service {
             clock.clone(),
             bodies,
         );
-        let operator = Operator::new(Parts {
+        let parts = Parts {
             store: store.clone(),
             clock,
             intake: Arc::clone(&intake),
@@ -218,13 +217,8 @@ impl Service {
             file: config.data_dir.join(FILE_NAME),
             bodies_lost: recovery.bodies_lost,
             started,
-        });
-        let (operator_drain, signal) = Drain::new();
-        let operating = tokio::spawn(async move {
-            if let Err(error) = http::serve(operators, operator, Operator::limits(), signal).await {
-                error!(%error, "the operator listener ended");
-            }
-        });
+        };
+        let operators = Operators::start(operator_listener, parts)?;
         let (drain, signal) = Drain::new();
         let answering = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, api, limits, signal).await {
@@ -233,14 +227,12 @@ impl Service {
         });
         Ok(Self {
             address,
-            operator_address,
             store,
             outbox,
             dispatcher,
             intake,
             drain,
-            operating,
-            operator_drain,
+            operators,
             phase,
             sending,
             answering,
@@ -262,7 +254,7 @@ impl Service {
 
     /// The operator listener's address, with the port that it was given.
     pub fn operator_address(&self) -> SocketAddr {
-        self.operator_address
+        self.operators.address
     }
 
     /// The store.
@@ -331,10 +323,7 @@ impl Service {
         }
         self.background.shutdown().await;
         // Last, so that the whole end can be watched.
-        self.operator_drain.stop(Instant::now() + LAST_ANSWERS);
-        if let Err(error) = self.operating.await {
-            error!(%error, "the operator listener's task failed");
-        }
+        self.operators.stop().await;
         info!("stopped");
     }
 }

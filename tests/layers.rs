@@ -14,13 +14,14 @@ use std::path::Path;
 use source::{Named, Source, Target};
 
 /// Uses within a layer: who, and what of the same layer.
-const WITHIN_A_LAYER: [(&str, &[&str]); 11] = [
+const WITHIN_A_LAYER: [(&str, &[&str]); 12] = [
     ("clock", &["domain"]),
     ("config", &["domain"]),
     ("tally", &["domain"]),
     ("intake", &["outbox"]),
     ("dispatch", &["outbox"]),
     ("feedback", &["outbox"]),
+    ("listing", &["outbox"]),
     ("quota", &["dispatch"]),
     ("operator", &["admin", "http"]),
     ("service", &["admin", "http", "operator"]),
@@ -41,7 +42,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 22] = [
+const CRATES: [(&str, &[&str]); 24] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -49,12 +50,14 @@ const CRATES: [(&str, &[&str]); 22] = [
     ("aws_smithy_types", &["ses"]),
     ("clap", &["cli"]),
     ("config", &["config"]),
+    ("csv", &["cli"]),
     ("email_address", &["domain"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "operator", "simulator"]),
     ("httparse", &["http"]),
     ("hyper_util", &["http", "simulator"]),
     ("idna", &["domain"]),
+    ("indicatif", &["cli"]),
     ("listenfd", &["service"]),
     ("mail_builder", &["domain"]),
     ("postcard", &["store"]),

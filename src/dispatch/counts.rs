@@ -85,7 +85,7 @@ mod tests {
         for kind in kinds {
             let message = "no".to_owned();
             let problem = Problem { kind, provider_code: None, message, retry_after: None };
-            counts.call(&Outcome::NotSent(problem), Duration::from_secs(60));
+            counts.call(&Outcome::NotSent(problem), Duration::from_mins(1));
         }
         assert!(counts.outcomes.get().all(|(_, count)| count == 1));
         let reading = counts.call_micros.read();

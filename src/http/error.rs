@@ -106,29 +106,6 @@ struct Detail<'a> {
 }
 
 impl ApiError {
-    /// Every code there is.
-    pub const CODES: [&str; 19] = [
-        "BadRequest",
-        "InvalidJson",
-        "Unauthorized",
-        "NotFound",
-        "MethodNotAllowed",
-        "RequestTimeout",
-        "PayloadTooLarge",
-        "UriTooLong",
-        "HeadersTooLarge",
-        "UnsupportedMediaType",
-        "ValidationError",
-        "UnsupportedTag",
-        "UnverifiedDomain",
-        "Suppressed",
-        "InternalError",
-        "QueueFull",
-        "StorageUnavailable",
-        "ShuttingDown",
-        "TooManyConnections",
-    ];
-
     /// The response's status and the code in its body.
     pub const fn kind(&self) -> (StatusCode, &'static str) {
         match self {
@@ -156,6 +133,33 @@ impl ApiError {
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
             Self::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "TooManyConnections"),
         }
+    }
+
+    /// One error of each kind.
+    #[cfg(test)]
+    pub(in crate::http) fn one_of_each() -> Vec<Self> {
+        let text = String::new;
+        vec![
+            Self::BadRequest { reason: "" },
+            Self::InvalidJson { message: text() },
+            Self::Unauthorized,
+            Self::NotFound,
+            Self::MethodNotAllowed { allow: "" },
+            Self::RequestTimeout,
+            Self::PayloadTooLarge { limit: 0 },
+            Self::UriTooLong,
+            Self::HeadersTooLarge,
+            Self::UnsupportedMediaType,
+            Self::Validation(FieldError::new("", "")),
+            Self::UnsupportedTag,
+            Self::UnverifiedDomain { domain: text() },
+            Self::Suppressed { field: text() },
+            Self::Internal,
+            Self::QueueFull { retry_after: Duration::ZERO },
+            Self::StorageUnavailable,
+            Self::ShuttingDown,
+            Self::TooManyConnections,
+        ]
     }
 
     fn message(&self) -> Cow<'_, str> {

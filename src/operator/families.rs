@@ -56,7 +56,7 @@ impl<'a> Families<'a> {
         // this format the family is named as its samples are.
         let mut family = self.family(name, help, MetricType::Counter)?;
         for (labels, value) in values {
-            sample(&mut family, &labels, value)?;
+            sample(&mut family, &labels, &value)?;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl<'a> Families<'a> {
     ) -> fmt::Result {
         let mut family = self.family(name, help, MetricType::Gauge)?;
         for (labels, value) in values {
-            sample(&mut family, &labels, value)?;
+            sample(&mut family, &labels, &value)?;
         }
         Ok(())
     }
@@ -115,11 +115,11 @@ impl<'a> Families<'a> {
 fn sample<const N: usize>(
     family: &mut MetricEncoder<'_>,
     labels: &[Label; N],
-    value: impl EncodeGaugeValue,
+    value: &impl EncodeGaugeValue,
 ) -> fmt::Result {
     if N == 0 {
-        family.encode_gauge(&value)
+        family.encode_gauge(value)
     } else {
-        family.encode_family(labels)?.encode_gauge(&value)
+        family.encode_family(labels)?.encode_gauge(value)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use redb::{Database, ReadTransaction, ReadableDatabase};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::store::Counts;
 use directory::Directory;
@@ -23,7 +23,9 @@ pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
 pub(super) mod idempotency;
+pub(super) mod list;
 pub(super) mod message;
+mod migrate;
 pub(super) mod open;
 pub(super) mod purge;
 pub(super) mod record;
@@ -48,7 +50,11 @@ pub(super) struct Shared {
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
     pub(super) counts: Counts,
+    /// Listings that may read at one time: they must not take the processor from acceptance.
+    pub(super) listings: Semaphore,
 }
+
+const LISTINGS_AT_ONCE: usize = 2;
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -67,6 +73,7 @@ impl Shared {
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
             counts: Counts::default(),
+            listings: Semaphore::new(LISTINGS_AT_ONCE),
         }
     }
 

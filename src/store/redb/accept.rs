@@ -71,7 +71,9 @@ impl<F> Accept<F> {
             batch.claimed.push((claim.hash, self.id, self.created_at));
         }
         batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
+        batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
+        batch.tables.note_lead(self.id, self.created_at)?;
         batch.accepted.push(self.id);
         batch.facts.push((self.organisation, Fact::Accepted));
         Ok(Accepted::New(self.id))
