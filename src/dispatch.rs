@@ -24,6 +24,7 @@ use crate::store::{Health as StoreHealth, Store, StoreError};
 use crate::tally::Tally;
 
 use attempt::Hold;
+use counts::Counts;
 use domains::Domains;
 use flow::Flow;
 use health::Condition;
@@ -32,6 +33,7 @@ use pace::Rate;
 pub use flow::DailyQuota;
 
 mod attempt;
+pub mod counts;
 pub mod domains;
 mod drain;
 mod expiry;
@@ -75,6 +77,7 @@ pub struct Dispatcher<P> {
     calls: Tally,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: Tally,
+    counts: Counts,
     /// Told when rate or settings have changed.
     changed: Notify,
     /// Told when the provider takes messages again.
@@ -90,6 +93,12 @@ pub struct SendingStatus {
     pub max_pending_bytes: usize,
     /// The pace now.
     pub rate: Rate,
+    /// The pace without throttling.
+    pub rate_limit: Rate,
+    /// The daily quota, where it is known.
+    pub quota: Option<DailyQuota>,
+    /// Outcomes that wait for the store to take them.
+    pub unrecorded: usize,
     /// The provider's condition.
     pub condition: Condition,
     /// Paused domains: whose, which, and what the provider said.
@@ -142,6 +151,7 @@ impl<P: Provider> Dispatcher<P> {
             domains: Domains::default(),
             calls: Tally::default(),
             unrecorded: Tally::default(),
+            counts: Counts::default(),
             changed: Notify::new(),
             returned: Notify::new(),
         })
@@ -150,6 +160,11 @@ impl<P: Provider> Dispatcher<P> {
     /// The provider.
     pub fn provider(&self) -> &P {
         &self.provider
+    }
+
+    /// What was counted of the calls.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Changes how to send from the next decision on.
@@ -202,6 +217,9 @@ impl<P: Provider> Dispatcher<P> {
             pending: self.outbox.pending(),
             max_pending_bytes: self.outbox.budget().max(),
             rate: flow.pace.rate(),
+            rate_limit: flow.pace.limit(),
+            quota: flow.quota(),
+            unrecorded: self.unrecorded.count(),
             condition: flow.health.condition().clone(),
             paused_domains: self.domains.paused(Instant::now()),
         }

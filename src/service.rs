@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -25,18 +25,22 @@ use crate::http::body::BodyReader;
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
+use crate::operator::Parts;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sns::{NotATopic, VerifierError};
 use crate::ses::sqs::{NotAQueue, Queue};
 use crate::ses::{SesClient, SesError, SesOptions};
-use crate::store::{OpenError, Store};
+use crate::store::{FILE_NAME, OpenError, Recovery, Store};
 use crate::{quota, retention, verification};
+
+use operators::Operators;
 
 pub use dev::{DevOptions, dev};
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
+mod operators;
 mod reload;
 mod run;
 mod sns;
@@ -119,6 +123,7 @@ pub struct Service {
     dispatcher: Arc<Dispatcher<SesClient>>,
     intake: Arc<Intake>,
     drain: Drain,
+    operators: Operators,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -161,7 +166,8 @@ impl Service {
         credentials: Credentials,
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
-        let store = open_store(config, &clock).await?;
+        let started = SystemTime::now();
+        let (store, recovery) = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
         let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
@@ -189,6 +195,7 @@ impl Service {
             Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
             None => None,
         };
+        let operator_listener = operators::bind(config.operator_listen).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -213,7 +220,26 @@ impl Service {
         });
         let limits = limits(config);
         let bodies = BodyReader::new(&limits);
-        let api = Api::new(Arc::clone(&intake), store.clone(), Arc::clone(&outbox), clock, bodies);
+        let api = Api::new(
+            Arc::clone(&intake),
+            store.clone(),
+            Arc::clone(&outbox),
+            clock.clone(),
+            bodies,
+        );
+        let parts = Parts {
+            store: store.clone(),
+            clock,
+            intake: Arc::clone(&intake),
+            dispatcher: Arc::clone(&dispatcher),
+            feedback: Arc::clone(&feedback),
+            clients: Arc::clone(api.counts()),
+            max_connections: config.max_connections,
+            file: config.data_dir.join(FILE_NAME),
+            bodies_lost: recovery.bodies_lost,
+            started,
+        };
+        let operators = Operators::start(operator_listener, parts)?;
         let (drain, signal) = Drain::new();
         let sns = sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let answering = tokio::spawn(async move {
@@ -228,6 +254,7 @@ impl Service {
             dispatcher,
             intake,
             drain,
+            operators,
             phase,
             sending,
             answering,
@@ -251,6 +278,11 @@ impl Service {
     /// The address that SNS posts to, with the port that it was given, where there is one.
     pub fn sns_address(&self) -> Option<SocketAddr> {
         self.sns.as_ref().map(|sns| sns.address)
+    }
+
+    /// The operator listener's address, with the port that it was given.
+    pub fn operator_address(&self) -> SocketAddr {
+        self.operators.address
     }
 
     /// The store.
@@ -321,6 +353,8 @@ impl Service {
             error!(%error, "the administration socket's task failed");
         }
         self.background.shutdown().await;
+        // Last, so that the whole end can be watched.
+        self.operators.stop().await;
         info!("stopped");
     }
 }
@@ -333,7 +367,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     std::future::pending().await
 }
 
-async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery), ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
     let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
@@ -347,7 +381,7 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceErro
         "opened the store in {}",
         config.data_dir.display()
     );
-    Ok(store)
+    Ok((store, recovery))
 }
 
 fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {

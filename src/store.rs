@@ -23,6 +23,7 @@ use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
 use redb::{Shared, list, message, purge, read_lock, suppress};
 
+pub use counts::Counts;
 pub use error::{OpenError, StoreError};
 pub use redb::open::Recovery;
 pub use redb::suppress::{Change, OrganisationFacts};
@@ -33,6 +34,7 @@ pub use types::{
 
 #[cfg(test)]
 mod conformance;
+mod counts;
 mod error;
 mod feedback;
 mod redb;
@@ -200,7 +202,20 @@ impl Store {
     /// Removes a bounded part of what is past its window at `window_now`.
     pub async fn purge(&self, window_now: Timestamp, limit: usize) -> Result<Purged, StoreError> {
         purge::expire_index(&self.shared, window_now);
-        self.writer.run(0, move |batch| purge::purge(batch, window_now, limit)).await
+        let purged =
+            self.writer.run(0, move |batch| purge::purge(batch, window_now, limit)).await?;
+        self.shared.counts.purged(purged);
+        Ok(purged)
+    }
+
+    /// What the store has counted of its work.
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// When the oldest record was made, past its window or not; nothing where there is none.
+    pub fn oldest(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.shared.read(message::oldest)?)
     }
 
     /// Suppresses an address for an organisation, or for all.

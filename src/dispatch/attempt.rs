@@ -101,6 +101,7 @@ impl<P: Provider> Dispatcher<P> {
     /// Learns from a finished call.
     fn observe(&self, outcome: &Outcome, recipients: u32, started: Instant) {
         let now = Instant::now();
+        self.counts.call(outcome, now.duration_since(started));
         let mut flow = self.flow();
         let before = flow.health.condition().clone();
         match outcome {

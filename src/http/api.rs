@@ -19,6 +19,7 @@ use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
 use crate::http::Handler;
 use crate::http::body::BodyReader;
+use crate::http::counts::Counts;
 use crate::http::error::{ApiError, JSON};
 use crate::http::openapi;
 use crate::http::request_id::RequestId;
@@ -27,6 +28,7 @@ use crate::intake::{Intake, Refusal};
 use crate::listing;
 use crate::outbox::Outbox;
 use crate::store::{Accepted, Store, StoreError};
+use crate::tally::Mark;
 
 /// The header on the answer to a replay.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -47,6 +49,7 @@ struct Inner {
     outbox: Arc<Outbox>,
     clock: Clock,
     bodies: BodyReader,
+    counts: Arc<Counts>,
 }
 
 /// A path of the API.
@@ -86,6 +89,7 @@ impl Handler for Api {
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
+            self.inner.counts.refuse(&error);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
                 tracing::error!(request_id = %id, code, "a request failed");
             } else {
@@ -93,6 +97,14 @@ impl Handler for Api {
             }
             error.into_response()
         })
+    }
+
+    fn refused(&self, error: &ApiError) {
+        self.inner.counts.refuse(error);
+    }
+
+    fn connected(&self) -> Option<Mark> {
+        Some(self.inner.counts.connections.mark())
     }
 }
 
@@ -105,7 +117,13 @@ impl Api {
         clock: Clock,
         bodies: BodyReader,
     ) -> Self {
-        Self { inner: Arc::new(Inner { intake, store, outbox, clock, bodies }) }
+        let counts = Arc::default();
+        Self { inner: Arc::new(Inner { intake, store, outbox, clock, bodies, counts }) }
+    }
+
+    /// What is counted of requests and connections.
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.inner.counts
     }
 }
 
@@ -162,9 +180,13 @@ impl Inner {
         let accepted = self.intake.accept(organisation, request).await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
-        if let Accepted::Replayed(_) = accepted {
-            let replayed = HeaderValue::from_static("true");
-            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+        match accepted {
+            Accepted::New(_) => self.counts.accepted.one(),
+            Accepted::Replayed(_) => {
+                self.counts.replayed.one();
+                let replayed = HeaderValue::from_static("true");
+                response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+            }
         }
         Ok(response)
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::store::Counts;
 use directory::Directory;
 use failure::ReadError;
 use idempotency::IdempotencyIndex;
@@ -48,6 +49,7 @@ pub(super) struct Shared {
     pub(super) writable: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
+    pub(super) counts: Counts,
     /// Listings that may read at one time: they must not take the processor from acceptance.
     pub(super) listings: Semaphore,
 }
@@ -70,6 +72,7 @@ impl Shared {
             refusing: AtomicBool::new(false),
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
+            counts: Counts::default(),
             listings: Semaphore::new(LISTINGS_AT_ONCE),
         }
     }

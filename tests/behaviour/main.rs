@@ -10,6 +10,7 @@ mod harness;
 mod idempotency;
 mod listing;
 mod memory;
+mod operator;
 mod reading;
 mod refusals;
 mod restart;

@@ -11,6 +11,7 @@ use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
 use crate::store::redb::writer::{Batch, Operation, own_failure};
 use crate::store::redb::{Shared, read_lock, write_lock};
 use crate::store::{Accepted, StoreError};
+use crate::tally::ledger::Fact;
 
 /// What the writer needs of a message's idempotency key.
 pub(in crate::store) struct KeyClaim {
@@ -74,6 +75,7 @@ impl<F> Accept<F> {
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
         batch.tables.note_lead(self.id, self.created_at)?;
         batch.accepted.push(self.id);
+        batch.facts.push((self.organisation, Fact::Accepted));
         Ok(Accepted::New(self.id))
     }
 }

@@ -13,6 +13,7 @@ use crate::store::redb::record::message::{decode_message, encode_message};
 use crate::store::redb::sent;
 use crate::store::redb::tables::{EVENTS, MESSAGES, Tables};
 use crate::store::redb::writer::Batch;
+use crate::tally::ledger::Fact;
 
 /// Reads a message that has not reached the end of its retention.
 pub(in crate::store) fn read(
@@ -54,11 +55,33 @@ pub(in crate::store) fn record(
     let recorded = message.record(attempts, transition);
     if recorded == Recorded::Changed {
         sent::note(batch, &mut message)?;
+        note_state(batch, &message);
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
         write_row(&mut batch.tables, &message)?;
     }
     Ok(recorded)
+}
+
+/// Counts the final state that a message has come to.
+pub(super) fn note_state(batch: &mut Batch<'_>, message: &Message) {
+    let fact = match message.state {
+        State::Queued { .. } => return,
+        State::Sent { .. } => Fact::Sent { recipients: message.recipients.len() as u64 },
+        State::Failed { .. } => Fact::Failed,
+        State::Suppressed { .. } => Fact::Suppressed,
+    };
+    batch.facts.push((message.organisation, fact));
+}
+
+/// When the first record in the table was made.
+pub(in crate::store) fn oldest(
+    transaction: &ReadTransaction,
+) -> Result<Option<Timestamp>, ReadError> {
+    let messages = transaction.open_table(MESSAGES)?;
+    let Some((id, row)) = messages.first()? else { return Ok(None) };
+    let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
+    Ok(Some(message.created_at))
 }
 
 pub(super) fn read_row(tables: &Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
