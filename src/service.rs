@@ -14,7 +14,7 @@ use tracing::{error, info};
 
 use crate::admin::Admin;
 use crate::admin::live::Sending;
-use crate::admin::socket::{BindError, Socket};
+use crate::admin::socket::Socket;
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -28,18 +28,19 @@ use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
-use crate::ses::sns::{NotATopic, VerifierError};
-use crate::ses::sqs::{NotAQueue, Queue};
-use crate::ses::{SesClient, SesError, SesOptions};
-use crate::store::{FILE_NAME, OpenError, Recovery, Store};
+use crate::ses::sqs::Queue;
+use crate::ses::{SesClient, SesOptions};
+use crate::store::{FILE_NAME, Recovery, Store};
 use crate::{quota, retention, verification};
 
 use operators::Operators;
 
 pub use dev::{DevOptions, dev};
+pub use error::ServiceError;
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
+mod error;
 mod operators;
 mod reload;
 mod run;
@@ -56,63 +57,6 @@ const LONGEST_HOLD: Duration = Duration::from_secs(5);
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The least wait after a lost answer where events may settle the question.
 const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
-
-/// Why the service cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// The store cannot be opened.
-    #[error("cannot open the store in {}: {source}", directory.display())]
-    Store {
-        /// The data directory.
-        directory: std::path::PathBuf,
-        /// Why.
-        source: OpenError,
-    },
-    /// An address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source}; another address can be given, with port 0 for a free one"
-    )]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The address that SNS is to post to cannot be listened on.
-    #[error("cannot listen on {address}, which ses.events.sns_listen names: {source}")]
-    ListenForSns {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A topic of `ses.events.sns_topics` is none.
-    #[error("ses.events.sns_topics: {0}")]
-    Topic(#[from] NotATopic),
-    /// The posts of SNS cannot be verified.
-    #[error("ses.events.sns_topics: {0}")]
-    Verifier(#[from] VerifierError),
-    /// The administration socket cannot be made.
-    #[error("cannot make the administration socket: {0}")]
-    Socket(#[from] BindError),
-    /// The SES client cannot be built.
-    #[error(transparent)]
-    Ses(#[from] SesError),
-    /// The queue of events cannot be polled.
-    #[error("ses.events.queue_url: {0}")]
-    Queue(#[from] NotAQueue),
-    /// The operating system gives no random numbers.
-    #[error("the operating system gives no random numbers: {0}")]
-    Random(#[from] getrandom::Error),
-    /// Something else of the operating system.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-}
 
 /// The service, running.
 #[derive(Debug)]
