@@ -17,6 +17,7 @@ mod error;
 mod key;
 mod message;
 mod org;
+mod progress;
 mod reach;
 mod run;
 mod status;
@@ -49,7 +50,7 @@ enum Command {
     Key(key::Key),
     /// Add, list, check and withdraw sender domains.
     Domain(domain::Domain),
-    /// Add, remove and list suppressed addresses.
+    /// Add, remove, list, import and export suppressed addresses.
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),

@@ -33,6 +33,8 @@ mod framing;
 mod head;
 pub mod json;
 pub mod limits;
+mod openapi;
+pub mod provider;
 pub mod request_id;
 pub mod wire;
 

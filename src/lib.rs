@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  http  admin  logging
-//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification
+//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification  listing
 //! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  tally
 //! ```
@@ -25,6 +25,7 @@ pub mod domain;
 pub mod feedback;
 pub mod http;
 pub mod intake;
+pub mod listing;
 pub mod logging;
 pub mod outbox;
 pub mod quota;

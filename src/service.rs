@@ -27,6 +27,7 @@ use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
+use crate::ses::sns::{NotATopic, VerifierError};
 use crate::ses::sqs::{NotAQueue, Queue};
 use crate::ses::{SesClient, SesError, SesOptions};
 use crate::store::{OpenError, Store};
@@ -38,6 +39,7 @@ pub use run::{inherited_listener, serve, simulate};
 mod dev;
 mod reload;
 mod run;
+mod sns;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,6 +74,20 @@ pub enum ServiceError {
         /// Why.
         source: std::io::Error,
     },
+    /// The address that SNS is to post to cannot be listened on.
+    #[error("cannot listen on {address}, which ses.events.sns_listen names: {source}")]
+    ListenForSns {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A topic of `ses.events.sns_topics` is none.
+    #[error("ses.events.sns_topics: {0}")]
+    Topic(#[from] NotATopic),
+    /// The posts of SNS cannot be verified.
+    #[error("ses.events.sns_topics: {0}")]
+    Verifier(#[from] VerifierError),
     /// The administration socket cannot be made.
     #[error("cannot make the administration socket: {0}")]
     Socket(#[from] BindError),
@@ -108,6 +124,7 @@ pub struct Service {
     answering: JoinHandle<()>,
     feedback: Arc<Feedback>,
     polling: Option<JoinHandle<()>>,
+    sns: Option<sns::Serving>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
@@ -168,16 +185,20 @@ impl Service {
             (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
         };
         let address = listener.local_addr().map_err(listen)?;
+        let sns = match &config.ses.events.sns {
+            Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
+            None => None,
+        };
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone()));
+        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
         let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
@@ -194,6 +215,7 @@ impl Service {
         let bodies = BodyReader::new(&limits);
         let api = Api::new(Arc::clone(&intake), store.clone(), Arc::clone(&outbox), clock, bodies);
         let (drain, signal) = Drain::new();
+        let sns = sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let answering = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, api, limits, signal).await {
                 error!(%error, "the client listener ended");
@@ -211,6 +233,7 @@ impl Service {
             answering,
             feedback,
             polling,
+            sns,
             administering,
             background,
             stop_admin,
@@ -223,6 +246,11 @@ impl Service {
     /// The client listener's address, with the port that it was given.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address that SNS posts to, with the port that it was given, where there is one.
+    pub fn sns_address(&self) -> Option<SocketAddr> {
+        self.sns.as_ref().map(|sns| sns.address)
     }
 
     /// The store.
@@ -278,6 +306,9 @@ impl Service {
         self.drain.stop(Instant::now() + LAST_ANSWERS);
         if let Err(error) = self.answering.await {
             error!(%error, "the client listener's task failed");
+        }
+        if let Some(sns) = self.sns.take() {
+            sns.ended().await;
         }
         self.stop_admin.send_replace(AdminPhase::Ending);
         if let Some(mut polling) = self.polling.take()

@@ -111,6 +111,11 @@ impl Session {
         }
     }
 
+    /// Whether a person reads what is printed.
+    pub(super) fn is_for_people(&self) -> bool {
+        self.format == Format::People
+    }
+
     /// What to print of an answer: a line of JSON, or what `people` makes of it.
     pub(super) fn show<T: Serialize>(
         &self,

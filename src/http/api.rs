@@ -1,6 +1,6 @@
 //! The API: from a request to its answer, in the contract's order of checks.
 //!
-//! Authentication comes before everything, so that a stranger learns nothing, not even which
+//! Authentication comes before everything but the API's own description, so that a stranger learns nothing, not even which
 //! paths exist.
 
 use std::sync::Arc;
@@ -20,14 +20,19 @@ use crate::domain::request::SendRequest;
 use crate::http::Handler;
 use crate::http::body::BodyReader;
 use crate::http::error::{ApiError, JSON};
+use crate::http::openapi;
 use crate::http::request_id::RequestId;
-use crate::http::wire::{self, SendDocument};
+use crate::http::wire::{self, ListQuery, SendDocument};
 use crate::intake::{Intake, Refusal};
+use crate::listing;
 use crate::outbox::Outbox;
 use crate::store::{Accepted, Store, StoreError};
 
 /// The header on the answer to a replay.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// How many messages a page has where the client does not say.
+const DEFAULT_LIMIT: usize = 50;
 
 /// What the API answers from.
 #[derive(Debug, Clone)]
@@ -71,7 +76,7 @@ impl<'a> Endpoint<'a> {
 
     const fn allow(self) -> &'static str {
         match self {
-            Self::Emails => "POST",
+            Self::Emails => "GET, POST",
             Self::Email(_) | Self::Events(_) => "GET",
         }
     }
@@ -110,6 +115,9 @@ impl Inner {
         request: Request<Incoming>,
         id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
+        if request.method() == Method::GET && request.uri().path() == openapi::PATH {
+            return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
+        }
         let organisation = self.authenticate(request.headers())?;
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path()).ok_or(ApiError::NotFound)?;
@@ -118,6 +126,9 @@ impl Inner {
                 require_json(&head.headers)?;
                 let body = self.bodies.read(body).await?;
                 self.send(&organisation, &body, id).await
+            }
+            (Endpoint::Emails, &Method::GET) => {
+                self.list(&organisation, head.uri.query().unwrap_or_default()).await
             }
             (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text),
             (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text),
@@ -156,6 +167,19 @@ impl Inner {
             response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
         }
         Ok(response)
+    }
+
+    async fn list(
+        &self,
+        organisation: &Organisation,
+        query: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let ListQuery { mut filter, limit } = ListQuery::parse(query)?;
+        filter.organisation = Some(organisation.id);
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        let live = |id| self.outbox.live(id);
+        let listing = listing::list(&self.store, live, filter, limit, self.clock.settled()).await?;
+        Ok(json(wire::emails(&listing)))
     }
 
     fn read(

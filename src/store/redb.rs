@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use redb::{Database, ReadTransaction, ReadableDatabase};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use directory::Directory;
 use failure::ReadError;
@@ -22,7 +22,9 @@ pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
 pub(super) mod idempotency;
+pub(super) mod list;
 pub(super) mod message;
+mod migrate;
 pub(super) mod open;
 pub(super) mod purge;
 pub(super) mod record;
@@ -46,7 +48,11 @@ pub(super) struct Shared {
     pub(super) writable: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
+    /// Listings that may read at one time: they must not take the processor from acceptance.
+    pub(super) listings: Semaphore,
 }
+
+const LISTINGS_AT_ONCE: usize = 2;
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,6 +70,7 @@ impl Shared {
             refusing: AtomicBool::new(false),
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
+            listings: Semaphore::new(LISTINGS_AT_ONCE),
         }
     }
 

@@ -8,6 +8,7 @@ mod disk;
 mod handover;
 mod harness;
 mod idempotency;
+mod listing;
 mod memory;
 mod reading;
 mod refusals;

@@ -24,6 +24,7 @@ pub(in crate::store) struct KeyClaim {
 /// The acceptance of one message.
 pub(in crate::store) struct Accept<F> {
     pub(in crate::store) id: MessageId,
+    pub(in crate::store) organisation: OrganisationId,
     pub(in crate::store) row: Vec<u8>,
     pub(in crate::store) created_at: Timestamp,
     pub(in crate::store) claim: Option<KeyClaim>,
@@ -69,7 +70,9 @@ impl<F> Accept<F> {
             batch.claimed.push((claim.hash, self.id, self.created_at));
         }
         batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
+        batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
+        batch.tables.note_lead(self.id, self.created_at)?;
         batch.accepted.push(self.id);
         Ok(Accepted::New(self.id))
     }

@@ -6,7 +6,6 @@ use crate::domain::event::Event;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
-use crate::store::MessageFilter;
 use crate::store::redb::apply::event_keys;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::event::decode_event;
@@ -39,35 +38,6 @@ pub(in crate::store) fn read_events(
         events.push(decode_event(row?.1.value())?);
     }
     Ok(events)
-}
-
-/// Reads messages, newest first.
-pub(in crate::store) fn list(
-    transaction: &ReadTransaction,
-    filter: &MessageFilter,
-    limit: usize,
-    window_now: Timestamp,
-) -> Result<Vec<Message>, ReadError> {
-    let messages = transaction.open_table(MESSAGES)?;
-    let range = match filter.before {
-        Some(before) => messages.range(..*before.as_bytes())?,
-        None => messages.range::<[u8; 16]>(..)?,
-    };
-    let mut found = Vec::new();
-    for row in range.rev() {
-        let (id, row) = row?;
-        let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
-        if message.is_expired(window_now) {
-            break;
-        }
-        if filter.matches(&message) {
-            found.push(message);
-            if found.len() == limit {
-                break;
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// Records what became of a message after `attempts` calls in all.

@@ -13,7 +13,7 @@ use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, write_lock, writer};
+use crate::store::redb::{Shared, migrate, write_lock, writer};
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -48,6 +48,10 @@ impl Opener {
         let database = (self.open)().map_err(OpenError::from_database)?;
         match format(&database)? {
             Some(FORMAT_VERSION) => Ok(database),
+            Some(1) => {
+                migrate::from_1(&database).map_err(OpenError::from_read)?;
+                Ok(database)
+            }
             Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
             Some(_) | None => Err(OpenError::Foreign),
         }
