@@ -59,8 +59,8 @@ pub(crate) async fn all(store: &Store) -> Vec<Message> {
     loop {
         let filter = MessageFilter { before, ..MessageFilter::default() };
         let page = store.list(filter, 10_000, now().minus(2 * AGE)).await.unwrap();
-        let Some(last) = page.last() else { return all };
-        before = Some(last.id);
-        all.extend(page);
+        all.extend(page.messages);
+        let Some(next) = page.next else { return all };
+        before = Some(next);
     }
 }

@@ -135,7 +135,7 @@ impl Ledger {
             certainty.settle(seen, name)?;
         }
         let listed = store.list(MessageFilter::default(), usize::MAX, LONG_AGO).await;
-        let listed = listed.map_err(|e| e.to_string())?.len();
+        let listed = listed.map_err(|e| e.to_string())?.messages.len();
         if listed != there {
             return Err(format!("{listed} messages are listed and {there} are known"));
         }
