@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    PKCS_RSA_SHA256, SigningKey as _, date_time_ymd,
+    PKCS_RSA_SHA256, PublicKeyData, SigningKey as _, date_time_ymd,
 };
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -35,7 +35,7 @@ impl Authority {
     }
 
     /// A certificate for this key.
-    pub(crate) fn issue(&self, key: &KeyPair, name: &str, years: Years) -> String {
+    pub(crate) fn issue(&self, key: &impl PublicKeyData, name: &str, years: Years) -> String {
         server(name, years).signed_by(key, &self.issuer).unwrap().pem()
     }
 
