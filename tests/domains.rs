@@ -172,6 +172,9 @@ impl LiveView for Idle {
             pending: Pending { messages: 0, in_flight: 0, bytes: 0 },
             max_pending_bytes: 1 << 30,
             rate: Rate::PerSecond(14.0),
+            rate_limit: Rate::PerSecond(14.0),
+            quota: None,
+            unrecorded: 0,
             condition: Condition::Up,
             paused_domains: Vec::new(),
         }
