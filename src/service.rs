@@ -176,14 +176,18 @@ impl Service {
         background.spawn(verification::run(store.clone(), ses.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
-        let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
+        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
+        let live = Sending {
+            dispatcher: Arc::clone(&dispatcher),
+            outbox: Arc::clone(&outbox),
+            feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
+        };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
         let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
-        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
         let polling = queue.map(|queue| {
             let mut phases = stop_admin.subscribe();
             tokio::spawn(poll::run(queue, Arc::clone(&feedback), async move {
@@ -331,8 +335,7 @@ fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
 }
 
 fn settings(config: &Config) -> Settings {
-    let events = &config.ses.events;
-    let has_events = events.queue_url.is_some() || events.sns.is_some();
+    let has_events = config.ses.events.are_brought();
     Settings {
         max_in_flight: config.sending.max_in_flight,
         backoff: config.sending.backoff,

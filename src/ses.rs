@@ -27,6 +27,7 @@ mod redact;
 pub mod send;
 mod sign;
 pub mod sqs;
+pub mod suppression;
 mod transport;
 
 #[cfg(test)]
