@@ -18,6 +18,7 @@ use crate::store::{Store, StoreError};
 use wire::{Refusal, Request, Response};
 
 pub mod client;
+mod dead_letter;
 mod domain;
 mod line;
 pub mod live;
@@ -86,6 +87,7 @@ impl Admin {
             Request::SuppressionRemove { scope, addresses } => {
                 self.unsuppress(&scope, &addresses).await
             }
+            Request::SuppressionClearAtSes { address } => self.clear_at_ses(&address).await,
             Request::SuppressionImport { rows, mode } => {
                 self.import_suppressions(&rows, mode).await
             }
@@ -97,6 +99,9 @@ impl Admin {
                 let query = message::Query { organisation, status, before, limit };
                 self.list_messages(&query).await
             }
+            Request::DeadLetterList {} => self.list_dead_letters(),
+            Request::DeadLetterShow { id } => self.show_dead_letter(&id),
+            Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
             Request::Status {} => Ok(self.status()),
             Request::ClockConfirm {} => self.confirm_clock(),
         }

@@ -12,6 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use error::CliError;
 
 mod clock;
+mod dead_letter;
 mod domain;
 mod error;
 mod key;
@@ -54,6 +55,8 @@ enum Command {
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),
+    /// See and clear delivery events that could not be read.
+    DeadLetter(dead_letter::DeadLetter),
     /// Show how the service is doing.
     Status(status::Status),
     /// Confirm the wall clock's time after a jump.
@@ -97,6 +100,7 @@ impl Command {
             Self::Domain(domain) => one_thread()?.block_on(domain.run()),
             Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
             Self::Message(message) => one_thread()?.block_on(message.run()),
+            Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),
         }

@@ -125,6 +125,13 @@ pub struct Events {
     pub sns: Option<Sns>,
 }
 
+impl Events {
+    /// Whether anything brings events.
+    pub const fn are_brought(&self) -> bool {
+        self.queue_url.is_some() || self.sns.is_some()
+    }
+}
+
 /// The listener that SNS posts to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sns {

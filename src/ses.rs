@@ -35,6 +35,7 @@ mod skew;
 pub mod sns;
 pub mod sqs;
 pub mod sts;
+pub mod suppression;
 mod transport;
 
 #[cfg(test)]

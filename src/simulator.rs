@@ -37,6 +37,7 @@ mod ses;
 mod signature;
 mod sqs;
 mod state;
+mod suppression;
 
 pub use address::RecipientFate;
 pub use caught::{CaughtMessage, Header, RecipientOutcome, Tag};
@@ -185,6 +186,12 @@ impl Simulator {
     /// Forgets a domain or an address, as if it had been deleted at SES.
     pub fn remove_identity(&self, identity: &str) {
         self.state.identities().remove(identity);
+    }
+
+    /// Puts an address on the account's suppression list, as after a bounce.
+    pub fn suppress(&self, address: &str) {
+        let now = Timestamp::from(SystemTime::now());
+        self.state.suppressed().add(address, "BOUNCE".to_owned(), now);
     }
 
     /// Stops accepting, lets the calls under way end within a second, and closes.

@@ -84,6 +84,15 @@ pub(super) enum CliError {
         /// Whether the others had to stay out for that.
         strict: bool,
     },
+    /// SES did not take addresses from its own list; which and why has been told.
+    #[error(
+        "{addresses} addresses may still be on SES's own list, while here all was done as told; put \
+         that right and give the command again for them"
+    )]
+    NotClearedAtSes {
+        /// How many.
+        addresses: usize,
+    },
     /// An import did not come to its end.
     #[error("{source}. {done} rows are in; import the list again for the rest")]
     ImportStopped {
@@ -115,6 +124,7 @@ impl CliError {
             | Self::Open { .. }
             | Self::File { .. }
             | Self::RowsRefused { .. }
+            | Self::NotClearedAtSes { .. }
             | Self::ImportStopped { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,

@@ -78,6 +78,12 @@ impl SesClient {
         self.ask(Method::PUT, path, &[JSON], body).await
     }
 
+    /// Deletes what is at `path`. The answer has no body that would say anything.
+    pub(super) async fn delete(&self, path: &str) -> Result<(), CallError> {
+        let reply = self.reply(Method::DELETE, path, &[], Bytes::new()).await?;
+        if reply.status.is_success() { Ok(()) } else { Err(refusal(&reply)) }
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -85,11 +91,21 @@ impl SesClient {
         headers: &[(&'static str, &'static str)],
         body: Bytes,
     ) -> Result<T, CallError> {
+        read(&self.reply(method, path, headers, body).await?)
+    }
+
+    async fn reply(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+        body: Bytes,
+    ) -> Result<Reply, CallError> {
         let url = joined(self.inner.endpoints.ses(), path)
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
         self.inner.spacing.turn().await;
         let call = Call { service: "ses", method, url: &url, headers, body };
-        read(&self.inner.transport.call(&call).await?)
+        Ok(self.inner.transport.call(&call).await?)
     }
 }
 

@@ -20,6 +20,7 @@ use super::ids::Ids;
 use super::limits::{SendingLimits, TokenBucket};
 use super::queue::{NewMessage, Queue, QueueFull};
 use super::signature::{Service, Verifier};
+use super::suppression::SuppressionList;
 use crate::domain::time::Timestamp;
 
 /// Messages that a subscriber may fall behind.
@@ -37,6 +38,7 @@ pub(super) struct State {
     other_calls: Option<Mutex<TokenBucket>>,
     identities: RwLock<Identities>,
     configuration_sets: RwLock<ConfigurationSets>,
+    suppressed: Mutex<SuppressionList>,
     caught: Mutex<Caught>,
     accepted: broadcast::Sender<Arc<CaughtMessage>>,
     latency_micros: AtomicU64,
@@ -76,6 +78,7 @@ impl State {
             other_calls: other_calls.map(Mutex::new),
             identities: RwLock::new(identities),
             configuration_sets: RwLock::new(ConfigurationSets::new(options.configuration_sets)),
+            suppressed: Mutex::default(),
             caught: Mutex::new(Caught::new(options.kept_messages)),
             accepted: broadcast::Sender::new(BROADCAST_CAPACITY),
             latency_micros: AtomicU64::new(0),
@@ -114,6 +117,10 @@ impl State {
 
     pub(super) fn read_configuration_sets(&self) -> RwLockReadGuard<'_, ConfigurationSets> {
         self.configuration_sets.read().expect(UNPOISONED)
+    }
+
+    pub(super) fn suppressed(&self) -> MutexGuard<'_, SuppressionList> {
+        self.suppressed.lock().expect(UNPOISONED)
     }
 
     pub(super) fn caught(&self) -> MutexGuard<'_, Caught> {
