@@ -12,6 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use error::CliError;
 
 mod clock;
+mod doctor;
 mod domain;
 mod error;
 mod key;
@@ -55,6 +56,8 @@ enum Command {
     Message(message::Message),
     /// Show how the service is doing.
     Status(status::Status),
+    /// Check the set-up, and say what to do where something is wrong.
+    Doctor(doctor::Doctor),
     /// Confirm the wall clock's time after a jump.
     Clock(clock::Clock),
 }
@@ -97,6 +100,7 @@ impl Command {
             Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
             Self::Message(message) => one_thread()?.block_on(message.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
+            Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),
         }
     }

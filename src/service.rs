@@ -12,9 +12,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info};
 
-use crate::admin::Admin;
+use crate::admin::examine::EventRoute;
 use crate::admin::live::Sending;
 use crate::admin::socket::{BindError, Socket};
+use crate::admin::{Admin, Ways};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -177,7 +178,9 @@ impl Service {
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
+        let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
+        let admin = admin.with_ways(ways);
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
         let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
@@ -319,7 +322,17 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceErro
     Ok(store)
 }
 
-fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+/// How events come back by this configuration.
+pub fn event_route(config: &Config) -> EventRoute {
+    let events = &config.ses.events;
+    EventRoute {
+        queue_url: events.queue_url.as_ref().map(ToString::to_string),
+        topics: events.sns.as_ref().map(|sns| sns.topics.clone()),
+    }
+}
+
+/// How SES is reached by this configuration.
+pub fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),

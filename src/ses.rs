@@ -21,6 +21,7 @@ pub mod account;
 mod aws_error;
 pub mod call;
 mod classify;
+pub mod configuration_set;
 mod connector;
 pub mod credentials;
 mod endpoint;
@@ -35,6 +36,7 @@ mod skew;
 pub mod sns;
 pub mod sqs;
 pub mod sts;
+pub mod tracking;
 mod transport;
 
 #[cfg(test)]

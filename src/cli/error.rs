@@ -31,6 +31,12 @@ pub(super) enum CliError {
     /// The service did not do it.
     #[error("{0}")]
     Refused(String),
+    /// The set-up has faults, which have been printed.
+    #[error("{faults} of the checks found something that keeps it from working")]
+    Unwell {
+        /// How many.
+        faults: usize,
+    },
     /// The service answered something else.
     #[error("the service answered another question; use the pillarbox of the version that runs")]
     Unexpected,
@@ -83,6 +89,7 @@ impl CliError {
             | Self::Ask(_)
             | Self::Refused(_)
             | Self::Unexpected
+            | Self::Unwell { .. }
             | Self::InUse { .. }
             | Self::NoData { .. }
             | Self::Open { .. }
