@@ -319,7 +319,8 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceErro
     Ok(store)
 }
 
-fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+/// How the configuration says that SES is reached.
+pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),

@@ -19,6 +19,7 @@ pub mod account;
 mod aws_error;
 pub mod call;
 mod classify;
+pub mod configuration_set;
 mod connector;
 pub mod credentials;
 mod endpoint;
@@ -35,7 +36,7 @@ pub mod sts;
 mod transport;
 
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 
 /// How to reach SES.
 #[derive(Debug, Clone)]
@@ -104,6 +105,11 @@ impl SesClient {
         let spacing = CallSpacing::default();
         let inner = Inner { transport, endpoints, outbound_emails, configuration_set, spacing };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The region that is asked.
+    pub fn region(&self) -> &str {
+        self.inner.transport.terms().region
     }
 
     /// The configuration set that every message names.

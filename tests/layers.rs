@@ -39,7 +39,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 23] = [
+const CRATES: [(&str, &[&str]); 24] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -61,6 +61,7 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
     ("rustls", &["ses"]),
+    ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
 ];
