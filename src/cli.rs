@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use error::CliError;
 
+mod aws;
 mod clock;
 mod doctor;
 mod domain;
@@ -54,6 +55,8 @@ enum Command {
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),
+    /// Set AWS up for delivery events.
+    Aws(aws::Aws),
     /// Show how the service is doing.
     Status(status::Status),
     /// Check the set-up, and say what to do where something is wrong.
@@ -79,6 +82,9 @@ pub fn run() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(error) => {
+            if let CliError::Incomplete { report, .. } = &error {
+                let _ = print(report);
+            }
             // What a provider said may be in it; lines are ours.
             let lines: Vec<_> = error.to_string().lines().map(table::escaped).collect();
             // Standard error may be closed; `eprintln` would panic.
@@ -99,6 +105,7 @@ impl Command {
             Self::Domain(domain) => one_thread()?.block_on(domain.run()),
             Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
             Self::Message(message) => one_thread()?.block_on(message.run()),
+            Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
             Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),

@@ -323,7 +323,7 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceErro
 }
 
 /// How events come back by this configuration.
-pub fn event_route(config: &Config) -> EventRoute {
+pub(crate) fn event_route(config: &Config) -> EventRoute {
     let events = &config.ses.events;
     EventRoute {
         queue_url: events.queue_url.as_ref().map(ToString::to_string),
@@ -331,8 +331,8 @@ pub fn event_route(config: &Config) -> EventRoute {
     }
 }
 
-/// How SES is reached by this configuration.
-pub fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+/// How the configuration says that SES is reached.
+pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),

@@ -40,7 +40,7 @@ pub mod tracking;
 mod transport;
 
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 
 /// How to reach SES.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ impl SesClient {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The AWS region.
+    /// The region that is asked.
     pub fn region(&self) -> &str {
         self.inner.transport.terms().region
     }

@@ -62,6 +62,7 @@ const CRATES: [(&str, &[&str]); 24] = [
     ("roxmltree", &["ses"]),
     ("rustix", &["cli"]),
     ("rustls", &["ses"]),
+    ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
 ];

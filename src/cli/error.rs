@@ -71,6 +71,14 @@ pub(super) enum CliError {
         /// Why.
         source: OpenError,
     },
+    /// It was done in part.
+    #[error("{open} of the steps above {} not done", if *open == 1 { "is" } else { "are" })]
+    Incomplete {
+        /// What was done, to be printed.
+        report: String,
+        /// How many steps were not.
+        open: usize,
+    },
     /// The asynchronous runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(io::Error),
@@ -93,6 +101,7 @@ impl CliError {
             | Self::InUse { .. }
             | Self::NoData { .. }
             | Self::Open { .. }
+            | Self::Incomplete { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }

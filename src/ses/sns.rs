@@ -8,6 +8,10 @@ use crate::ses::SesClient;
 use crate::ses::call::CallError;
 use crate::ses::query::{Service, text};
 
+mod topic;
+
+pub use topic::Subscription;
+
 pub(super) const SNS: Service = Service { name: "sns", version: "2010-03-31" };
 
 /// The text is not the ARN of a topic.
