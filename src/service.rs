@@ -11,8 +11,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info};
 
-use crate::admin::Admin;
+use crate::admin::examine::EventRoute;
 use crate::admin::live::Sending;
+use crate::admin::{Admin, Ways};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -132,7 +133,9 @@ impl Service {
             outbox: Arc::clone(&outbox),
             feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
         };
+        let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
+        let admin = admin.with_ways(ways);
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
         let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
             // The sender's end means the same.
@@ -311,7 +314,17 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery),
     Ok((store, recovery))
 }
 
-fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+/// How events come back by this configuration.
+pub(crate) fn event_route(config: &Config) -> EventRoute {
+    let events = &config.ses.events;
+    EventRoute {
+        queue_url: events.queue_url.as_ref().map(ToString::to_string),
+        topics: events.sns.as_ref().map(|sns| sns.topics.clone()),
+    }
+}
+
+/// How the configuration says that SES is reached.
+pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),

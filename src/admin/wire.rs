@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use self::dead_letter::{
     DeadLetter, DeadLetterList, DeadLetterShown, DeadLettersCleared, Letters,
 };
+pub use self::doctor::{Examined, Finding, Part, TestSent, Verdict};
 pub use self::domain::{
     DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, LastCheck, MailFrom,
     Purpose, SesAnswer, Setup, Sight,
@@ -28,6 +29,7 @@ pub use self::tenant::{
 };
 
 mod dead_letter;
+mod doctor;
 mod domain;
 mod message;
 mod status;
@@ -174,6 +176,16 @@ pub enum Request {
     Status {},
     /// Take the wall clock's time as right.
     ClockConfirm {},
+    /// Examine a part of the set-up with the service's own credentials and clock.
+    Examine {
+        /// Which.
+        part: Part,
+    },
+    /// Send a message to SES's mailbox simulator, the way that all messages go.
+    TestSend {
+        /// Its sender; an address of the first verified domain where it is not given.
+        from: Option<String>,
+    },
 }
 
 /// What the service answers.
@@ -222,6 +234,10 @@ pub enum Response {
     Status(Box<ServiceStatus>),
     /// The clock's time is taken as right.
     ClockConfirmed(ClockConfirmed),
+    /// What an examination came to.
+    Examined(Examined),
+    /// The message of an examination was accepted.
+    TestSent(TestSent),
     /// It was not done.
     Refused(Refusal),
 }

@@ -31,6 +31,12 @@ pub(super) enum CliError {
     /// The service did not do it.
     #[error("{0}")]
     Refused(String),
+    /// The set-up has faults, which have been printed.
+    #[error("{faults} of the checks found something that keeps it from working")]
+    Unwell {
+        /// How many.
+        faults: usize,
+    },
     /// The service answered something else.
     #[error("the service answered another question; use the pillarbox of the version that runs")]
     Unexpected,
@@ -101,6 +107,14 @@ pub(super) enum CliError {
         /// Why it ended.
         source: Box<CliError>,
     },
+    /// It was done in part.
+    #[error("{open} of the steps above {} not done", if *open == 1 { "is" } else { "are" })]
+    Incomplete {
+        /// What was done, to be printed.
+        report: String,
+        /// How many steps were not.
+        open: usize,
+    },
     /// The asynchronous runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(io::Error),
@@ -119,6 +133,7 @@ impl CliError {
             | Self::Ask(_)
             | Self::Refused(_)
             | Self::Unexpected
+            | Self::Unwell { .. }
             | Self::InUse { .. }
             | Self::NoData { .. }
             | Self::Open { .. }
@@ -126,6 +141,7 @@ impl CliError {
             | Self::RowsRefused { .. }
             | Self::NotClearedAtSes { .. }
             | Self::ImportStopped { .. }
+            | Self::Incomplete { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::AccountAccess;
 use super::address::{Address, RecipientFate};
 use super::answer::{Refusal, Reply, json as json_reply};
 use super::canonical::percent_decode;
@@ -168,7 +169,7 @@ fn account(state: &State, now: Instant) -> serde_json::Value {
     json!({
         "DedicatedIpAutoWarmupEnabled": false,
         "EnforcementStatus": "HEALTHY",
-        "ProductionAccessEnabled": true,
+        "ProductionAccessEnabled": state.access == AccountAccess::Production,
         "SendQuota": {
             "Max24HourSend": limits.daily_quota().map_or(UNLIMITED_QUOTA, as_double),
             "MaxSendRate": limits.send_rate().unwrap_or(UNLIMITED_RATE),
