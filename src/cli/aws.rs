@@ -1,12 +1,13 @@
 //! `aws setup`: makes what delivery events need at AWS, and writes it into the configuration.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::cli::error::CliError;
-use crate::cli::table::{Table, escaped};
+use crate::cli::table::Table;
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::service;
@@ -64,20 +65,13 @@ impl Setup {
         let mut report = setup::run(&client, &self.name, mode)
             .await
             .map_err(|rule| CliError::Usage(format!("--name: {rule}")))?;
-        let keys = self.keys(&report);
+        let keys = keys(&report);
         self.configure(&keys, &mut report);
         let text = if self.json { as_json(&report, mode) } else { for_people(&report, mode) };
         match report.steps.iter().filter(|step| step.outcome.is_open()).count() {
             0 => Ok(text),
             open => Err(CliError::Incomplete { report: text, open }),
         }
-    }
-
-    /// The keys and what they are to say.
-    fn keys(&self, report: &Report) -> Vec<(&'static str, String)> {
-        let set = report.configuration_set.clone().map(|name| (CONFIGURATION_SET, name));
-        let queue = report.queue_url.clone().map(|url| (QUEUE_URL, url));
-        set.into_iter().chain(queue).collect()
     }
 
     /// Adds the last step to the report: the configuration.
@@ -101,6 +95,13 @@ impl Setup {
         };
         report.steps.push(Step { what, name, outcome });
     }
+}
+
+/// The keys and what they are to say.
+fn keys(report: &Report) -> Vec<(&'static str, String)> {
+    let set = report.configuration_set.clone().map(|name| (CONFIGURATION_SET, name));
+    let queue = report.queue_url.clone().map(|url| (QUEUE_URL, url));
+    set.into_iter().chain(queue).collect()
 }
 
 fn write(path: &Path, keys: &[(&'static str, String)]) -> Outcome {
@@ -150,9 +151,7 @@ fn for_people(report: &Report, mode: Mode) -> String {
             ("The policy for whoever runs the set-up", policy::for_setup(&report.resources)),
             ("The policy for the service", policy::for_service(&report.resources)),
         ] {
-            text.push_str(&escaped(&format!("{whom}:")));
-            text.push('\n');
-            text.push_str(&format!("{policy:#}\n"));
+            writeln!(text, "\n{whom}:\n{policy:#}").expect("text takes everything");
         }
     }
     text
