@@ -42,16 +42,16 @@ impl Store {
 
     /// The documents that could not be read, newest first, at most `limit`.
     pub fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
-        Ok(self.shared.read(|transaction| dead_letter::list(transaction, limit))?)
+        self.noticed(self.shared.read(|transaction| dead_letter::list(transaction, limit)))
     }
 
     /// How much of the provider's reports waits for its message or for a reader.
     pub fn feedback_backlog(&self) -> Result<FeedbackBacklog, StoreError> {
-        Ok(self.shared.read(|transaction| {
+        self.noticed(self.shared.read(|transaction| {
             Ok(FeedbackBacklog {
                 unmatched: transaction.open_table(UNMATCHED)?.len()?,
                 dead_letters: transaction.open_table(DEAD_LETTERS)?.len()?,
             })
-        })?)
+        }))
     }
 }
