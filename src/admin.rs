@@ -56,7 +56,8 @@ impl Admin {
 
     /// A handler in a running service.
     pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        Self { store, clock, place: Place::Service { ses, live, started: Instant::now() } }
+        let place = Place::Service { ses, live, started: Instant::now() };
+        Self { store, clock, place }
     }
 
     /// Does what is asked.
@@ -72,8 +73,9 @@ impl Admin {
             Request::KeyAdd { organisation, label } => self.add_key(&organisation, label).await,
             Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
             Request::KeyRevoke { id } => self.revoke_key(id).await,
-            Request::DomainAdd { organisation, domain, verification } => {
-                self.add_domain(&organisation, &domain, verification).await
+            Request::DomainAdd { organisation, domain, verification, mail_from } => {
+                let mail_from = mail_from.as_deref();
+                self.add_domain(&organisation, &domain, verification, mail_from).await
             }
             Request::DomainList { organisation } => self.list_domains(organisation.as_deref()),
             Request::DomainCheck { domain } => self.check_domain(&domain).await,

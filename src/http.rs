@@ -36,6 +36,7 @@ mod head;
 pub mod json;
 pub mod limits;
 mod openapi;
+pub mod provider;
 pub mod request_id;
 pub mod wire;
 

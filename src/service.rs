@@ -14,7 +14,7 @@ use tracing::{error, info};
 
 use crate::admin::Admin;
 use crate::admin::live::Sending;
-use crate::admin::socket::{BindError, Socket};
+use crate::admin::socket::Socket;
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -28,20 +28,23 @@ use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
-use crate::ses::sqs::{NotAQueue, Queue};
-use crate::ses::{SesClient, SesError, SesOptions};
-use crate::store::{FILE_NAME, OpenError, Recovery, Store};
+use crate::ses::sqs::Queue;
+use crate::ses::{SesClient, SesOptions};
+use crate::store::{FILE_NAME, Recovery, Store};
 use crate::{quota, retention, verification};
 
 use operators::Operators;
 
 pub use dev::{DevOptions, dev};
+pub use error::ServiceError;
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
+mod error;
 mod operators;
 mod reload;
 mod run;
+mod sns;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,49 +57,6 @@ const LONGEST_HOLD: Duration = Duration::from_secs(5);
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The least wait after a lost answer where events may settle the question.
 const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
-
-/// Why the service cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// The store cannot be opened.
-    #[error("cannot open the store in {}: {source}", directory.display())]
-    Store {
-        /// The data directory.
-        directory: std::path::PathBuf,
-        /// Why.
-        source: OpenError,
-    },
-    /// An address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source}; another address can be given, with port 0 for a free one"
-    )]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The administration socket cannot be made.
-    #[error("cannot make the administration socket: {0}")]
-    Socket(#[from] BindError),
-    /// The SES client cannot be built.
-    #[error(transparent)]
-    Ses(#[from] SesError),
-    /// The queue of events cannot be polled.
-    #[error("ses.events.queue_url: {0}")]
-    Queue(#[from] NotAQueue),
-    /// The operating system gives no random numbers.
-    #[error("the operating system gives no random numbers: {0}")]
-    Random(#[from] getrandom::Error),
-    /// Something else of the operating system.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-}
 
 /// The service, running.
 #[derive(Debug)]
@@ -113,6 +73,7 @@ pub struct Service {
     answering: JoinHandle<()>,
     feedback: Arc<Feedback>,
     polling: Option<JoinHandle<()>>,
+    sns: Option<sns::Serving>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
@@ -174,17 +135,21 @@ impl Service {
             (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
         };
         let address = listener.local_addr().map_err(listen)?;
+        let sns = match &config.ses.events.sns {
+            Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
+            None => None,
+        };
         let operator_listener = operators::bind(config.operator_listen).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone()));
+        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
         let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
@@ -220,6 +185,7 @@ impl Service {
         };
         let operators = Operators::start(operator_listener, parts)?;
         let (drain, signal) = Drain::new();
+        let sns = sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let answering = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, api, limits, signal).await {
                 error!(%error, "the client listener ended");
@@ -238,6 +204,7 @@ impl Service {
             answering,
             feedback,
             polling,
+            sns,
             administering,
             background,
             stop_admin,
@@ -250,6 +217,11 @@ impl Service {
     /// The client listener's address, with the port that it was given.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address that SNS posts to, with the port that it was given, where there is one.
+    pub fn sns_address(&self) -> Option<SocketAddr> {
+        self.sns.as_ref().map(|sns| sns.address)
     }
 
     /// The operator listener's address, with the port that it was given.
@@ -310,6 +282,9 @@ impl Service {
         self.drain.stop(Instant::now() + LAST_ANSWERS);
         if let Err(error) = self.answering.await {
             error!(%error, "the client listener's task failed");
+        }
+        if let Some(sns) = self.sns.take() {
+            sns.ended().await;
         }
         self.stop_admin.send_replace(AdminPhase::Ending);
         if let Some(mut polling) = self.polling.take()

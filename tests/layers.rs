@@ -42,7 +42,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 24] = [
+const CRATES: [(&str, &[&str]); 28] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -52,6 +52,7 @@ const CRATES: [(&str, &[&str]); 24] = [
     ("config", &["config"]),
     ("csv", &["cli"]),
     ("email_address", &["domain"]),
+    ("form_urlencoded", &["http", "ses", "simulator"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "operator", "simulator"]),
     ("httparse", &["http"]),
@@ -64,9 +65,12 @@ const CRATES: [(&str, &[&str]); 24] = [
     ("prometheus_client", &["operator"]),
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
+    ("roxmltree", &["ses"]),
     ("rustls", &["ses"]),
+    ("rustls_native_certs", &["ses"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
+    ("webpki", &["ses"]),
 ];
 /// What the rules of mail may be written with: nothing that does input or output.
 const CRATES_OF_DOMAIN: [&str; 11] = [

@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 pub use self::domain::{
-    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, SesAnswer,
+    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, LastCheck, MailFrom,
+    Purpose, SesAnswer, Setup, Sight,
 };
 pub use self::message::{Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary};
 pub use self::status::{
@@ -81,6 +82,8 @@ pub enum Request {
         domain: String,
         /// Who says that it may be sent from.
         verification: Verification,
+        /// The sub-domain that bounces come back to, in place of SES's own.
+        mail_from: Option<String>,
     },
     /// List the sender domains.
     DomainList {

@@ -81,7 +81,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
         found.push(ready(
             "events_unavailable",
             format!("Delivery events cannot be had: {message}"),
-            "Check ses.events.queue_url, the credentials' permissions and the network",
+            "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         ));
     }
     if status.unrecorded > 0 {

@@ -20,6 +20,7 @@ use crate::store::{
 mod disk;
 mod feedback;
 mod list;
+mod power;
 mod tenants;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);

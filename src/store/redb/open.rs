@@ -193,3 +193,5 @@ fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
 
 #[cfg(test)]
 pub(in crate::store) mod faults;
+#[cfg(test)]
+pub(in crate::store) mod power;
