@@ -11,7 +11,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use error::CliError;
 
+mod aws;
 mod clock;
+mod dead_letter;
+mod doctor;
 mod domain;
 mod error;
 mod key;
@@ -54,8 +57,14 @@ enum Command {
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),
+    /// See and clear delivery events that could not be read.
+    DeadLetter(dead_letter::DeadLetter),
+    /// Set AWS up for delivery events.
+    Aws(aws::Aws),
     /// Show how the service is doing.
     Status(status::Status),
+    /// Check the set-up, and say what to do where something is wrong.
+    Doctor(doctor::Doctor),
     /// Confirm the wall clock's time after a jump.
     Clock(clock::Clock),
 }
@@ -77,6 +86,9 @@ pub fn run() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(error) => {
+            if let CliError::Incomplete { report, .. } = &error {
+                let _ = print(report);
+            }
             // What a provider said may be in it; lines are ours.
             let lines: Vec<_> = error.to_string().lines().map(table::escaped).collect();
             // Standard error may be closed; `eprintln` would panic.
@@ -97,7 +109,10 @@ impl Command {
             Self::Domain(domain) => one_thread()?.block_on(domain.run()),
             Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
             Self::Message(message) => one_thread()?.block_on(message.run()),
+            Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
+            Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
+            Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),
         }
     }

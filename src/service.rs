@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info};
 
-use crate::admin::Admin;
+use crate::admin::examine::EventRoute;
 use crate::admin::live::Sending;
-use crate::admin::socket::Socket;
+use crate::admin::{Admin, Ways};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -33,6 +32,7 @@ use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Recovery, Store};
 use crate::{quota, retention, verification};
 
+use listeners::{Listeners, SocketOwner};
 use operators::Operators;
 
 pub use dev::{DevOptions, dev};
@@ -41,6 +41,7 @@ pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
 mod error;
+mod listeners;
 mod operators;
 mod reload;
 mod run;
@@ -82,15 +83,6 @@ pub struct Service {
     socket: SocketOwner,
 }
 
-/// Who keeps the client listener's socket when this process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SocketOwner {
-    /// It ends with this process.
-    Ourselves,
-    /// A supervisor, which hands it to the next process: connections may wait in it.
-    Supervisor,
-}
-
 /// Whether the administration socket is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AdminPhase {
@@ -126,20 +118,7 @@ impl Service {
         );
         let set = config.ses.configuration_set.clone();
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
-        let socket = Socket::bind(&config.admin_socket)?;
-        let listen = |source| ServiceError::Listen { address: config.listen, source };
-        let (listener, socket_owner) = if let Some(listener) = inherited {
-            listener.set_nonblocking(true).map_err(listen)?;
-            (TcpListener::from_std(listener).map_err(listen)?, SocketOwner::Supervisor)
-        } else {
-            (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
-        };
-        let address = listener.local_addr().map_err(listen)?;
-        let sns = match &config.ses.events.sns {
-            Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
-            None => None,
-        };
-        let operator_listener = operators::bind(config.operator_listen).await?;
+        let listeners = Listeners::bind(config, &clock, inherited).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -148,14 +127,20 @@ impl Service {
         background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
-        let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
+        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
+        let live = Sending {
+            dispatcher: Arc::clone(&dispatcher),
+            outbox: Arc::clone(&outbox),
+            feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
+        };
+        let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
+        let admin = admin.with_ways(ways);
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
-        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
         let polling = queue.map(|queue| {
             let mut phases = stop_admin.subscribe();
             tokio::spawn(poll::run(queue, Arc::clone(&feedback), async move {
@@ -183,16 +168,17 @@ impl Service {
             bodies_lost: recovery.bodies_lost,
             started,
         };
-        let operators = Operators::start(operator_listener, parts)?;
+        let operators = Operators::start(listeners.operators, parts)?;
         let (drain, signal) = Drain::new();
-        let sns = sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
+        let sns =
+            listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let answering = tokio::spawn(async move {
-            if let Err(error) = http::serve(listener, api, limits, signal).await {
+            if let Err(error) = http::serve(listeners.clients, api, limits, signal).await {
                 error!(%error, "the client listener ended");
             }
         });
         Ok(Self {
-            address,
+            address: listeners.address,
             store,
             outbox,
             dispatcher,
@@ -210,7 +196,7 @@ impl Service {
             stop_admin,
             max_rate,
             config: config.clone(),
-            socket: socket_owner,
+            socket: listeners.owner,
         })
     }
 
@@ -328,7 +314,17 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery),
     Ok((store, recovery))
 }
 
-fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+/// How events come back by this configuration.
+pub(crate) fn event_route(config: &Config) -> EventRoute {
+    let events = &config.ses.events;
+    EventRoute {
+        queue_url: events.queue_url.as_ref().map(ToString::to_string),
+        topics: events.sns.as_ref().map(|sns| sns.topics.clone()),
+    }
+}
+
+/// How the configuration says that SES is reached.
+pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),
@@ -340,8 +336,7 @@ fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
 }
 
 fn settings(config: &Config) -> Settings {
-    let events = &config.ses.events;
-    let has_events = events.queue_url.is_some() || events.sns.is_some();
+    let has_events = config.ses.events.are_brought();
     Settings {
         max_in_flight: config.sending.max_in_flight,
         backoff: config.sending.backoff,

@@ -59,6 +59,9 @@ impl LiveView for Facts {
             pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20 },
             max_pending_bytes: 1 << 30,
             rate: Rate::PerSecond(14.0),
+            rate_limit: Rate::PerSecond(14.0),
+            quota: None,
+            unrecorded: 0,
             condition: self.condition.lock().unwrap().clone(),
             paused_domains: vec![(OrganisationId(1), "example.com".into(), "no MX".into())],
         }

@@ -42,7 +42,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 28] = [
+const CRATES: [(&str, &[&str]); 30] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -66,8 +66,10 @@ const CRATES: [(&str, &[&str]); 28] = [
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
+    ("rustix", &["cli"]),
     ("rustls", &["ses"]),
     ("rustls_native_certs", &["ses"]),
+    ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
     ("webpki", &["ses"]),

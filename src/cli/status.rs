@@ -12,6 +12,8 @@ use crate::cli::error::CliError;
 use crate::cli::reach::Reach;
 use crate::cli::table::escaped;
 
+mod events;
+
 const MIB: usize = 1 << 20;
 
 #[derive(Debug, Args)]
@@ -47,13 +49,14 @@ fn shown(status: &ServiceStatus) -> String {
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending));
     }
+    lines.extend(events::lines(&status.events, status.uptime_seconds));
     let Counts { organisations, keys, domains, domains_pending } = status.counts;
     lines.push(("organisations", organisations.to_string()));
     lines.push(("keys", keys.to_string()));
     lines.push(("domains", format!("{domains}, of these pending: {domains_pending}")));
     let mut text = String::new();
     for (name, value) in lines {
-        writeln!(text, "{:15}{}", format!("{name}:"), escaped(&value))
+        writeln!(text, "{:18}{}", format!("{name}:"), escaped(&value))
             .expect("text takes everything");
     }
     text

@@ -5,6 +5,7 @@
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
+mod feedback;
 mod handover;
 mod harness;
 mod idempotency;
