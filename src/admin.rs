@@ -13,12 +13,14 @@ use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{Organisation, OrganisationName};
 use crate::ses::SesClient;
-use crate::store::{Store, StoreError};
+use crate::store::{Snapshot, Store, StoreError};
 
 use wire::{Refusal, Request, Response};
 
+mod backup;
 pub mod client;
 mod domain;
+mod expiry;
 mod line;
 pub mod live;
 mod message;
@@ -69,7 +71,9 @@ impl Admin {
             Request::OrganisationAdd { name } => self.add_organisation(&name).await,
             Request::OrganisationList {} => Ok(self.list_organisations()),
             Request::OrganisationRemove { name } => self.remove_organisation(&name).await,
-            Request::KeyAdd { organisation, label } => self.add_key(&organisation, label).await,
+            Request::KeyAdd { organisation, label, expires } => {
+                self.add_key(&organisation, label, expires.as_deref()).await
+            }
             Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
             Request::KeyRevoke { id } => self.revoke_key(id).await,
             Request::DomainAdd { organisation, domain, verification } => {
@@ -94,7 +98,14 @@ impl Admin {
             }
             Request::Status {} => Ok(self.status()),
             Request::ClockConfirm {} => self.confirm_clock(),
+            // Only the socket can go on after the answer.
+            Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),
         }
+    }
+
+    /// This moment of everything that is stored.
+    pub fn snapshot(&self) -> Result<Snapshot, Refusal> {
+        Ok(self.store.snapshot()?)
     }
 
     /// The organisation with this name.

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::admin::Admin;
 use crate::admin::live::Sending;
@@ -32,12 +32,15 @@ use crate::ses::{SesClient, SesError, SesOptions};
 use crate::store::{OpenError, Store};
 use crate::{quota, retention, verification};
 
+use supervisor::Vitals;
+
 pub use dev::{DevOptions, dev};
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
 mod reload;
 mod run;
+mod supervisor;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -168,11 +171,15 @@ impl Service {
             (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
         };
         let address = listener.local_addr().map_err(listen)?;
+        if socket_owner == SocketOwner::Supervisor && address != config.listen {
+            warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
+        }
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
+        background.spawn(retention::keep_key_use(store.clone()));
         background.spawn(verification::run(store.clone(), ses.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
@@ -245,6 +252,20 @@ impl Service {
         &self.feedback
     }
 
+    /// How long it goes on sending once it stops.
+    fn drain_time(&self) -> Duration {
+        self.config.sending.drain
+    }
+
+    /// What shows whether the service is alive.
+    fn vitals(&self) -> Vitals<SesClient> {
+        Vitals {
+            store: self.store.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
+            tasks: vec![self.sending.abort_handle(), self.answering.abort_handle()],
+        }
+    }
+
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
     /// closes the file.
     pub async fn stop(mut self) {
@@ -290,6 +311,9 @@ impl Service {
             error!(%error, "the administration socket's task failed");
         }
         self.background.shutdown().await;
+        if let Err(error) = self.store.store_key_use().await {
+            warn!(%error, "it could not be stored when API keys were last used");
+        }
         info!("stopped");
     }
 }

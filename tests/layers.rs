@@ -39,13 +39,15 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 25] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
     ("aws_smithy_runtime_api", &["ses"]),
     ("aws_smithy_types", &["ses"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("config", &["config"]),
     ("email_address", &["domain"]),
     ("hashbrown", &["store"]),
@@ -53,12 +55,14 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("httparse", &["http"]),
     ("hyper_util", &["http", "simulator"]),
     ("idna", &["domain"]),
+    ("indicatif", &["cli"]),
     ("listenfd", &["service"]),
     ("mail_builder", &["domain"]),
     ("postcard", &["store"]),
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("rustls", &["ses"]),
+    ("sd_notify", &["service"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
 ];

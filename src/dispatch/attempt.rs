@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ impl<P: Provider> Dispatcher<P> {
         drop(under_way);
         match outcome {
             Outcome::Sent { ses_message_id } => {
+                self.sent.fetch_add(1, Ordering::Relaxed);
                 let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
                 self.finish(claim.id, attempts, transition).await;
             }

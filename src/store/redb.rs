@@ -18,15 +18,20 @@ pub(super) mod accept;
 pub(super) mod administer;
 pub(super) mod apply;
 mod bounded;
+pub(super) mod copy;
 pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
 pub(super) mod idempotency;
+pub(super) mod key_use;
 pub(super) mod message;
 pub(super) mod open;
 pub(super) mod purge;
+pub(super) mod raw;
 pub(super) mod record;
+pub(super) mod restore;
 pub(super) mod sent;
+pub(super) mod snapshot;
 pub(super) mod suppress;
 pub(super) mod tables;
 pub(super) mod unmatched;
@@ -46,6 +51,8 @@ pub(super) struct Shared {
     pub(super) writable: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
+    /// When each API key was last used.
+    pub(super) key_use: RwLock<key_use::KeyUse>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -64,6 +71,7 @@ impl Shared {
             refusing: AtomicBool::new(false),
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
+            key_use: RwLock::default(),
         }
     }
 
@@ -76,6 +84,14 @@ impl Shared {
         let guard = read_lock(&self.database);
         let database = guard.as_ref().ok_or_else(closed)?;
         work(&database.begin_read()?)
+    }
+
+    /// A snapshot that lives on by itself. Whoever holds it lets go where the store begins to
+    /// refuse: while it lives, the file cannot be opened again.
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction, ReadError> {
+        let guard = read_lock(&self.database);
+        let database = guard.as_ref().ok_or_else(closed)?;
+        Ok(database.begin_read()?)
     }
 
     /// Runs one write transaction and commits it durably. The writer's thread alone calls it,

@@ -1,5 +1,6 @@
 //! What the store is asked and what it answers, beyond the domain's own types.
 
+use crate::domain::api_key::ApiKeyHash;
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
@@ -107,6 +108,17 @@ impl MessageFilter {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)
             && self.status.is_none_or(|status| status == message.status())
     }
+}
+
+/// An API key to be added.
+#[derive(Debug, Clone)]
+pub struct NewApiKey {
+    /// What the operator calls it; may be empty.
+    pub label: String,
+    /// When it stops letting anybody in; `None` for never.
+    pub expires_at: Option<Timestamp>,
+    /// The hash of the key.
+    pub hash: ApiKeyHash,
 }
 
 /// What one step of the purge removed.

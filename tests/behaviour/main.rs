@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
+mod backup;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
 mod handover;
 mod harness;
 mod idempotency;
+mod keys;
 mod memory;
 mod reading;
 mod refusals;
@@ -15,4 +17,5 @@ mod restart;
 mod secrets;
 mod sending;
 mod status;
+mod systemd;
 mod windows;

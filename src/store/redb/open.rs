@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, ReadableTable};
+use tempfile::NamedTempFile;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
@@ -13,7 +14,7 @@ use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, write_lock, writer};
+use crate::store::redb::{Shared, key_use, write_lock, writer};
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -46,11 +47,17 @@ impl Opener {
     /// Opens the file for the first time in this process and checks that it is ours.
     pub(in crate::store) fn open_first(&self) -> Result<Database, OpenError> {
         let database = (self.open)().map_err(OpenError::from_database)?;
-        match format(&database)? {
-            Some(FORMAT_VERSION) => Ok(database),
-            Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
-            Some(_) | None => Err(OpenError::Foreign),
-        }
+        require_format(&database)?;
+        Ok(database)
+    }
+}
+
+/// Checks that a file is ours and of a version that is known.
+pub(super) fn require_format(database: &Database) -> Result<(), OpenError> {
+    match format(database)? {
+        Some(FORMAT_VERSION) => Ok(()),
+        Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
+        Some(_) | None => Err(OpenError::Foreign),
     }
 }
 
@@ -77,13 +84,7 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
     let directory = path.parent().expect("the file's path has a directory");
     let made = (|| {
         std::fs::create_dir_all(directory)?;
-        let new = tempfile::Builder::new().prefix(".pillarbox-new-").tempfile_in(directory)?;
-        // Where root makes the file for the service, the service must be able to open it.
-        let owner = std::fs::metadata(directory)?;
-        if new.as_file().metadata()?.uid() != owner.uid() {
-            chown(new.path(), Some(owner.uid()), Some(owner.gid()))?;
-        }
-        Ok(new)
+        temporary_in(directory)
     })();
     let new = made.map_err(|source| OpenError::Create { path: path.to_owned(), source })?;
     let database = Database::builder()
@@ -102,6 +103,18 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
         File::open(directory)?.sync_all()
     })();
     renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
+}
+
+/// A file in the data directory that is to become the data file: the service's own, whoever makes
+/// it.
+pub(super) fn temporary_in(directory: &Path) -> std::io::Result<NamedTempFile> {
+    let new = tempfile::Builder::new().prefix(".pillarbox-new-").tempfile_in(directory)?;
+    // Where root makes the file for the service, the service must be able to open it.
+    let owner = std::fs::metadata(directory)?;
+    if new.as_file().metadata()?.uid() != owner.uid() {
+        chown(new.path(), Some(owner.uid()), Some(owner.gid()))?;
+    }
+    Ok(new)
 }
 
 /// Writes the tables and the version into an empty file.
@@ -137,6 +150,7 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
             }
         }
         shared.reload_directory()?;
+        key_use::load(shared)?;
         Ok(Recovery { bodies_lost, live_keys: rebuild_index(shared, now)? })
     })();
     recovered.map_err(OpenError::from_read)

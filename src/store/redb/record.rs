@@ -28,7 +28,7 @@ pub(in crate::store) mod feedback;
 pub(in crate::store) mod message;
 pub(in crate::store) mod tenant;
 
-/// The newest version of every kind of row.
+/// The version of every kind of row, where its own module names no other.
 const VERSION: u8 = 1;
 
 /// A row that cannot be read: the file is damaged, or of a version that this one does not know.
@@ -46,14 +46,22 @@ pub(in crate::store) enum RowError {
 }
 
 fn encode<T: Serialize>(row: &T, size_hint: usize) -> Vec<u8> {
+    encode_as(VERSION, row, size_hint)
+}
+
+fn encode_as<T: Serialize>(version: u8, row: &T, size_hint: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_hint);
-    bytes.push(VERSION);
+    bytes.push(version);
     postcard::to_extend(row, bytes).expect("rows are plain data and a Vec takes any length")
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RowError> {
+    decode_as(VERSION, bytes)
+}
+
+fn decode_as<'a, T: Deserialize<'a>>(expected: u8, bytes: &'a [u8]) -> Result<T, RowError> {
     match bytes.split_first() {
-        Some((&VERSION, row)) => Ok(postcard::from_bytes(row)?),
+        Some((&version, row)) if version == expected => Ok(postcard::from_bytes(row)?),
         Some((&version, _)) => Err(RowError::Version(version)),
         None => Err(RowError::Invalid("nothing")),
     }
