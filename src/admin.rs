@@ -58,7 +58,8 @@ impl Admin {
 
     /// A handler in a running service.
     pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        Self { store, clock, place: Place::Service { ses, live, started: Instant::now() } }
+        let place = Place::Service { ses, live, started: Instant::now() };
+        Self { store, clock, place }
     }
 
     /// Does what is asked.
@@ -76,8 +77,9 @@ impl Admin {
             }
             Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
             Request::KeyRevoke { id } => self.revoke_key(id).await,
-            Request::DomainAdd { organisation, domain, verification } => {
-                self.add_domain(&organisation, &domain, verification).await
+            Request::DomainAdd { organisation, domain, verification, mail_from } => {
+                let mail_from = mail_from.as_deref();
+                self.add_domain(&organisation, &domain, verification, mail_from).await
             }
             Request::DomainList { organisation } => self.list_domains(organisation.as_deref()),
             Request::DomainCheck { domain } => self.check_domain(&domain).await,
@@ -87,6 +89,9 @@ impl Admin {
             Request::SuppressionAdd { scope, addresses } => self.suppress(&scope, &addresses).await,
             Request::SuppressionRemove { scope, addresses } => {
                 self.unsuppress(&scope, &addresses).await
+            }
+            Request::SuppressionImport { rows, mode } => {
+                self.import_suppressions(&rows, mode).await
             }
             Request::SuppressionList { scope, after } => {
                 self.list_suppressions(scope.as_ref(), after.as_ref())

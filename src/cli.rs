@@ -57,7 +57,7 @@ enum Command {
     Key(key::Key),
     /// Add, list, check and withdraw sender domains.
     Domain(domain::Domain),
-    /// Add, remove and list suppressed addresses.
+    /// Add, remove, list, import and export suppressed addresses.
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),

@@ -25,6 +25,7 @@ use crate::store::{Health as StoreHealth, Store, StoreError};
 use crate::tally::Tally;
 
 use attempt::Hold;
+use counts::Counts;
 use domains::Domains;
 use flow::Flow;
 use health::Condition;
@@ -33,6 +34,7 @@ use pace::Rate;
 pub use flow::DailyQuota;
 
 mod attempt;
+pub mod counts;
 pub mod domains;
 mod drain;
 mod expiry;
@@ -78,10 +80,9 @@ pub struct Dispatcher<P> {
     calls: Tally,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: Tally,
-    /// Messages that the provider has accepted.
-    sent: AtomicU64,
     /// Rounds of the loop that starts calls.
     turns: AtomicU64,
+    counts: Counts,
     /// Told when rate or settings have changed.
     changed: Notify,
     /// Told when the provider takes messages again.
@@ -97,6 +98,12 @@ pub struct SendingStatus {
     pub max_pending_bytes: usize,
     /// The pace now.
     pub rate: Rate,
+    /// The pace without throttling.
+    pub rate_limit: Rate,
+    /// The daily quota, where it is known.
+    pub quota: Option<DailyQuota>,
+    /// Outcomes that wait for the store to take them.
+    pub unrecorded: usize,
     /// The provider's condition.
     pub condition: Condition,
     /// Paused domains: whose, which, and what the provider said.
@@ -151,8 +158,8 @@ impl<P: Provider> Dispatcher<P> {
             domains: Domains::default(),
             calls: Tally::default(),
             unrecorded: Tally::default(),
-            sent: AtomicU64::new(0),
             turns: AtomicU64::new(0),
+            counts: Counts::default(),
             changed: Notify::new(),
             returned: Notify::new(),
         })
@@ -161,6 +168,11 @@ impl<P: Provider> Dispatcher<P> {
     /// The provider.
     pub fn provider(&self) -> &P {
         &self.provider
+    }
+
+    /// What was counted of the calls.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Changes how to send from the next decision on.
@@ -213,9 +225,12 @@ impl<P: Provider> Dispatcher<P> {
             pending: self.outbox.pending(),
             max_pending_bytes: self.outbox.budget().max(),
             rate: flow.pace.rate(),
+            rate_limit: flow.pace.limit(),
+            quota: flow.quota(),
+            unrecorded: self.unrecorded.count(),
             condition: flow.health.condition().clone(),
             paused_domains: self.domains.paused(Instant::now()),
-            sent: self.sent.load(Ordering::Relaxed),
+            sent: self.counts.sent(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! A document is acknowledged only once everything that follows from it is durable. Knows nothing
 //! of how documents travel; whoever brings them says when they were taken in.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, warn};
@@ -14,6 +15,7 @@ use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
 use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
 
 pub mod poll;
+pub mod sns;
 
 /// Takes in the provider's documents.
 #[derive(Debug)]
@@ -22,7 +24,18 @@ pub struct Feedback {
     outbox: Arc<Outbox>,
     clock: Clock,
     counts: Mutex<Counts>,
-    trouble: Mutex<Option<String>>,
+    troubles: Mutex<BTreeMap<Route, String>>,
+}
+
+/// A way on which documents come.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Route {
+    /// The queue that is polled.
+    Queue,
+    /// The posts for a topic that is believed.
+    Topic(String),
+    /// The posts of whoever else can reach the listener.
+    Strangers,
 }
 
 /// How many documents were taken in since the start, repeats included.
@@ -48,6 +61,8 @@ pub struct Counts {
     pub foreign: u64,
     /// Not readable.
     pub unreadable: u64,
+    /// Posted by somebody who could not prove to be SNS; nothing of them was read.
+    pub forged: u64,
 }
 
 /// What a batch of documents says, before any of it is stored.
@@ -61,7 +76,7 @@ struct Sorted {
 impl Feedback {
     /// Feedback for the messages of `store`, of which `outbox` may hold some.
     pub fn new(store: Store, outbox: Arc<Outbox>, clock: Clock) -> Self {
-        Self { store, outbox, clock, counts: Mutex::default(), trouble: Mutex::default() }
+        Self { store, outbox, clock, counts: Mutex::default(), troubles: Mutex::default() }
     }
 
     /// Takes in documents, together. When this returns without an error, all that follows from
@@ -110,13 +125,22 @@ impl Feedback {
         *self.counts_mut()
     }
 
-    /// Why no documents can be had now, where that is so.
+    /// Why no documents can be had now, or not from everywhere, where that is so: what is wrong
+    /// and what to do.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let troubles: Vec<_> = self.troubles_mut().values().cloned().collect();
+        (!troubles.is_empty()).then(|| troubles.join("; "))
     }
 
-    fn set_trouble(&self, trouble: Option<String>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    fn set_trouble(&self, route: Route, trouble: Option<String>) {
+        match trouble {
+            Some(trouble) => self.troubles_mut().insert(route, trouble),
+            None => self.troubles_mut().remove(&route),
+        };
+    }
+
+    fn troubles_mut(&self) -> MutexGuard<'_, BTreeMap<Route, String>> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn counts_mut(&self) -> MutexGuard<'_, Counts> {
@@ -188,5 +212,6 @@ impl Counts {
         self.unmatched += more.unmatched;
         self.foreign += more.foreign;
         self.unreadable += more.unreadable;
+        self.forged += more.forged;
     }
 }

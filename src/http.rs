@@ -22,10 +22,12 @@ use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::error::ApiError;
 use crate::http::limits::{Limits, Linger};
 use crate::http::request_id::{RequestId, RequestIds};
+use crate::tally::Mark;
 
 pub mod api;
 pub mod body;
 mod connection;
+pub mod counts;
 mod deadline;
 pub mod drain;
 pub mod error;
@@ -33,6 +35,8 @@ mod framing;
 mod head;
 pub mod json;
 pub mod limits;
+mod openapi;
+pub mod provider;
 pub mod request_id;
 pub mod wire;
 
@@ -58,6 +62,14 @@ pub trait Handler: Send + Sync + 'static {
         request: Request<Incoming>,
         id: RequestId,
     ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+
+    /// Learns of a request that was refused before it came to the handler, or in its stead.
+    fn refused(&self, _error: &ApiError) {}
+
+    /// What is held for as long as a connection is open.
+    fn connected(&self) -> Option<Mark> {
+        None
+    }
 }
 
 impl<F, R> Handler for F
@@ -137,8 +149,15 @@ fn admit<H: Handler>(
     let _ = stream.set_nodelay(true);
     let shared = Arc::clone(shared);
     if connections.len() < shared.limits.max_connections {
-        connections.spawn(async move { connection::serve(stream, &shared).await });
-    } else if refusals.len() < MAX_REFUSALS {
+        let mark = shared.handler.connected();
+        connections.spawn(async move {
+            connection::serve(stream, &shared).await;
+            drop(mark);
+        });
+        return;
+    }
+    shared.handler.refused(&ApiError::TooManyConnections);
+    if refusals.len() < MAX_REFUSALS {
         refusals.spawn(async move {
             let id = shared.request_ids.next();
             let answer = ApiError::TooManyConnections.to_raw(id, SystemTime::now());

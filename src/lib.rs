@@ -4,8 +4,8 @@
 //! a layer are listed in `tests/layers.rs`, which holds all of this:
 //!
 //! ```text
-//! 4 edges      main  cli  service  http  admin  logging
-//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification
+//! 4 edges      main  cli  service  http  admin  operator  logging
+//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification  listing
 //! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  tally
 //! ```
@@ -25,7 +25,9 @@ pub mod domain;
 pub mod feedback;
 pub mod http;
 pub mod intake;
+pub mod listing;
 pub mod logging;
+pub mod operator;
 pub mod outbox;
 pub mod quota;
 pub mod retention;

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::Admin;
 use crate::admin::live::Sending;
-use crate::admin::socket::{BindError, Socket};
+use crate::admin::socket::Socket;
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -25,21 +25,27 @@ use crate::http::body::BodyReader;
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
+use crate::operator::Parts;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
-use crate::ses::sqs::{NotAQueue, Queue};
-use crate::ses::{SesClient, SesError, SesOptions};
-use crate::store::{OpenError, Store};
+use crate::ses::sqs::Queue;
+use crate::ses::{SesClient, SesOptions};
+use crate::store::{FILE_NAME, Recovery, Store};
 use crate::{quota, retention, verification};
 
+use operators::Operators;
 use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
+pub use error::ServiceError;
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
+mod error;
+mod operators;
 mod reload;
 mod run;
+mod sns;
 mod supervisor;
 
 /// The longest that connecting to SES may take.
@@ -54,49 +60,6 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The least wait after a lost answer where events may settle the question.
 const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
 
-/// Why the service cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// The store cannot be opened.
-    #[error("cannot open the store in {}: {source}", directory.display())]
-    Store {
-        /// The data directory.
-        directory: std::path::PathBuf,
-        /// Why.
-        source: OpenError,
-    },
-    /// An address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source}; another address can be given, with port 0 for a free one"
-    )]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The administration socket cannot be made.
-    #[error("cannot make the administration socket: {0}")]
-    Socket(#[from] BindError),
-    /// The SES client cannot be built.
-    #[error(transparent)]
-    Ses(#[from] SesError),
-    /// The queue of events cannot be polled.
-    #[error("ses.events.queue_url: {0}")]
-    Queue(#[from] NotAQueue),
-    /// The operating system gives no random numbers.
-    #[error("the operating system gives no random numbers: {0}")]
-    Random(#[from] getrandom::Error),
-    /// Something else of the operating system.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-}
-
 /// The service, running.
 #[derive(Debug)]
 pub struct Service {
@@ -106,11 +69,13 @@ pub struct Service {
     dispatcher: Arc<Dispatcher<SesClient>>,
     intake: Arc<Intake>,
     drain: Drain,
+    operators: Operators,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
     feedback: Arc<Feedback>,
     polling: Option<JoinHandle<()>>,
+    sns: Option<sns::Serving>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
@@ -147,7 +112,8 @@ impl Service {
         credentials: Credentials,
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
-        let store = open_store(config, &clock).await?;
+        let started = SystemTime::now();
+        let (store, recovery) = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
         let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
@@ -163,28 +129,23 @@ impl Service {
         let set = config.ses.configuration_set.clone();
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
         let socket = Socket::bind(&config.admin_socket)?;
-        let listen = |source| ServiceError::Listen { address: config.listen, source };
-        let (listener, socket_owner) = if let Some(listener) = inherited {
-            listener.set_nonblocking(true).map_err(listen)?;
-            (TcpListener::from_std(listener).map_err(listen)?, SocketOwner::Supervisor)
-        } else {
-            (TcpListener::bind(config.listen).await.map_err(listen)?, SocketOwner::Ourselves)
+        let (listener, address, socket_owner) = bind_clients(config, inherited).await?;
+        let sns = match &config.ses.events.sns {
+            Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
+            None => None,
         };
-        let address = listener.local_addr().map_err(listen)?;
-        if socket_owner == SocketOwner::Supervisor && address != config.listen {
-            warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
-        }
+        let operator_listener = operators::bind(config.operator_listen).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
         background.spawn(retention::keep_key_use(store.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone()));
+        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
         let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
             // The sender's end means the same.
@@ -199,8 +160,28 @@ impl Service {
         });
         let limits = limits(config);
         let bodies = BodyReader::new(&limits);
-        let api = Api::new(Arc::clone(&intake), store.clone(), Arc::clone(&outbox), clock, bodies);
+        let api = Api::new(
+            Arc::clone(&intake),
+            store.clone(),
+            Arc::clone(&outbox),
+            clock.clone(),
+            bodies,
+        );
+        let parts = Parts {
+            store: store.clone(),
+            clock,
+            intake: Arc::clone(&intake),
+            dispatcher: Arc::clone(&dispatcher),
+            feedback: Arc::clone(&feedback),
+            clients: Arc::clone(api.counts()),
+            max_connections: config.max_connections,
+            file: config.data_dir.join(FILE_NAME),
+            bodies_lost: recovery.bodies_lost,
+            started,
+        };
+        let operators = Operators::start(operator_listener, parts)?;
         let (drain, signal) = Drain::new();
+        let sns = sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let answering = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, api, limits, signal).await {
                 error!(%error, "the client listener ended");
@@ -213,11 +194,13 @@ impl Service {
             dispatcher,
             intake,
             drain,
+            operators,
             phase,
             sending,
             answering,
             feedback,
             polling,
+            sns,
             administering,
             background,
             stop_admin,
@@ -230,6 +213,16 @@ impl Service {
     /// The client listener's address, with the port that it was given.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address that SNS posts to, with the port that it was given, where there is one.
+    pub fn sns_address(&self) -> Option<SocketAddr> {
+        self.sns.as_ref().map(|sns| sns.address)
+    }
+
+    /// The operator listener's address, with the port that it was given.
+    pub fn operator_address(&self) -> SocketAddr {
+        self.operators.address
     }
 
     /// The store.
@@ -300,6 +293,9 @@ impl Service {
         if let Err(error) = self.answering.await {
             error!(%error, "the client listener's task failed");
         }
+        if let Some(sns) = self.sns.take() {
+            sns.ended().await;
+        }
         self.stop_admin.send_replace(AdminPhase::Ending);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
@@ -314,8 +310,30 @@ impl Service {
         if let Err(error) = self.store.store_key_use().await {
             warn!(%error, "it could not be stored when API keys were last used");
         }
+        // Last, so that the whole end can be watched.
+        self.operators.stop().await;
         info!("stopped");
     }
+}
+
+/// The client listener, its address, and whose socket it is.
+async fn bind_clients(
+    config: &Config,
+    inherited: Option<std::net::TcpListener>,
+) -> Result<(TcpListener, SocketAddr, SocketOwner), ServiceError> {
+    let failed = |source| ServiceError::Listen { address: config.listen, source };
+    let Some(inherited) = inherited else {
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        return Ok((listener, address, SocketOwner::Ourselves));
+    };
+    inherited.set_nonblocking(true).map_err(failed)?;
+    let listener = TcpListener::from_std(inherited).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    if address != config.listen {
+        warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
+    }
+    Ok((listener, address, SocketOwner::Supervisor))
 }
 
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they
@@ -326,7 +344,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     std::future::pending().await
 }
 
-async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery), ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
     let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
@@ -340,7 +358,7 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<Store, ServiceErro
         "opened the store in {}",
         config.data_dir.display()
     );
-    Ok(store)
+    Ok((store, recovery))
 }
 
 fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {

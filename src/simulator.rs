@@ -43,7 +43,7 @@ pub use caught::{CaughtMessage, Header, RecipientOutcome, Tag};
 pub use chance::Chance;
 pub use events::{Envelope, EventOptions, EventRoute, Events};
 pub use faults::{Fault, FaultScope, Faults, NotAProbability};
-pub use identities::{SenderCheck, VerifiedBy};
+pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};
 pub use options::{Credentials, Options};
 pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
 
@@ -175,6 +175,16 @@ impl Simulator {
     /// Makes a domain or an address verified.
     pub fn verify(&self, identity: &str) {
         self.state.identities().verify(identity);
+    }
+
+    /// Holds a domain or an address in this state, whatever its age and who looks.
+    pub fn set_identity(&self, identity: &str, status: VerificationStatus) {
+        self.state.identities().set(identity, status);
+    }
+
+    /// Forgets a domain or an address, as if it had been deleted at SES.
+    pub fn remove_identity(&self, identity: &str) {
+        self.state.identities().remove(identity);
     }
 
     /// Stops accepting, lets the calls under way end within a second, and closes.

@@ -21,8 +21,9 @@ use crate::domain::time::Timestamp;
 use redb::accept::{Accept, KeyClaim};
 use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
-use redb::{Shared, message, purge, read_lock, suppress};
+use redb::{Shared, list, message, purge, read_lock, suppress};
 
+pub use counts::Counts;
 pub use error::{OpenError, StoreError};
 pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::open::Recovery;
@@ -31,13 +32,14 @@ pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
 pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, NewApiKey, Purged,
-    Reference, Report,
+    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, NewApiKey,
+    Purged, Reference, Report,
 };
 
 mod backup;
 #[cfg(test)]
 mod conformance;
+mod counts;
 mod error;
 mod feedback;
 mod redb;
@@ -48,6 +50,9 @@ mod types;
 pub const FILE_NAME: &str = "pillarbox.redb";
 /// How many bytes of the file are cached. Recent rows are what sending and reading touch.
 pub const CACHE_BYTES: usize = 64 << 20;
+
+/// About how many bytes a suppression writes.
+const SUPPRESSION_WEIGHT: usize = 128;
 
 /// The store, open. Cheap to clone; the file is closed when the last clone is gone.
 #[derive(Debug, Clone)]
@@ -145,6 +150,7 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let accept = Accept {
             id,
+            organisation,
             row: redb::record::message::encode_accepted(admitted, organisation, created_at),
             created_at,
             claim,
@@ -180,17 +186,18 @@ impl Store {
         Ok(self.shared.read(|transaction| message::read_events(transaction, id))?)
     }
 
-    /// Messages, newest first, at most `limit`.
+    /// A page of messages, newest first, at most `limit`.
     pub async fn list(
         &self,
         filter: MessageFilter,
         limit: usize,
         window_now: Timestamp,
-    ) -> Result<Vec<Message>, StoreError> {
+    ) -> Result<MessagePage, StoreError> {
+        let _turn = self.shared.listings.acquire().await.expect("the semaphore is never closed");
         let shared = Arc::clone(&self.shared);
         // A filter that matches little reads much.
         tokio::task::spawn_blocking(move || {
-            shared.read(|transaction| message::list(transaction, &filter, limit, window_now))
+            shared.read(|transaction| list::list(transaction, &filter, limit, window_now))
         })
         .await
         .expect("a listing does not panic and is not aborted")
@@ -200,7 +207,20 @@ impl Store {
     /// Removes a bounded part of what is past its window at `window_now`.
     pub async fn purge(&self, window_now: Timestamp, limit: usize) -> Result<Purged, StoreError> {
         purge::expire_index(&self.shared, window_now);
-        self.writer.run(0, move |batch| purge::purge(batch, window_now, limit)).await
+        let purged =
+            self.writer.run(0, move |batch| purge::purge(batch, window_now, limit)).await?;
+        self.shared.counts.purged(purged);
+        Ok(purged)
+    }
+
+    /// What the store has counted of its work.
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
+
+    /// When the oldest record was made, past its window or not; nothing where there is none.
+    pub fn oldest(&self) -> Result<Option<Timestamp>, StoreError> {
+        Ok(self.shared.read(message::oldest)?)
     }
 
     /// Suppresses an address for an organisation, or for all.
@@ -210,8 +230,26 @@ impl Store {
         suppression: Suppression,
     ) -> Result<Change, StoreError> {
         self.writer
-            .run(128, move |batch| suppress::insert_suppression(batch, organisation, &suppression))
+            .run(SUPPRESSION_WEIGHT, move |batch| {
+                suppress::insert_suppression(batch, organisation, &suppression)
+            })
             .await
+    }
+
+    /// Suppresses many addresses in one transaction; what became of each, in order. Neighbours in
+    /// the order of [`Store::suppressions`] cost the least.
+    pub async fn suppress_all(
+        &self,
+        suppressions: Vec<(Option<OrganisationId>, Suppression)>,
+    ) -> Result<Vec<Change>, StoreError> {
+        let weight = SUPPRESSION_WEIGHT * suppressions.len();
+        let insert_all = move |batch: &mut redb::writer::Batch<'_>| {
+            let each = suppressions.iter().map(|(organisation, suppression)| {
+                suppress::insert_suppression(batch, *organisation, suppression)
+            });
+            each.collect()
+        };
+        self.writer.run(weight, insert_all).await
     }
 
     /// Ends a suppression.
@@ -221,7 +259,9 @@ impl Store {
         address: SuppressedAddress,
     ) -> Result<Change, StoreError> {
         self.writer
-            .run(128, move |batch| suppress::remove_suppression(batch, organisation, &address))
+            .run(SUPPRESSION_WEIGHT, move |batch| {
+                suppress::remove_suppression(batch, organisation, &address)
+            })
             .await
     }
 

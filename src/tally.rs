@@ -1,9 +1,14 @@
-//! A tally: counts what is under way by what each of it holds. Knows nothing of what that is.
+//! Tallies: what is under way, counted by what each of it holds, and what has been, counted in
+//! ways that cost the counted next to nothing. Knows nothing of who reads them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
+
+pub mod count;
+pub mod histogram;
+pub mod ledger;
 
 /// Counts marks, and tells when one is gone.
 #[derive(Debug, Default)]

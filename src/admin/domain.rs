@@ -1,16 +1,18 @@
 //! Sender domains: added, checked with SES and withdrawn.
 
 use crate::admin::wire::{
-    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, Refusal, Response,
-    SesAnswer, Verification,
+    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, LastCheck, MailFrom,
+    Purpose, Refusal, Response, SesAnswer, Setup, Sight, Verification,
 };
 use crate::admin::{Admin, Place, domain_name};
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainState, SenderDomain};
+use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
 use crate::ses::SesClient;
 use crate::ses::call::CallError;
-use crate::ses::identity::{self, Identity};
+use crate::ses::identity::records::{self, records};
+use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
+use crate::verification::finding;
 
 impl Admin {
     pub(super) async fn add_domain(
@@ -18,27 +20,95 @@ impl Admin {
         organisation: &str,
         domain: &str,
         verification: Verification,
+        mail_from: Option<&str>,
     ) -> Result<Response, Refusal> {
         let organisation = self.organisation(organisation)?;
         let name = domain_name(domain)?;
-        let (state, dns_records) = match verification {
-            Verification::Assumed => (DomainState::Assumed, Vec::new()),
-            Verification::BySes => {
-                let ses = self.ses(
-                    "start the service and add the domain then, or add it now with \
-                     --assume-verified to skip SES",
-                )?;
-                let advice = "Nothing was changed. Put that right and add the domain again, or \
-                              add it with --assume-verified to skip SES";
-                let failed = |error: CallError| Refusal::new(format!("{error}. {advice}"));
-                ses.create_identity(&name).await.map_err(failed)?;
-                let identity = ses.identity(&name).await.map_err(failed)?;
-                (state_by(identity.as_ref()), dns_records(&name, identity.as_ref()))
+        let mail_from = mail_from.map(|text| self.mail_from(&name, text)).transpose()?;
+        let report = match (verification, mail_from) {
+            (Verification::Assumed, None) => {
+                let added = self.put(&organisation, &name, DomainState::Assumed).await?;
+                DomainReport { domain: self.domain(&added), dns_records: Vec::new() }
+            }
+            (Verification::Assumed, Some(_)) => {
+                return Err(Refusal::new(
+                    "SES is not asked about a domain that is assumed to be verified, so it cannot \
+                     be given a MAIL FROM domain; leave out one of the two",
+                ));
+            }
+            (Verification::BySes, mail_from) => {
+                self.add_at_ses(&organisation, &name, mail_from.as_ref()).await?
             }
         };
-        let put = self.store.put_domain(organisation.id, name, state, self.clock.now()).await?;
-        let added = put.ok_or_else(|| Self::gone(&organisation))?;
-        Ok(Response::DomainAdded(DomainReport { domain: self.domain(&added), dns_records }))
+        Ok(Response::DomainAdded(report))
+    }
+
+    async fn add_at_ses(
+        &self,
+        organisation: &Organisation,
+        name: &DomainName<'_>,
+        mail_from: Option<&DomainName<'_>>,
+    ) -> Result<DomainReport, Refusal> {
+        let ses = self.ses(
+            "start the service and add the domain then, or add it now with --assume-verified to \
+             skip SES",
+        )?;
+        let advice = "The domain was not added. Put that right and add it again, or add it with \
+                      --assume-verified to skip SES";
+        let failed = |error: CallError| Refusal::new(format!("{error}. {advice}"));
+        ses.create_identity(name).await.map_err(failed)?;
+        if let Some(mail_from) = mail_from {
+            ses.set_mail_from(name, mail_from).await.map_err(failed)?;
+        }
+        let identity = ses.identity(name).await.map_err(failed)?;
+        let finding = finding(identity.as_ref());
+        let state = state_by(finding);
+        let mut added = self.put(organisation, name, state).await?;
+        let check = organisation::DomainCheck { at: self.clock.now(), finding };
+        let noted = self.store.change_domain(organisation.id, name.clone(), state, state, check);
+        if noted.await? == Change::Made {
+            added.last_check = Some(check);
+        }
+        let dns_records = dns_records(name, identity.as_ref(), ses.region());
+        Ok(DomainReport { domain: self.domain(&added), dns_records })
+    }
+
+    async fn put(
+        &self,
+        organisation: &Organisation,
+        name: &DomainName<'_>,
+        state: DomainState,
+    ) -> Result<SenderDomain, Refusal> {
+        let now = self.clock.now();
+        let put = self.store.put_domain(organisation.id, name.clone(), state, now).await?;
+        put.ok_or_else(|| Self::gone(organisation))
+    }
+
+    /// The custom MAIL FROM domain that is asked for. SES takes a sub-domain of the identity's
+    /// that nothing else is sent from.
+    fn mail_from<'a>(
+        &self,
+        domain: &DomainName<'_>,
+        text: &'a str,
+    ) -> Result<DomainName<'a>, Refusal> {
+        let name = domain_name(text)?;
+        let is_below = name
+            .as_str()
+            .strip_suffix(domain.as_str())
+            .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'));
+        if !is_below {
+            return Err(Refusal::new(format!(
+                "the MAIL FROM domain {name} is not a sub-domain of {domain}; take one that is \
+                 used for nothing else, such as bounce.{domain}"
+            )));
+        }
+        if !self.owned(&name).is_empty() {
+            return Err(Refusal::new(format!(
+                "the MAIL FROM domain {name} is a sender domain; take one that is used for nothing \
+                 else"
+            )));
+        }
+        Ok(name)
     }
 
     pub(super) fn list_domains(&self, organisation: Option<&str>) -> Result<Response, Refusal> {
@@ -65,23 +135,29 @@ impl Admin {
         let identity = ses.identity(&name).await.map_err(|error| {
             Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
         })?;
-        let said = state_by(identity.as_ref());
-        // What was withdrawn while SES was asked must not come back.
+        let finding = finding(identity.as_ref());
+        let check = organisation::DomainCheck { at: self.clock.now(), finding };
+        // What was withdrawn while SES was asked must not come back. The operator asks, and so
+        // one look is enough.
         for domain in self.owned(&name) {
-            if domain.state != DomainState::Assumed && domain.state != said {
-                let change =
-                    self.store.change_domain(domain.organisation, name.clone(), domain.state, said);
-                change.await?;
-            }
+            let (from, to) = match domain.state {
+                DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
+                state => (state, state_by(finding)),
+            };
+            self.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
         }
         Ok(Response::DomainChecked(DomainCheck {
-            ses: match &identity {
-                None => SesAnswer::Unknown,
-                Some(_) if said == DomainState::Verified => SesAnswer::Verified,
-                Some(_) => SesAnswer::Unverified,
-            },
+            ses: finding.into(),
+            reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
+            dkim: identity.as_ref().map(|identity| identity.dkim_status.into()),
+            mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
+                |mail_from| MailFrom {
+                    domain: mail_from.domain.clone(),
+                    setup: mail_from.status.into(),
+                },
+            ),
             domains: self.owned(&name).iter().map(|domain| self.domain(domain)).collect(),
-            dns_records: dns_records(&name, identity.as_ref()),
+            dns_records: dns_records(&name, identity.as_ref(), ses.region()),
         }))
     }
 
@@ -125,24 +201,67 @@ impl Admin {
             domain: domain.name.clone(),
             state: domain.state.as_str().to_owned(),
             added_at: domain.added_at.to_string(),
+            since: domain.since.to_string(),
+            last_check: domain
+                .last_check
+                .map(|check| LastCheck { at: check.at.to_string(), ses: check.finding.into() }),
         }
     }
 }
 
-fn state_by(identity: Option<&Identity>) -> DomainState {
-    match identity.map(|identity| identity.verification) {
-        Some(identity::Verification::Verified) => DomainState::Verified,
-        Some(identity::Verification::Unverified) | None => DomainState::Pending,
+fn state_by(finding: Finding) -> DomainState {
+    match finding {
+        Finding::Verified => DomainState::Verified,
+        Finding::Pending | Finding::TemporaryFailure | Finding::Failed | Finding::Unknown => {
+            DomainState::Pending
+        }
     }
 }
 
-/// The records of Easy DKIM (SES developer guide, "Easy DKIM in Amazon SES").
-fn dns_records(name: &DomainName<'_>, identity: Option<&Identity>) -> Vec<DnsRecord> {
-    let tokens = identity.map(|identity| identity.dkim_tokens.as_slice()).unwrap_or_default();
-    let record = |token: &String| DnsRecord {
-        record_type: "CNAME".to_owned(),
-        name: format!("{token}._domainkey.{name}"),
-        value: format!("{token}.dkim.amazonses.com"),
-    };
-    tokens.iter().map(record).collect()
+fn dns_records(name: &DomainName<'_>, identity: Option<&Identity>, region: &str) -> Vec<DnsRecord> {
+    let records = identity.map(|identity| records(name, identity, region)).unwrap_or_default();
+    records
+        .into_iter()
+        .map(|record| DnsRecord {
+            record_type: record.kind().to_owned(),
+            value: record.data.to_string(),
+            purpose: match record.purpose {
+                records::Purpose::Dkim => Purpose::Dkim,
+                records::Purpose::MailFrom => Purpose::MailFrom,
+                records::Purpose::Dmarc => Purpose::Dmarc,
+            },
+            ses: match record.sight {
+                records::Sight::Found => Sight::Found,
+                records::Sight::Missing => Sight::Missing,
+                records::Sight::NotLookedFor => Sight::NotLookedFor,
+            },
+            zone_line: record.to_string(),
+            name: record.name,
+        })
+        .collect()
+}
+
+impl From<Finding> for SesAnswer {
+    fn from(finding: Finding) -> Self {
+        match finding {
+            Finding::Verified => Self::Verified,
+            Finding::Pending => Self::Pending,
+            Finding::TemporaryFailure => Self::TemporaryFailure,
+            Finding::Failed => Self::Failed,
+            Finding::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<SetupStatus> for Setup {
+    fn from(status: SetupStatus) -> Self {
+        match status {
+            SetupStatus::NotStarted => Self::NotStarted,
+            SetupStatus::Pending => Self::Pending,
+            SetupStatus::Success => Self::Success,
+            SetupStatus::Failed => Self::Failed,
+            SetupStatus::TemporaryFailure => Self::TemporaryFailure,
+            SetupStatus::Other => Self::Other,
+        }
+    }
 }

@@ -3,17 +3,10 @@
 use crate::admin::wire::{MAX_PAGE, MessageList, MessageRecord, MessageSummary, Refusal, Response};
 use crate::admin::{Admin, Place};
 use crate::domain::id::MessageId;
-use crate::domain::message::{Message, Status};
-use crate::outbox::{Live, View};
+use crate::domain::message::Status;
+use crate::listing;
+use crate::outbox::Live;
 use crate::store::MessageFilter;
-
-/// About how many bytes a page of messages may have: a page ends early where they are long.
-const PAGE_BYTES: usize = 4 << 20;
-/// What a row adds to its texts.
-const ROW_BYTES: usize = 512;
-/// Every status, for the rule that a wrong one breaks.
-const STATUSES: [Status; 5] =
-    [Status::Queued, Status::Sending, Status::Sent, Status::Failed, Status::Suppressed];
 
 /// Which messages to list.
 pub(super) struct Query {
@@ -41,43 +34,22 @@ impl Admin {
 
     pub(super) async fn list_messages(&self, query: &Query) -> Result<Response, Refusal> {
         let organisation = query.organisation.as_deref();
-        let wanted = query.status.as_deref().map(status).transpose()?;
         let filter = MessageFilter {
             before: query.before.as_deref().map(message_id).transpose()?,
             organisation: organisation
                 .map(|name| self.organisation_or_removed(name))
                 .transpose()?,
-            // That a call is under way is not stored.
-            status: wanted.map(|status| match status {
-                Status::Sending => Status::Queued,
-                stored => stored,
-            }),
+            status: query.status.as_deref().map(status).transpose()?,
+            ..MessageFilter::default()
         };
-        let limit = query.limit.clamp(1, MAX_PAGE);
-        let read = match wanted {
-            // Rows are told apart only after they are read: few of them may be wanted.
-            Some(Status::Queued | Status::Sending) => MAX_PAGE,
-            Some(Status::Sent | Status::Failed | Status::Suppressed) | None => limit,
-        };
-        let rows = self.store.list(filter, read, self.clock.settled()).await?;
-        let mut next = rows.last().filter(|_| rows.len() == read).map(|last| last.id);
-        let mut messages = Vec::new();
-        let mut bytes = 0;
-        for message in rows {
-            let (id, live) = (message.id, self.live(message.id));
-            if wanted.is_some_and(|wanted| wanted != View::of(&message, live.as_ref()).status) {
-                continue;
-            }
-            bytes += size(&message);
+        let (limit, now) = (query.limit.min(MAX_PAGE), self.clock.settled());
+        let listing = listing::list(&self.store, |id| self.live(id), filter, limit, now).await?;
+        let messages = listing.messages.into_iter().map(|(message, live)| {
             let organisation = self.shown(message.organisation);
-            messages.push(MessageSummary::new(message, live.as_ref(), organisation));
-            if bytes >= PAGE_BYTES || messages.len() == limit {
-                next = Some(id);
-                break;
-            }
-        }
-        let next = next.map(|id| id.to_string());
-        Ok(Response::Messages(MessageList { messages, next }))
+            MessageSummary::new(message, live.as_ref(), organisation)
+        });
+        let next = listing.next.map(|id| id.to_string());
+        Ok(Response::Messages(MessageList { messages: messages.collect(), next }))
     }
 
     fn live(&self, id: MessageId) -> Option<Live> {
@@ -86,12 +58,6 @@ impl Admin {
             Place::File => None,
         }
     }
-}
-
-fn size(message: &Message) -> usize {
-    let recipients: usize = message.recipients.iter().map(String::len).sum();
-    let failure = message.failure().map_or(0, |failure| failure.message.len());
-    ROW_BYTES + message.subject.len() + recipients + failure
 }
 
 fn message_id(text: &str) -> Result<MessageId, Refusal> {
@@ -103,8 +69,8 @@ fn message_id(text: &str) -> Result<MessageId, Refusal> {
 }
 
 fn status(text: &str) -> Result<Status, Refusal> {
-    STATUSES.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
-        let all = STATUSES.map(Status::as_str).join(", ");
+    Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
+        let all = Status::ALL.map(Status::as_str).join(", ");
         Refusal::new(format!("{text:?} is not a status; those there are: {all}"))
     })
 }

@@ -10,6 +10,8 @@ use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{self, SuppressedAddress, SuppressionReason};
 use crate::store::Change;
 
+mod import;
+
 impl Admin {
     pub(super) async fn suppress(
         &self,
@@ -90,7 +92,7 @@ impl Admin {
             .into_iter()
             .map(|(scope, suppression)| Suppression {
                 organisation: scope.map(|organisation| self.shown(organisation)),
-                address: suppression.address.as_str().to_owned(),
+                address: suppression.address.to_string(),
                 reason: suppression.reason.as_str().to_owned(),
                 since: suppression.since.to_string(),
                 message: suppression.cause.map(|id| id.to_string()),

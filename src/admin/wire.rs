@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 pub use self::domain::{
-    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, SesAnswer,
+    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, LastCheck, MailFrom,
+    Purpose, SesAnswer, Setup, Sight,
 };
 pub use self::message::{Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary};
 pub use self::status::{
@@ -14,8 +15,8 @@ pub use self::status::{
     StoreHealth,
 };
 pub use self::suppression::{
-    Suppression, SuppressionChange, SuppressionChanges, SuppressionCursor, SuppressionList,
-    SuppressionOutcome,
+    ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,
+    SuppressionCursor, SuppressionList, SuppressionOutcome, SuppressionsImported,
 };
 pub use self::tenant::{
     Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,
@@ -33,6 +34,9 @@ pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 pub const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// The most addresses that one request names; at their full length they fit into a request.
 pub const MAX_ADDRESSES: usize = 1_000;
+/// The most suppressions that one request imports: few enough that their commit, which acceptances
+/// share, stays short.
+pub const MAX_IMPORT_ROWS: usize = 500;
 /// The most rows in one page of a list.
 pub const MAX_PAGE: usize = 500;
 
@@ -82,6 +86,8 @@ pub enum Request {
         domain: String,
         /// Who says that it may be sent from.
         verification: Verification,
+        /// The sub-domain that bounces come back to, in place of SES's own.
+        mail_from: Option<String>,
     },
     /// List the sender domains.
     DomainList {
@@ -120,6 +126,14 @@ pub enum Request {
         scope: Option<Scope>,
         /// Only those behind this one.
         after: Option<SuppressionCursor>,
+    },
+    /// Suppress what a list says, each row judged for itself. What is suppressed already stays as
+    /// it is, so that a list may be imported again.
+    SuppressionImport {
+        /// At most [`MAX_IMPORT_ROWS`].
+        rows: Vec<ImportRow>,
+        /// Whether good rows are taken in.
+        mode: ImportMode,
     },
     /// Show a message with its events.
     MessageShow {
@@ -171,6 +185,8 @@ pub enum Response {
     DomainRemoved(DomainRemoved),
     /// What was asked of each address holds.
     SuppressionsChanged(SuppressionChanges),
+    /// What became of the rows of a list.
+    SuppressionsImported(SuppressionsImported),
     /// A page of suppressions.
     Suppressions(SuppressionList),
     /// A message.
@@ -205,7 +221,7 @@ pub struct Refusal {
 }
 
 /// For whom an address is suppressed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Scope {
     /// For every organisation.

@@ -1,15 +1,13 @@
 //! `domain`: sender domains.
 
-use std::fmt::Write;
-
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{
-    self, DnsRecord, DomainCheck, Request, Response, SesAnswer, Verification,
-};
+use crate::admin::wire::{self, Request, Response, SesAnswer, Verification};
 use crate::cli::error::CliError;
 use crate::cli::reach::Reach;
 use crate::cli::table::Table;
+
+mod shown;
 
 #[derive(Debug, Args)]
 pub(super) struct Domain {
@@ -29,8 +27,12 @@ enum Action {
         /// The domain; a sub-domain is another domain.
         domain: String,
         /// Take it as verified without asking SES.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "mail_from")]
         assume_verified: bool,
+        /// Have bounces come back to this sub-domain in place of SES's own domain, so that SPF
+        /// passes for yours.
+        #[arg(long, value_name = "SUBDOMAIN")]
+        mail_from: Option<String>,
     },
     /// List the sender domains.
     List {
@@ -56,7 +58,7 @@ enum Action {
 impl Action {
     fn into_request(self) -> Request {
         match self {
-            Self::Add { org, domain, assume_verified } => Request::DomainAdd {
+            Self::Add { org, domain, assume_verified, mail_from } => Request::DomainAdd {
                 organisation: org,
                 domain,
                 verification: if assume_verified {
@@ -64,6 +66,7 @@ impl Action {
                 } else {
                     Verification::BySes
                 },
+                mail_from,
             },
             Self::List { org } => Request::DomainList { organisation: org },
             Self::Check { domain } => Request::DomainCheck { domain },
@@ -76,23 +79,28 @@ impl Domain {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let mut session = self.reach.open().await?;
         match session.ask(self.action.into_request()).await? {
-            Response::DomainAdded(report) => Ok(session.show(&report, |report| {
-                let domain = &report.domain;
-                let mut text = line(domain);
-                if domain.state == "pending" {
-                    text.push_str(&to_publish(&report.dns_records));
-                }
-                text
-            })),
+            Response::DomainAdded(report) => Ok(session.show(&report, shown::added)),
             Response::Domains(list) => Ok(session.show(&list, |list| {
-                let mut table = Table::new(["DOMAIN", "ORGANISATION", "STATE", "ADDED"]);
+                let mut table = Table::new([
+                    "DOMAIN",
+                    "ORGANISATION",
+                    "STATE",
+                    "SINCE",
+                    "SES SAYS",
+                    "LAST CHECKED",
+                    "ADDED",
+                ]);
                 for domain in &list.domains {
-                    let wire::Domain { organisation, domain, state, added_at } = domain;
-                    table.row([domain, organisation, state, added_at]);
+                    let wire::Domain { organisation, domain, state, since, added_at, last_check } =
+                        domain;
+                    let (said, at) = last_check
+                        .as_ref()
+                        .map_or(("", "never"), |check| (said(check.ses), check.at.as_str()));
+                    table.row([domain, organisation, state, since, said, at, added_at]);
                 }
                 table.or("no domains; pillarbox domain add --org NAME DOMAIN adds one")
             })),
-            Response::DomainChecked(check) => Ok(session.show(&check, checked)),
+            Response::DomainChecked(check) => Ok(session.show(&check, shown::checked)),
             Response::DomainRemoved(removed) => Ok(session.show(&removed, |removed| {
                 format!(
                     "withdrew {} from {}; its identity at SES stays\n",
@@ -104,48 +112,12 @@ impl Domain {
     }
 }
 
-fn checked(check: &DomainCheck) -> String {
-    let mut text = match check.ses {
-        SesAnswer::Verified => "SES has verified it\n".to_owned(),
-        SesAnswer::Unverified => "SES has not verified it\n".to_owned(),
-        SesAnswer::Unknown => {
-            "SES has no identity for it; pillarbox domain add --org NAME DOMAIN creates it\n"
-                .to_owned()
-        }
-    };
-    for domain in &check.domains {
-        text.push_str(&line(domain));
+fn said(answer: SesAnswer) -> &'static str {
+    match answer {
+        SesAnswer::Verified => "verified",
+        SesAnswer::Pending => "pending",
+        SesAnswer::TemporaryFailure => "temporary failure",
+        SesAnswer::Failed => "failed",
+        SesAnswer::Unknown => "no identity",
     }
-    if check.ses == SesAnswer::Unverified {
-        text.push_str(&to_publish(&check.dns_records));
-    }
-    text
-}
-
-fn line(domain: &wire::Domain) -> String {
-    let meaning = match domain.state.as_str() {
-        "pending" => "pending: it cannot be sent from until SES has verified it",
-        "verified" => "verified: it can be sent from",
-        "assumed" => "assumed verified: it can be sent from as far as pillarbox is concerned",
-        other => other,
-    };
-    format!("{} of {}: {meaning}\n", domain.domain, domain.organisation)
-}
-
-fn to_publish(records: &[DnsRecord]) -> String {
-    if records.is_empty() {
-        return "SES named no DNS records for it; see its identity in the SES console\n".to_owned();
-    }
-    let mut table = Table::new(["TYPE", "NAME", "VALUE"]);
-    for record in records {
-        table.row([&record.record_type, &record.name, &record.value]);
-    }
-    let mut text = String::new();
-    write!(text, "\nPublish these DNS records:\n\n{}\n", table.or("none"))
-        .expect("text takes everything");
-    text.push_str(
-        "The service asks SES every minute whether it has found them; pillarbox domain check asks \
-         now.\n",
-    );
-    text
 }

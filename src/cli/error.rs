@@ -97,6 +97,33 @@ pub(super) enum CliError {
     /// Nothing more can be printed.
     #[error("cannot print: {0}")]
     Print(io::Error),
+    /// A file that the command line names cannot be used.
+    #[error("{} cannot be used: {source}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Rows of a list were refused; which and why has been told.
+    #[error(
+        "{refused} rows were refused; {}",
+        if *strict { "nothing was imported" } else { "put them right and import them again" }
+    )]
+    RowsRefused {
+        /// How many.
+        refused: usize,
+        /// Whether the others had to stay out for that.
+        strict: bool,
+    },
+    /// An import did not come to its end.
+    #[error("{source}. {done} rows are in; import the list again for the rest")]
+    ImportStopped {
+        /// How many rows are durable.
+        done: u64,
+        /// Why it ended.
+        source: Box<CliError>,
+    },
     /// The asynchronous runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(io::Error),
@@ -124,6 +151,9 @@ impl CliError {
             | Self::WouldReplace(_)
             | Self::Write { .. }
             | Self::Print(_)
+            | Self::File { .. }
+            | Self::RowsRefused { .. }
+            | Self::ImportStopped { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }

@@ -13,6 +13,11 @@ impl Progress {
         Self::styled(ProgressBar::new(total), style, what)
     }
 
+    /// Of a command that cannot know how much is before it.
+    pub(super) fn counting(what: &'static str) -> Self {
+        Self::styled(ProgressBar::no_length(), "{msg} {pos}, {elapsed} gone", what)
+    }
+
     fn styled(bar: ProgressBar, style: &str, what: &'static str) -> Self {
         bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
         bar.set_message(what);
@@ -22,6 +27,15 @@ impl Progress {
     /// Tells how much is done.
     pub(super) fn at(&self, done: u64) {
         self.0.set_position(done);
+    }
+
+    /// Prints a line to standard error without disturbing the bar.
+    pub(super) fn line(&self, line: &str) {
+        self.0.suspend(|| {
+            // Standard error may be closed; `eprintln` would panic.
+            let _ =
+                std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+        });
     }
 }
 

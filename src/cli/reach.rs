@@ -233,4 +233,9 @@ impl Session {
     pub(super) fn format(&self) -> Format {
         self.format
     }
+
+    /// Whether a person reads what is printed.
+    pub(super) fn is_for_people(&self) -> bool {
+        self.format == Format::People
+    }
 }

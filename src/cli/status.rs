@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::admin::wire::{
-    Cause, Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
+    Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
 };
 use crate::cli::error::CliError;
 use crate::cli::reach::{Format, Reach, Session};
@@ -177,25 +177,6 @@ fn provider(provider: &Provider) -> String {
         Provider::Up => return "takes messages".to_owned(),
         Provider::Impaired { cause, message } => (cause, message),
     };
-    let (what, advice) = match cause {
-        Cause::Unreachable => (
-            "the provider does not answer",
-            "It is tried again and again; check the network, ses.region and ses.endpoint",
-        ),
-        Cause::QuotaExhausted => (
-            "the account's daily quota is used up",
-            "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher quota \
-             where this is no exception",
-        ),
-        Cause::AccountPaused => (
-            "the account may not send",
-            "See the account's status in the SES console and answer AWS there; sending then goes \
-             on by itself",
-        ),
-        Cause::SetupFault => (
-            "credentials, permissions or the configuration set are at fault",
-            "Put that right; sending then goes on by itself",
-        ),
-    };
+    let (what, advice) = cause.explained();
     format!("sending is paused: {what} ({message}). {advice}")
 }

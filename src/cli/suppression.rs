@@ -10,6 +10,13 @@ use crate::cli::error::CliError;
 use crate::cli::reach::{Reach, Session};
 use crate::cli::table::Table;
 
+mod export;
+mod import;
+mod sheet;
+
+/// Stands for standard input or output in place of a file.
+const STANDARD: &str = "-";
+
 #[derive(Debug, Args)]
 pub(super) struct Suppression {
     #[command(flatten)]
@@ -26,9 +33,14 @@ enum Action {
     Remove(Change),
     /// List suppressions.
     List(Filter),
+    /// Suppress the addresses of a CSV file; those that are suppressed already stay as they are.
+    Import(import::Import),
+    /// Write suppressions to a CSV file.
+    Export(export::Export),
 }
 
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whose").required(true).args(["org", "all"])))]
 struct Change {
     #[command(flatten)]
     whose: Whose,
@@ -38,7 +50,7 @@ struct Change {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct Whose {
     /// The organisation that must not write to them.
     #[arg(long, value_name = "NAME")]
@@ -61,7 +73,21 @@ struct Filter {
 
 impl Change {
     fn scope(&self) -> Scope {
-        self.whose.org.clone().map_or(Scope::All, Scope::Organisation)
+        self.whose.scope().unwrap_or(Scope::All)
+    }
+}
+
+impl Whose {
+    fn scope(&self) -> Option<Scope> {
+        let for_all = self.all.then_some(Scope::All);
+        self.org.clone().map(Scope::Organisation).or(for_all)
+    }
+}
+
+impl Filter {
+    fn scope(&self) -> Option<Scope> {
+        let for_all = self.all.then_some(Scope::All);
+        self.org.clone().map(Scope::Organisation).or(for_all)
     }
 }
 
@@ -83,7 +109,9 @@ impl Suppression {
                 })
                 .await
             }
-            Action::List(filter) => list(&mut session, filter).await,
+            Action::List(filter) => list(&mut session, &filter).await,
+            Action::Import(given) => import::run(&mut session, given).await,
+            Action::Export(given) => export::run(&mut session, given).await,
         }
     }
 }
@@ -118,12 +146,8 @@ async fn change(
     }))
 }
 
-async fn list(session: &mut Session, filter: Filter) -> Result<String, CliError> {
-    let scope = match (filter.org, filter.all) {
-        (Some(name), _) => Some(Scope::Organisation(name)),
-        (None, true) => Some(Scope::All),
-        (None, false) => None,
-    };
+async fn list(session: &mut Session, filter: &Filter) -> Result<String, CliError> {
+    let scope = filter.scope();
     let mut all = SuppressionList { suppressions: Vec::new(), next: None };
     loop {
         let after = all.next.take();

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -49,7 +48,6 @@ impl<P: Provider> Dispatcher<P> {
         drop(under_way);
         match outcome {
             Outcome::Sent { ses_message_id } => {
-                self.sent.fetch_add(1, Ordering::Relaxed);
                 let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
                 self.finish(claim.id, attempts, transition).await;
             }
@@ -103,6 +101,7 @@ impl<P: Provider> Dispatcher<P> {
     /// Learns from a finished call.
     fn observe(&self, outcome: &Outcome, recipients: u32, started: Instant) {
         let now = Instant::now();
+        self.counts.call(outcome, now.duration_since(started));
         let mut flow = self.flow();
         let before = flow.health.condition().clone();
         match outcome {

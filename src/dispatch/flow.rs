@@ -81,6 +81,11 @@ impl Flow {
         self.stop_at_quota(now);
     }
 
+    /// The daily quota as far as it is known.
+    pub(super) fn quota(&self) -> Option<DailyQuota> {
+        self.quota
+    }
+
     /// Counts a call's recipients against the daily quota as it starts, so that sending pauses
     /// before the provider has to refuse.
     pub(super) fn spend(&mut self, recipients: u32, now: Instant) {

@@ -59,6 +59,11 @@ impl Pace {
         self.limit = limit;
     }
 
+    /// The rate where nothing is throttled.
+    pub fn limit(&self) -> Rate {
+        self.limit
+    }
+
     /// The rate now: the limit, or less after throttling.
     pub fn rate(&self) -> Rate {
         match self.limit {

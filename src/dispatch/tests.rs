@@ -136,7 +136,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
 
     free();
     until(|| outbox.pending().messages == 0).await;
-    let messages = store.list(MessageFilter::default(), 2_000, START).await.unwrap();
+    let messages = store.list(MessageFilter::default(), 2_000, START).await.unwrap().messages;
     assert_eq!(messages.len(), UNDER_WAY + WAITING);
     for message in messages {
         assert!(matches!(message.state, State::Sent { .. }), "{message:?}");

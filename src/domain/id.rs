@@ -30,11 +30,21 @@ impl MessageId {
         self.0.as_bytes()
     }
 
-    /// The smallest id of `instant`: a bound for ranges over time.
+    /// The smallest id of `instant`, or of the last one that an id can hold: a bound for ranges
+    /// over time.
     pub fn first_of(instant: Timestamp) -> Self {
+        let millis = instant.unix_millis().min((1 << 48) - 1);
         let mut bytes = [0; 16];
-        bytes[..6].copy_from_slice(&instant.unix_millis().to_be_bytes()[2..]);
+        bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
         Self::from_bytes(bytes)
+    }
+
+    /// The instant in the id (RFC 9562, section 5.7): that of acceptance, or a later one where the
+    /// clock was set back or stood still.
+    pub fn instant(&self) -> Timestamp {
+        let mut millis = [0; 8];
+        millis[2..].copy_from_slice(&self.as_bytes()[..6]);
+        Timestamp::from_unix_millis(u64::from_be_bytes(millis))
     }
 }
 
@@ -128,5 +138,6 @@ mod tests {
         let before = ids.next(Timestamp::from_unix_millis(now.unix_millis() - 1));
         let at = ids.next(now);
         assert!(before < MessageId::first_of(now) && MessageId::first_of(now) <= at);
+        assert_eq!(at.instant(), now);
     }
 }

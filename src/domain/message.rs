@@ -20,6 +20,10 @@ pub enum Status {
 }
 
 impl Status {
+    /// Every status.
+    pub const ALL: [Self; 5] =
+        [Self::Queued, Self::Sending, Self::Sent, Self::Failed, Self::Suppressed];
+
     /// The specification's word for it (section 3).
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -56,6 +60,19 @@ pub enum FailureCode {
 }
 
 impl FailureCode {
+    /// Every code.
+    pub const ALL: [Self; 9] = [
+        Self::BodyLostOnRestart,
+        Self::ProviderRejected,
+        Self::ProviderUnavailable,
+        Self::ProviderThrottled,
+        Self::ProviderQuotaExhausted,
+        Self::SendingPaused,
+        Self::RetriesExhausted,
+        Self::OutcomeUnknown,
+        Self::RecipientSuppressed,
+    ];
+
     /// The contract's word for it.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -80,6 +80,34 @@ pub struct SenderDomain {
     pub state: DomainState,
     /// When it was added.
     pub added_at: Timestamp,
+    /// Since when it is in its state.
+    pub since: Timestamp,
+    /// What the provider last said of it; `None` where it was never asked.
+    pub last_check: Option<DomainCheck>,
+}
+
+/// What the provider said of a domain, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DomainCheck {
+    /// When it was asked.
+    pub at: Timestamp,
+    /// What it said.
+    pub finding: Finding,
+}
+
+/// Where the provider stands in verifying a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Finding {
+    /// It may be sent from.
+    Verified,
+    /// The provider still looks for its DNS records.
+    Pending,
+    /// The provider could not look, and tries again.
+    TemporaryFailure,
+    /// The provider has given up looking.
+    Failed,
+    /// The provider knows no such domain.
+    Unknown,
 }
 
 /// An API key as stored: never the key itself.

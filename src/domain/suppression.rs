@@ -1,5 +1,9 @@
 //! Suppressions: addresses that an organisation must not write to any more.
 
+use std::fmt;
+
+use email_address::EmailAddress;
+
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::{Address, Mailbox, MailboxError};
 use crate::domain::time::Timestamp;
@@ -43,6 +47,19 @@ impl From<&Address<'_>> for SuppressedAddress {
     }
 }
 
+impl fmt::Display for SuppressedAddress {
+    /// As an address that [`SuppressedAddress::parse`] reads: a local part that is no dot-atom is
+    /// quoted again (RFC 5321 section 4.1.2).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((local, domain)) = self.0.rsplit_once('@') else { return f.write_str(&self.0) };
+        if !local.starts_with('"') && EmailAddress::is_valid_local_part(local) {
+            return f.write_str(&self.0);
+        }
+        let escaped = local.replace('\\', r"\\").replace('"', "\\\"");
+        write!(f, "\"{escaped}\"@{domain}")
+    }
+}
+
 /// Why an address is suppressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SuppressionReason {
@@ -63,6 +80,12 @@ impl SuppressionReason {
             Self::Manual => "manual",
         }
     }
+
+    /// The reason with this word, in whatever case: SES writes them in capitals.
+    pub fn from_word(word: &str) -> Option<Self> {
+        let all = [Self::Bounce, Self::Complaint, Self::Manual];
+        all.into_iter().find(|reason| reason.as_str().eq_ignore_ascii_case(word))
+    }
 }
 
 /// One suppressed address of an organisation, or of all of them. Never expires.
@@ -76,4 +99,37 @@ pub struct Suppression {
     pub since: Timestamp,
     /// The message that caused it, unless an operator did.
     pub cause: Option<MessageId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, prop_assert_eq, prop_assume, proptest};
+
+    use super::*;
+
+    #[test]
+    fn a_shown_address_is_one_that_can_be_given() {
+        for (given, shown) in [
+            ("Bob@B\u{fc}cher.example", "bob@xn--bcher-kva.example"),
+            (r#""bob"@x.org"#, "bob@x.org"),
+            (r#""a b"@x.org"#, r#""a b"@x.org"#),
+            (r#""a\"\\@b"@x.org"#, r#""a\"\\@b"@x.org"#),
+            (r#""\"q\""@x.org"#, r#""\"q\""@x.org"#),
+        ] {
+            assert_eq!(SuppressedAddress::parse(given).unwrap().to_string(), shown);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn an_address_is_read_as_it_is_shown(local in r#"[a-z."\\ @=+',-]{1,12}|"[ -~]{0,12}""#) {
+            let parsed = SuppressedAddress::parse(&format!("{local}@x.org"));
+            prop_assume!(parsed.is_ok());
+            let address = parsed.unwrap();
+            let again = SuppressedAddress::parse(&address.to_string());
+            prop_assert_eq!(again, Ok(address));
+        }
+    }
 }

@@ -39,6 +39,29 @@ impl Timestamp {
         Ok(Self::from(time))
     }
 
+    /// Parses an RFC 3339 instant with any offset from UTC, as AWS's own tools write them.
+    pub fn parse_rfc3339_with_offset(text: &str) -> Result<Self, NotATimestamp> {
+        let offset_at = text.len().saturating_sub("+00:00".len());
+        let (Some(local), Some(offset)) = (text.get(..offset_at), text.get(offset_at..)) else {
+            return Err(NotATimestamp);
+        };
+        let (sign, hours_minutes) = match offset.as_bytes() {
+            [sign @ (b'+' | b'-'), _, _, b':', _, _] => (*sign, &offset[1..]),
+            _ => return Self::parse_rfc3339(text),
+        };
+        let number = |digits: &str| match digits.as_bytes() {
+            [b'0'..=b'9', b'0'..=b'9'] => digits.parse::<u64>().map_err(|_| NotATimestamp),
+            _ => Err(NotATimestamp),
+        };
+        let (hours, minutes) = (number(&hours_minutes[..2])?, number(&hours_minutes[3..])?);
+        if hours > 23 || minutes > 59 {
+            return Err(NotATimestamp);
+        }
+        let local = Self::parse_rfc3339(&format!("{local}Z"))?;
+        let offset = Duration::from_mins(hours * 60 + minutes);
+        Ok(if sign == b'+' { local.minus(offset) } else { local.plus(offset) })
+    }
+
     /// The instant `duration` later; saturates at the end of time.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
@@ -90,6 +113,22 @@ mod tests {
         assert_eq!(Timestamp::parse_rfc3339(text).unwrap().to_string(), text);
         assert_eq!(Timestamp::from_unix_millis(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert!(Timestamp::parse_rfc3339("yesterday").is_err());
+    }
+
+    #[test]
+    fn an_offset_from_utc_is_taken_into_account() {
+        let utc = Timestamp::parse_rfc3339("2020-04-10T21:03:05.114Z").unwrap();
+        for text in [
+            "2020-04-10T21:03:05.114Z",
+            "2020-04-10T21:03:05.114+00:00",
+            "2020-04-10T14:03:05.114000-07:00",
+            "2020-04-11T02:33:05.114+05:30",
+        ] {
+            assert_eq!(Timestamp::parse_rfc3339_with_offset(text).unwrap(), utc, "{text}");
+        }
+        for text in ["", "+00:00", "2020-04-10T21:03:05+24:00", "2020-04-10T21:03:05+\u{e9}:0"] {
+            assert!(Timestamp::parse_rfc3339_with_offset(text).is_err(), "{text}");
+        }
     }
 
     #[test]

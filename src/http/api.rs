@@ -1,6 +1,6 @@
 //! The API: from a request to its answer, in the contract's order of checks.
 //!
-//! Authentication comes before everything, so that a stranger learns nothing, not even which
+//! Authentication comes before everything but the API's own description, so that a stranger learns nothing, not even which
 //! paths exist.
 
 use std::sync::Arc;
@@ -19,15 +19,22 @@ use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
 use crate::http::Handler;
 use crate::http::body::BodyReader;
+use crate::http::counts::Counts;
 use crate::http::error::{ApiError, JSON};
+use crate::http::openapi;
 use crate::http::request_id::RequestId;
-use crate::http::wire::{self, SendDocument};
+use crate::http::wire::{self, ListQuery, SendDocument};
 use crate::intake::{Intake, Refusal};
+use crate::listing;
 use crate::outbox::Outbox;
 use crate::store::{Accepted, Store, StoreError};
+use crate::tally::Mark;
 
 /// The header on the answer to a replay.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// How many messages a page has where the client does not say.
+const DEFAULT_LIMIT: usize = 50;
 
 /// What the API answers from.
 #[derive(Debug, Clone)]
@@ -42,6 +49,7 @@ struct Inner {
     outbox: Arc<Outbox>,
     clock: Clock,
     bodies: BodyReader,
+    counts: Arc<Counts>,
 }
 
 /// A path of the API.
@@ -71,7 +79,7 @@ impl<'a> Endpoint<'a> {
 
     const fn allow(self) -> &'static str {
         match self {
-            Self::Emails => "POST",
+            Self::Emails => "GET, POST",
             Self::Email(_) | Self::Events(_) => "GET",
         }
     }
@@ -81,6 +89,7 @@ impl Handler for Api {
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
+            self.inner.counts.refuse(&error);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
                 tracing::error!(request_id = %id, code, "a request failed");
             } else {
@@ -88,6 +97,14 @@ impl Handler for Api {
             }
             error.into_response()
         })
+    }
+
+    fn refused(&self, error: &ApiError) {
+        self.inner.counts.refuse(error);
+    }
+
+    fn connected(&self) -> Option<Mark> {
+        Some(self.inner.counts.connections.mark())
     }
 }
 
@@ -100,7 +117,13 @@ impl Api {
         clock: Clock,
         bodies: BodyReader,
     ) -> Self {
-        Self { inner: Arc::new(Inner { intake, store, outbox, clock, bodies }) }
+        let counts = Arc::default();
+        Self { inner: Arc::new(Inner { intake, store, outbox, clock, bodies, counts }) }
+    }
+
+    /// What is counted of requests and connections.
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.inner.counts
     }
 }
 
@@ -110,6 +133,9 @@ impl Inner {
         request: Request<Incoming>,
         id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
+        if request.method() == Method::GET && request.uri().path() == openapi::PATH {
+            return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
+        }
         let organisation = self.authenticate(request.headers())?;
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path()).ok_or(ApiError::NotFound)?;
@@ -118,6 +144,9 @@ impl Inner {
                 require_json(&head.headers)?;
                 let body = self.bodies.read(body).await?;
                 self.send(&organisation, &body, id).await
+            }
+            (Endpoint::Emails, &Method::GET) => {
+                self.list(&organisation, head.uri.query().unwrap_or_default()).await
             }
             (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text),
             (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text),
@@ -152,11 +181,28 @@ impl Inner {
         let accepted = self.intake.accept(organisation, request).await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
-        if let Accepted::Replayed(_) = accepted {
-            let replayed = HeaderValue::from_static("true");
-            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+        match accepted {
+            Accepted::New(_) => self.counts.accepted.one(),
+            Accepted::Replayed(_) => {
+                self.counts.replayed.one();
+                let replayed = HeaderValue::from_static("true");
+                response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+            }
         }
         Ok(response)
+    }
+
+    async fn list(
+        &self,
+        organisation: &Organisation,
+        query: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let ListQuery { mut filter, limit } = ListQuery::parse(query)?;
+        filter.organisation = Some(organisation.id);
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        let live = |id| self.outbox.live(id);
+        let listing = listing::list(&self.store, live, filter, limit, self.clock.settled()).await?;
+        Ok(json(wire::emails(&listing)))
     }
 
     fn read(

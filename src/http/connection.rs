@@ -113,6 +113,7 @@ enum Stop {
 async fn close<I, H>(guard: FramingGuard<I>, stop: Stop, shared: &Shared<H>)
 where
     I: AsyncRead + AsyncWrite + Unpin,
+    H: Handler,
 {
     let answer = match guard.end() {
         Some(End::Refused(error)) => Some(error.clone()),
@@ -132,6 +133,7 @@ where
     let raw = answer.map(|error| {
         let id = shared.request_ids.next();
         let (status, code) = error.kind();
+        shared.handler.refused(&error);
         tracing::debug!(%id, status = status.as_u16(), code, "a request was refused");
         error.to_raw(id, SystemTime::now())
     });
@@ -228,6 +230,7 @@ async fn handle<H: Handler>(
         // and transactions of whoever shares it.
         catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
             tracing::error!(%id, "a handler panicked");
+            handler.refused(&ApiError::Internal);
             Poll::Ready(ApiError::Internal.into_response())
         })
     })

@@ -43,6 +43,8 @@ pub enum ApiError {
     },
     /// The key is missing, malformed, unknown or revoked: the client is not told which.
     Unauthorized,
+    /// A post that is not proved to be the provider's.
+    Forbidden,
     /// Nothing there that this key may see.
     NotFound,
     /// The path exists; the method is not one of its own.
@@ -86,6 +88,8 @@ pub enum ApiError {
     },
     /// The record could not be made durable.
     StorageUnavailable,
+    /// What a post of the provider needs of the provider cannot be had.
+    ProviderUnavailable,
     /// The service is draining.
     ShuttingDown,
     /// The connection limit is reached.
@@ -112,6 +116,7 @@ impl ApiError {
             Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
             Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, "InvalidJson"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
             Self::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "RequestTimeout"),
@@ -130,9 +135,37 @@ impl ApiError {
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
             Self::QueueFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
             Self::StorageUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable"),
+            Self::ProviderUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailable"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
             Self::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "TooManyConnections"),
         }
+    }
+
+    /// One error of each kind.
+    #[cfg(test)]
+    pub(in crate::http) fn one_of_each() -> Vec<Self> {
+        let text = String::new;
+        vec![
+            Self::BadRequest { reason: "" },
+            Self::InvalidJson { message: text() },
+            Self::Unauthorized,
+            Self::NotFound,
+            Self::MethodNotAllowed { allow: "" },
+            Self::RequestTimeout,
+            Self::PayloadTooLarge { limit: 0 },
+            Self::UriTooLong,
+            Self::HeadersTooLarge,
+            Self::UnsupportedMediaType,
+            Self::Validation(FieldError::new("", "")),
+            Self::UnsupportedTag,
+            Self::UnverifiedDomain { domain: text() },
+            Self::Suppressed { field: text() },
+            Self::Internal,
+            Self::QueueFull { retry_after: Duration::ZERO },
+            Self::StorageUnavailable,
+            Self::ShuttingDown,
+            Self::TooManyConnections,
+        ]
     }
 
     fn message(&self) -> Cow<'_, str> {
@@ -142,6 +175,7 @@ impl ApiError {
             Self::Unauthorized => {
                 "the request needs a valid API key, as Authorization: Bearer <API_KEY>".into()
             }
+            Self::Forbidden => "the post is not proved to be the provider's".into(),
             Self::NotFound => "nothing was found here".into(),
             Self::MethodNotAllowed { allow } => {
                 format!("this path does not take the method; it takes {allow}").into()
@@ -177,6 +211,9 @@ impl ApiError {
             Self::StorageUnavailable => {
                 "the service cannot reach its storage for now: nothing was stored; try again later".into()
             }
+            Self::ProviderUnavailable => {
+                "what this needs of the provider cannot be had for now; try again later".into()
+            }
             Self::ShuttingDown => "the service is restarting; try again".into(),
             Self::TooManyConnections => "too many connections are open; try again later".into(),
         }
@@ -203,7 +240,9 @@ impl ApiError {
             Self::ShuttingDown | Self::TooManyConnections => {
                 Some((RETRY_AFTER, RETRY_SOON_SECONDS.into()))
             }
-            Self::StorageUnavailable => Some((RETRY_AFTER, RETRY_LATER_SECONDS.into())),
+            Self::StorageUnavailable | Self::ProviderUnavailable => {
+                Some((RETRY_AFTER, RETRY_LATER_SECONDS.into()))
+            }
             _ => None,
         }
     }

@@ -16,10 +16,17 @@ use crate::domain::request::{Draft, FieldError, TRANSACTIONAL};
 use crate::domain::time::Timestamp;
 use crate::http::error::{ApiError, MAX_ECHO_CHARS, clip};
 use crate::http::json::{self, Json, JsonError};
+use crate::listing::Listing;
 use crate::outbox::{Live, View};
 
+pub use query::ListQuery;
+#[cfg(test)]
+pub(in crate::http) use query::PARAMETERS;
+
+mod query;
+
 /// The fields of a send request (specification section 2.1).
-const FIELDS: [&str; 11] = [
+pub(in crate::http) const FIELDS: [&str; 11] = [
     "from",
     "to",
     "cc",
@@ -73,7 +80,7 @@ impl<'a> SendDocument<'a> {
                 "headers" => draft.headers = string_members(name, value)?,
                 "idempotencyKey" => draft.idempotency_key = string(name, value)?,
                 "tag" => draft.tag = string(name, value)?,
-                _ => return Err(unknown_field(name)),
+                _ => return Err(unknown(name, "field", &FIELDS)),
             }
         }
         Ok(draft)
@@ -140,26 +147,39 @@ const fn type_name(value: &Json<'_>) -> &'static str {
     }
 }
 
-fn unknown_field(name: &str) -> FieldError {
+/// The refusal of a name that is none of `known`: what it is called, and its likely spelling.
+fn unknown(name: &str, what: &str, known: &[&'static str]) -> FieldError {
     let name = clip(name, MAX_ECHO_CHARS);
-    let rule = match likely_field(name) {
-        Some(likely) => format!("unknown field; did you mean `{likely}`?"),
-        None => format!("unknown field; the fields are {}", FIELDS.join(", ")),
+    let rule = match likely(name, known) {
+        Some(likely) => format!("unknown {what}; did you mean `{likely}`?"),
+        None => format!("unknown {what}; the {what}s are {}", known.join(", ")),
     };
     FieldError::new(name, rule)
 }
 
-/// The field whose name is most like `name`, whatever its case and separators.
-fn likely_field(name: &str) -> Option<&'static str> {
+/// The one of `known` that is most like `name`, whatever its case and separators.
+fn likely(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
     let name = plain(name);
     let likeness = |field: &str| strsim::jaro_winkler(&name, &plain(field));
-    FIELDS
-        .into_iter()
+    known
+        .iter()
+        .copied()
         .map(|field| (likeness(field), field))
         .filter(|(likeness, _)| *likeness >= LIKELY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, field)| field)
+}
+
+/// A page of records: `{"emails":[…],"next":…}`, in the order given.
+pub fn emails(listing: &Listing) -> Bytes {
+    #[derive(Serialize)]
+    struct Emails<'a> {
+        emails: Vec<Record<'a>>,
+        next: Option<Text<MessageId>>,
+    }
+    let records = listing.messages.iter().map(|(message, live)| Record::of(message, live.as_ref()));
+    to_json(&Emails { emails: records.collect(), next: listing.next.map(Text) })
 }
 
 /// `{"id":"…"}`: the answer to a send request.
@@ -174,24 +194,7 @@ pub fn accepted(id: MessageId) -> Bytes {
 /// A message's record (specification section 2.2). What memory knows is laid over a row that is
 /// not final yet; a failure of the message's own stays visible.
 pub fn message(message: &Message, live: Option<&Live>) -> Bytes {
-    let view = View::of(message, live);
-    let (ses_message_id, sent_at) = match &message.state {
-        State::Sent { ses_message_id, sent_at } => (Some(ses_message_id.as_str()), Some(*sent_at)),
-        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => (None, None),
-    };
-    to_json(&Record {
-        id: Text(message.id),
-        status: view.status.as_str(),
-        to: &message.recipients,
-        subject: &message.subject,
-        tag: TRANSACTIONAL,
-        attempts: view.attempts,
-        error: view.failure.map(FailureView::from),
-        ses_message_id,
-        created_at: Text(message.created_at),
-        sent_at: sent_at.map(Text),
-        last_event: message.last_event.map(LastEventView::from),
-    })
+    to_json(&Record::of(message, live))
 }
 
 /// A message's events: `{"events":[…]}`, in the order given.
@@ -230,6 +233,31 @@ struct Record<'a> {
     created_at: Text<Timestamp>,
     sent_at: Option<Text<Timestamp>>,
     last_event: Option<LastEventView>,
+}
+
+impl<'a> Record<'a> {
+    fn of(message: &'a Message, live: Option<&'a Live>) -> Self {
+        let view = View::of(message, live);
+        let (ses_message_id, sent_at) = match &message.state {
+            State::Sent { ses_message_id, sent_at } => {
+                (Some(ses_message_id.as_str()), Some(*sent_at))
+            }
+            State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => (None, None),
+        };
+        Self {
+            id: Text(message.id),
+            status: view.status.as_str(),
+            to: &message.recipients,
+            subject: &message.subject,
+            tag: TRANSACTIONAL,
+            attempts: view.attempts,
+            error: view.failure.map(FailureView::from),
+            ses_message_id,
+            created_at: Text(message.created_at),
+            sent_at: sent_at.map(Text),
+            last_event: message.last_event.map(LastEventView::from),
+        }
+    }
 }
 
 #[derive(Serialize)]

@@ -47,6 +47,7 @@ pub async fn serve(
     let mut hangup = listen_for(SignalKind::hangup())?;
     let mut service =
         Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
+    tracing::info!("operators look at {}", service.operator_address());
     tracing::info!("listening on {}", service.address());
     supervisor::ready();
     let supervisor = Supervisor::from_environment();

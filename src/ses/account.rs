@@ -6,7 +6,7 @@ use crate::ses::SesClient;
 use crate::ses::call::CallError;
 
 /// The account's limits in this region (SES v2 API reference, `GetAccount`).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Account {
     /// The most recipients in a second; finite and above 0.
     pub max_send_rate: f64,
@@ -18,6 +18,47 @@ pub struct Account {
     pub sending: Sending,
     /// To whom it may send.
     pub access: Access,
+    /// What SES thinks of what it has sent.
+    pub standing: Standing,
+    /// Whether SES watches opens and clicks, for messages whose configuration set does not say.
+    pub engagement: Engagement,
+    /// Why SES puts addresses on the account's own suppression list, in its words.
+    pub suppressed_reasons: Vec<String>,
+}
+
+/// What SES thinks of what the account has sent (`EnforcementStatus`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing is wrong.
+    Healthy,
+    /// SES sees problems and may pause sending.
+    Probation,
+    /// SES has ended sending.
+    Shutdown,
+    /// The endpoint does not say, or says something else.
+    Unknown,
+}
+
+/// Whether SES watches opens and clicks, for which it rewrites links and adds a pixel (SES v2 API
+/// reference, `DashboardAttributes` and `TrackingConfigurationOverrides`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engagement {
+    /// It does.
+    Watched,
+    /// It does not.
+    NotWatched,
+    /// It is not said here.
+    NotSaid,
+}
+
+impl From<Option<&str>> for Engagement {
+    fn from(metrics: Option<&str>) -> Self {
+        match metrics {
+            Some("ENABLED") => Self::Watched,
+            Some(_) => Self::NotWatched,
+            None => Self::NotSaid,
+        }
+    }
 }
 
 /// Whether an account may send now.
@@ -44,6 +85,38 @@ struct Answer {
     send_quota: Quota,
     sending_enabled: Option<bool>,
     production_access_enabled: Option<bool>,
+    enforcement_status: Option<String>,
+    vdm_attributes: Option<Vdm>,
+    suppression_attributes: Option<Suppression>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Vdm {
+    vdm_enabled: Option<String>,
+    dashboard_attributes: Option<Dashboard>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Dashboard {
+    engagement_metrics: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Suppression {
+    suppressed_reasons: Option<Vec<String>>,
+}
+
+impl Vdm {
+    fn engagement(&self) -> Engagement {
+        if self.vdm_enabled.as_deref() != Some("ENABLED") {
+            return Engagement::NotWatched;
+        }
+        let dashboard = self.dashboard_attributes.as_ref();
+        dashboard.and_then(|dashboard| dashboard.engagement_metrics.as_deref()).into()
+    }
 }
 
 #[derive(Deserialize)]
@@ -78,6 +151,17 @@ impl SesClient {
                 Some(false) => Access::Sandbox,
                 Some(true) | None => Access::Production,
             },
+            standing: match answer.enforcement_status.as_deref() {
+                Some("HEALTHY") => Standing::Healthy,
+                Some("PROBATION") => Standing::Probation,
+                Some("SHUTDOWN") => Standing::Shutdown,
+                Some(_) | None => Standing::Unknown,
+            },
+            engagement: answer.vdm_attributes.map_or(Engagement::NotSaid, |vdm| vdm.engagement()),
+            suppressed_reasons: answer
+                .suppression_attributes
+                .and_then(|attributes| attributes.suppressed_reasons)
+                .unwrap_or_default(),
         })
     }
 }
@@ -89,7 +173,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_limits_are_read() {
-        let body = r#"{"DedicatedIpAutoWarmupEnabled":true,"EnforcementStatus":"HEALTHY",
+        let body = r#"{"DedicatedIpAutoWarmupEnabled":true,"EnforcementStatus":"PROBATION",
+            "VdmAttributes":{"VdmEnabled":"ENABLED",
+              "DashboardAttributes":{"EngagementMetrics":"ENABLED"}},
+            "SuppressionAttributes":{"SuppressedReasons":["BOUNCE"]},
             "ProductionAccessEnabled":false,"SendingEnabled":true,
             "SendQuota":{"Max24HourSend":200.0,"MaxSendRate":1.0,"SentLast24Hours":3.0}}"#;
         let server = Server::start(Stub::json(200, body)).await;
@@ -100,6 +187,9 @@ mod tests {
             sent_last_24_hours: 3.0,
             sending: Sending::Enabled,
             access: Access::Sandbox,
+            standing: Standing::Probation,
+            engagement: Engagement::Watched,
+            suppressed_reasons: vec!["BOUNCE".to_owned()],
         };
         assert_eq!(account, expected);
         let request = server.requests().remove(0);

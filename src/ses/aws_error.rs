@@ -1,7 +1,8 @@
-//! The errors of AWS services as their JSON protocols carry them.
+//! The errors of AWS services as their JSON and query protocols carry them.
 //!
 //! Knows where the name and the message stand, and not what any of them means.
 
+use crate::ses::query;
 use crate::ses::transport::Reply;
 
 /// What AWS says of an error: its name and its message, as far as it gave them.
@@ -15,9 +16,16 @@ pub(super) struct AwsError {
 
 impl AwsError {
     /// Reads the name from `x-amzn-errortype`, else from the body, and the message from the body
-    /// (AWS restJson1 protocol, "Operation error serialization").
+    /// (AWS restJson1 protocol, "Operation error serialization"); both from XML where it is that.
     pub(super) fn read(reply: &Reply) -> Self {
         let body = reply.body.as_deref().unwrap_or_default();
+        if body.trim_ascii_start().starts_with(b"<") {
+            let error = str::from_utf8(body).ok().and_then(query::error);
+            return error.map_or_else(Self::default, |(name, message)| Self {
+                name: Some(name).filter(|name| is_name(name)),
+                message,
+            });
+        }
         let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         let text = |names: &[&str]| {
             names.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned)

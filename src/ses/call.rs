@@ -69,6 +69,15 @@ impl SesClient {
         self.ask(Method::POST, path, &[JSON], body).await
     }
 
+    /// Puts a JSON document to `path` and reads the answer.
+    pub(super) async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, CallError> {
+        self.ask(Method::PUT, path, &[JSON], body).await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -76,7 +85,7 @@ impl SesClient {
         headers: &[(&'static str, &'static str)],
         body: Bytes,
     ) -> Result<T, CallError> {
-        let url = joined(&self.inner.base, path)
+        let url = joined(self.inner.endpoints.ses(), path)
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
         self.inner.spacing.turn().await;
         let call = Call { service: "ses", method, url: &url, headers, body };
@@ -96,7 +105,8 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     })
 }
 
-fn refusal(reply: &Reply) -> CallError {
+/// The refusal that an answer is.
+pub(super) fn refusal(reply: &Reply) -> CallError {
     let status = reply.status.as_u16();
     let AwsError { name, message } = AwsError::read(reply);
     let lacking = matches!(

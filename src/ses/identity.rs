@@ -5,17 +5,29 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::Finding;
 use crate::ses::SesClient;
 use crate::ses::call::CallError;
+
+pub mod records;
+
+/// Where Easy DKIM's records point to unless the identity names another zone.
+const DKIM_ZONE: &str = "dkim.amazonses.com";
 
 /// A domain's identity at SES (SES v2 API reference, `GetEmailIdentity`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Whether SES lets the account send from the domain.
     pub verification: Verification,
+    /// How far SES is in verifying the domain.
+    pub status: SetupStatus,
+    /// Why the last look failed, in SES's word, such as `HOST_NOT_FOUND`.
+    pub reason: Option<String>,
     /// The Easy DKIM tokens: each is a CNAME `<token>._domainkey.<domain>` that points to
-    /// `<token>.dkim.amazonses.com`. None where the account brings its own key.
+    /// `<token>.<zone>`. None where the account brings its own key.
     pub dkim_tokens: Vec<String>,
+    /// The zone that they point into; some regions have their own.
+    pub dkim_zone: String,
     /// Where SES stands in finding the DKIM records.
     pub dkim_status: SetupStatus,
     /// The custom MAIL FROM domain, if one is set.
@@ -83,16 +95,25 @@ pub enum Creation {
 #[serde(rename_all = "PascalCase")]
 struct Answer {
     verified_for_sending_status: Option<bool>,
+    verification_status: Option<String>,
+    verification_info: Option<VerificationInfo>,
     dkim_attributes: Option<Dkim>,
     mail_from_attributes: Option<MailFromAnswer>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
+struct VerificationInfo {
+    error_type: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 struct Dkim {
     status: Option<String>,
-    #[serde(default)]
-    tokens: Vec<String>,
+    tokens: Option<Vec<String>>,
+    signing_attributes_origin: Option<String>,
+    signing_hosted_zone: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -130,20 +151,56 @@ impl SesClient {
             Err(error) => Err(error),
         }
     }
+
+    /// Has bounces of the domain's mail come back to `mail_from`, in place of SES's own domain. As
+    /// long as its MX record is not found, SES goes on with its own domain.
+    pub async fn set_mail_from(
+        &self,
+        domain: &DomainName<'_>,
+        mail_from: &DomainName<'_>,
+    ) -> Result<(), CallError> {
+        let body = json!({
+            "MailFromDomain": mail_from.as_str(),
+            "BehaviorOnMxFailure": "USE_DEFAULT_VALUE",
+        });
+        let path = format!("/v2/email/identities/{domain}/mail-from");
+        self.put::<serde::de::IgnoredAny>(&path, Bytes::from(body.to_string())).await.map(drop)
+    }
+}
+
+impl Identity {
+    /// What this says of the domain. While SES looks, not being verified is no failure.
+    pub fn finding(&self) -> Finding {
+        match (self.verification, self.status) {
+            (Verification::Verified, _) => Finding::Verified,
+            (Verification::Unverified, SetupStatus::Failed) => Finding::Failed,
+            (Verification::Unverified, SetupStatus::TemporaryFailure) => Finding::TemporaryFailure,
+            (Verification::Unverified, _) => Finding::Pending,
+        }
+    }
 }
 
 impl From<Answer> for Identity {
     fn from(answer: Answer) -> Self {
         let status = |text: Option<String>| text.map_or(SetupStatus::NotStarted, SetupStatus::from);
-        let (dkim_tokens, dkim_status) =
-            answer.dkim_attributes.map_or((Vec::new(), None), |dkim| (dkim.tokens, dkim.status));
+        let dkim = answer.dkim_attributes.unwrap_or_default();
+        // With a key of the account's own, the token is its selector and there is no CNAME.
+        let own_key = dkim.signing_attributes_origin.as_deref() == Some("EXTERNAL");
+        let tokens = dkim.tokens.filter(|_| !own_key).unwrap_or_default();
         Self {
             verification: match answer.verified_for_sending_status {
                 Some(true) => Verification::Verified,
                 Some(false) | None => Verification::Unverified,
             },
-            dkim_tokens,
-            dkim_status: status(dkim_status),
+            // An endpoint that does not say leaves it at DKIM's, by which domains are verified.
+            status: status(answer.verification_status.or_else(|| dkim.status.clone())),
+            reason: answer.verification_info.and_then(|info| info.error_type),
+            dkim_tokens: tokens,
+            dkim_zone: dkim
+                .signing_hosted_zone
+                .filter(|zone| !zone.is_empty())
+                .unwrap_or_else(|| DKIM_ZONE.to_owned()),
+            dkim_status: status(dkim.status),
             mail_from: answer
                 .mail_from_attributes
                 .filter(|mail_from| !mail_from.mail_from_domain.is_empty())
@@ -179,6 +236,7 @@ mod tests {
         let mail_from =
             MailFrom { domain: "mail.example.com".into(), status: SetupStatus::Pending };
         assert_eq!(identity.mail_from, Some(mail_from));
+        assert_eq!((identity.dkim_zone.as_str(), identity.reason), ("dkim.amazonses.com", None));
         let head = server.requests().remove(0).head;
         assert!(head.starts_with("GET /v2/email/identities/example.com HTTP/1.1\r\n"), "{head}");
     }
@@ -203,5 +261,55 @@ mod tests {
         let server = Server::start(Stub::json(200, r#"{"IdentityType":"DOMAIN"}"#)).await;
         let client = super::tests::client(&server.url());
         assert_eq!(client.create_identity(&domain()).await, Ok(Creation::Created));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_verified_yet_is_told_from_what_failed() {
+        for (status, finding) in [
+            ("NOT_STARTED", Finding::Pending),
+            ("PENDING", Finding::Pending),
+            ("TEMPORARY_FAILURE", Finding::TemporaryFailure),
+            ("FAILED", Finding::Failed),
+        ] {
+            let body = json!({
+                "VerifiedForSendingStatus": false,
+                "VerificationStatus": status,
+                "VerificationInfo": { "ErrorType": "HOST_NOT_FOUND" },
+            });
+            let server = Server::start(Stub::json(200, &body.to_string())).await;
+            let identity = client(&server.url()).identity(&domain()).await.unwrap().unwrap();
+            assert_eq!(identity.finding(), finding, "{status}");
+            assert_eq!(identity.reason.as_deref(), Some("HOST_NOT_FOUND"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_zone_of_its_own_and_a_key_of_the_accounts_own_are_heeded() {
+        let zone = "dkim.eusc-de-east-1.amazonses.example";
+        let body = json!({ "DkimAttributes": {
+            "Tokens": ["a"], "SigningHostedZone": zone, "SigningAttributesOrigin": "AWS_SES" } });
+        let server = Server::start(Stub::json(200, &body.to_string())).await;
+        let identity = client(&server.url()).identity(&domain()).await.unwrap().unwrap();
+        assert_eq!((identity.dkim_zone.as_str(), identity.dkim_tokens.len()), (zone, 1));
+
+        let body = json!({ "DkimAttributes": {
+            "Tokens": ["selector"], "SigningAttributesOrigin": "EXTERNAL" } });
+        let server = Server::start(Stub::json(200, &body.to_string())).await;
+        let identity = client(&server.url()).identity(&domain()).await.unwrap().unwrap();
+        assert!(identity.dkim_tokens.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_mail_from_domain_falls_back_to_ses_own_where_its_mx_is_not_found() {
+        let server = Server::start(Stub::json(200, "{}")).await;
+        let mail_from = DomainName::parse("bounce.example.com").unwrap();
+        client(&server.url()).set_mail_from(&domain(), &mail_from).await.unwrap();
+        let request = server.requests().remove(0);
+        let line = "PUT /v2/email/identities/example.com/mail-from HTTP/1.1\r\n";
+        assert!(request.head.starts_with(line), "{}", request.head);
+        let sent: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        let expected = json!({
+            "MailFromDomain": "bounce.example.com", "BehaviorOnMxFailure": "USE_DEFAULT_VALUE" });
+        assert_eq!(sent, expected);
     }
 }

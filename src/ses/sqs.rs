@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ses::SesClient;
 use crate::ses::call::{CallError, read};
+use crate::ses::endpoint::AWS_SUFFIXES;
 use crate::ses::transport::{Call, Terms};
 
 /// The most messages in one call (SQS quotas: "batched message quota").
@@ -173,9 +174,7 @@ impl Queue {
 /// The region in the name of one of AWS's own hosts ("Amazon SQS endpoints and quotas"): also of
 /// the older form, of FIPS and dual-stack endpoints and of those within a private network.
 fn region_of(host: &str) -> Option<&str> {
-    let name = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"]
-        .iter()
-        .find_map(|suffix| host.strip_suffix(suffix))?;
+    let name = AWS_SUFFIXES.iter().find_map(|suffix| host.strip_suffix(suffix))?;
     let name = name.strip_suffix(".vpce").unwrap_or(name);
     if let Some(region) = name.strip_suffix(".queue") {
         return Some(region);

@@ -5,8 +5,8 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::ses::aws_error::AwsError;
 use crate::ses::connector::Connector;
 use crate::ses::credentials::{CredentialCache, LoadError};
 use crate::ses::sign::sign;
+use crate::ses::skew::Skew;
 
 /// The longest answer that is read; SES's own are under a few KiB.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -87,6 +88,7 @@ pub(super) struct Transport {
     credentials: CredentialCache,
     region: String,
     clock: Clock,
+    skew: Mutex<Option<Skew>>,
 }
 
 impl Transport {
@@ -110,7 +112,8 @@ impl Transport {
             Connector::new(http.clone()),
             clock.clone(),
         );
-        Ok(Self { http, credentials, region: options.region.clone(), clock })
+        let skew = Mutex::new(None);
+        Ok(Self { http, credentials, region: options.region.clone(), clock, skew })
     }
 
     /// The terms of SES's own calls.
@@ -145,6 +148,17 @@ impl Transport {
         Ok(reply)
     }
 
+    /// How far AWS's clock is from ours, if any answer has told.
+    pub(super) fn skew(&self) -> Option<Skew> {
+        *self.skew.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_date(&self, headers: &HeaderMap) {
+        if let Some(skew) = Skew::told(headers, self.clock.now()) {
+            *self.skew.lock().unwrap_or_else(PoisonError::into_inner) = Some(skew);
+        }
+    }
+
     async fn attempt(
         &self,
         terms: Terms<'_>,
@@ -167,7 +181,10 @@ impl Transport {
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
         match self.http.execute(request).await {
-            Ok(response) => Ok(read(response, terms.max_answer_bytes).await),
+            Ok(response) => {
+                self.note_date(response.headers());
+                Ok(read(response, terms.max_answer_bytes).await)
+            }
             Err(error) if written.load(Ordering::Acquire) => {
                 Err(TransportError::NoAnswer(chain(&error.without_url())))
             }
@@ -336,5 +353,24 @@ mod tests {
             let server = refusing(name).await;
             assert_eq!(called(&server, ["OLD", "NEW"]).await, (403, vec!["OLD".into()]), "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_answers_date_tells_how_far_the_clocks_are_apart() {
+        let noon = Timestamp::parse_rfc3339("2026-11-21T12:00:00Z").unwrap();
+        let date = "date: Sat, 21 Nov 2026 12:07:00 GMT\r\n";
+        let server = Server::start(Answer::with_headers(200, date, "{}")).await;
+        let transport = Transport::new(&options(&server.url()), Clock::manual(noon)).unwrap();
+        assert_eq!(transport.skew(), None);
+        let url = Url::parse(&server.url()).unwrap();
+        let call = Call {
+            service: "ses",
+            method: Method::GET,
+            url: &url,
+            headers: &[],
+            body: Bytes::new(),
+        };
+        transport.call(&call).await.unwrap();
+        assert_eq!(transport.skew(), Some(Skew::Behind(Duration::from_mins(7))));
     }
 }

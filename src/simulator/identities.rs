@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::address::{Address, check_domain};
 use super::answer::Refusal;
 use super::faults::nth_random;
+use super::send::read_json;
 
 /// SES: identities per account and region.
 const MAX_IDENTITIES: usize = 10_000;
@@ -44,12 +45,13 @@ pub enum SenderCheck {
 struct Identity {
     origin: Origin,
     configuration_set: Option<String>,
+    mail_from: Option<String>,
 }
 
 #[derive(Debug)]
 enum Origin {
-    /// Verified from the start.
-    Given,
+    /// As it is, verified for example, until told otherwise.
+    Given(VerificationStatus),
     Created {
         at: Instant,
         looks: u32,
@@ -59,10 +61,17 @@ enum Origin {
 /// How far verification is, in SES's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-enum Status {
+pub enum VerificationStatus {
+    /// SES has not begun to look.
     NotStarted,
+    /// SES has not found the DNS records yet.
     Pending,
+    /// SES found them.
     Success,
+    /// SES has given up, or they are gone.
+    Failed,
+    /// SES could not look.
+    TemporaryFailure,
 }
 
 /// An identity in `ListEmailIdentities`.
@@ -72,7 +81,7 @@ struct Listed<'a> {
     identity_type: &'static str,
     identity_name: &'a str,
     sending_enabled: bool,
-    verification_status: Status,
+    verification_status: VerificationStatus,
 }
 
 /// All identities, by their normal form.
@@ -81,6 +90,7 @@ pub(super) struct Identities {
     known: BTreeMap<String, Identity>,
     verified_by: VerifiedBy,
     sender_check: SenderCheck,
+    dkim_zone: String,
 }
 
 impl Identities {
@@ -88,8 +98,10 @@ impl Identities {
         verified: &[String],
         verified_by: VerifiedBy,
         sender_check: SenderCheck,
+        dkim_zone: String,
     ) -> Self {
-        let mut identities = Self { known: BTreeMap::new(), verified_by, sender_check };
+        let known = BTreeMap::new();
+        let mut identities = Self { known, verified_by, sender_check, dkim_zone };
         for name in verified {
             identities.verify(name);
         }
@@ -98,8 +110,23 @@ impl Identities {
 
     /// Makes an identity verified, known before or not.
     pub(super) fn verify(&mut self, name: &str) {
-        let identity = Identity { origin: Origin::Given, configuration_set: None };
-        self.known.insert(normal_form(name), identity);
+        self.set(name, VerificationStatus::Success);
+    }
+
+    /// Holds an identity, known before or not, in this state.
+    pub(super) fn set(&mut self, name: &str, status: VerificationStatus) {
+        let origin = Origin::Given(status);
+        let identity = self.known.entry(normal_form(name)).or_insert(Identity {
+            origin: Origin::Given(status),
+            configuration_set: None,
+            mail_from: None,
+        });
+        identity.origin = origin;
+    }
+
+    /// Forgets an identity, as if it had been deleted.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.known.remove(&normal_form(name));
     }
 
     /// Whether mail from this address is sent: its own identity, its domain's, or that of a
@@ -121,7 +148,8 @@ impl Identities {
 
     fn is_verified(&self, name: &str, now: Instant) -> bool {
         let identity = self.known.get(name);
-        identity.is_some_and(|known| known.status(self.verified_by, now) == Status::Success)
+        identity
+            .is_some_and(|known| known.status(self.verified_by, now) == VerificationStatus::Success)
     }
 
     /// `CreateEmailIdentity`.
@@ -144,10 +172,10 @@ impl Identities {
         let answer = json!({
             "IdentityType": identity_type(&key),
             "VerifiedForSendingStatus": false,
-            "DkimAttributes": dkim_attributes(&key, Status::NotStarted),
+            "DkimAttributes": dkim_attributes(&key, VerificationStatus::NotStarted, &self.dkim_zone),
         });
         let origin = Origin::Created { at: now, looks: 0 };
-        self.known.insert(key, Identity { origin, configuration_set });
+        self.known.insert(key, Identity { origin, configuration_set, mail_from: None });
         Ok(answer)
     }
 
@@ -165,9 +193,9 @@ impl Identities {
         let mut answer = json!({
             "IdentityType": identity_type(&key),
             "FeedbackForwardingStatus": true,
-            "VerifiedForSendingStatus": status == Status::Success,
-            "DkimAttributes": dkim_attributes(&key, status),
-            "MailFromAttributes": { "BehaviorOnMxFailure": "USE_DEFAULT_VALUE" },
+            "VerifiedForSendingStatus": status == VerificationStatus::Success,
+            "DkimAttributes": dkim_attributes(&key, status, &self.dkim_zone),
+            "MailFromAttributes": mail_from_attributes(identity.mail_from.as_deref(), status),
             "Policies": {},
             "Tags": [],
             "VerificationStatus": status,
@@ -175,7 +203,44 @@ impl Identities {
         if let Some(set) = &identity.configuration_set {
             answer["ConfigurationSetName"] = json!(set);
         }
+        if matches!(status, VerificationStatus::Failed | VerificationStatus::TemporaryFailure) {
+            answer["VerificationInfo"] = json!({ "ErrorType": "HOST_NOT_FOUND" });
+        }
         Ok(answer)
+    }
+
+    /// `PutEmailIdentityMailFromAttributes`.
+    pub(super) fn put_mail_from(&mut self, name: &str, body: &[u8]) -> Result<Value, Refusal> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Wire {
+            mail_from_domain: Option<String>,
+            behavior_on_mx_failure: Option<String>,
+        }
+        let wire: Wire = read_json(body)?;
+        if let Some(behavior) = wire.behavior_on_mx_failure
+            && !["USE_DEFAULT_VALUE", "REJECT_MESSAGE"].contains(&behavior.as_str())
+        {
+            return Err(Refusal::constraint(
+                "behaviorOnMxFailure",
+                "Member must satisfy enum value set: [USE_DEFAULT_VALUE, REJECT_MESSAGE]",
+            ));
+        }
+        let key = normal_form(name);
+        let identity = self
+            .known
+            .get_mut(&key)
+            .ok_or_else(|| Refusal::not_found(format!("Email identity {name} does not exist.")))?;
+        if let Some(domain) = &wire.mail_from_domain
+            && !domain.to_ascii_lowercase().ends_with(&format!(".{key}"))
+        {
+            return Err(Refusal::bad_request(format!(
+                "Provided MAIL-FROM domain <{domain}> is not subdomain of the domain of the \
+                 identity <{name}>."
+            )));
+        }
+        identity.mail_from = wire.mail_from_domain;
+        Ok(json!({}))
     }
 
     /// `ListEmailIdentities`, all on one page.
@@ -188,7 +253,7 @@ impl Identities {
                 Listed {
                     identity_type: identity_type(name),
                     identity_name: name,
-                    sending_enabled: verification_status == Status::Success,
+                    sending_enabled: verification_status == VerificationStatus::Success,
                     verification_status,
                 }
             })
@@ -198,16 +263,16 @@ impl Identities {
 }
 
 impl Identity {
-    fn status(&self, by: VerifiedBy, now: Instant) -> Status {
+    fn status(&self, by: VerifiedBy, now: Instant) -> VerificationStatus {
         let done = match (&self.origin, by) {
-            (Origin::Given, _) => true,
+            (Origin::Given(status), _) => return *status,
             (Origin::Created { looks, .. }, VerifiedBy::Look(n)) => *looks >= n,
             (Origin::Created { at, .. }, VerifiedBy::Age(age)) => {
                 now.saturating_duration_since(*at) >= age
             }
             (Origin::Created { .. }, VerifiedBy::Nothing) => false,
         };
-        if done { Status::Success } else { Status::Pending }
+        if done { VerificationStatus::Success } else { VerificationStatus::Pending }
     }
 }
 
@@ -235,11 +300,23 @@ fn identity_type(name: &str) -> &'static str {
     if name.contains('@') { "EMAIL_ADDRESS" } else { "DOMAIN" }
 }
 
-fn dkim_attributes(name: &str, status: Status) -> Value {
+/// The MAIL FROM domain's records are found when the domain's own are.
+fn mail_from_attributes(domain: Option<&str>, status: VerificationStatus) -> Value {
+    match domain {
+        None => json!({ "BehaviorOnMxFailure": "USE_DEFAULT_VALUE" }),
+        Some(domain) => json!({
+            "MailFromDomain": domain,
+            "MailFromDomainStatus": status,
+            "BehaviorOnMxFailure": "USE_DEFAULT_VALUE",
+        }),
+    }
+}
+
+fn dkim_attributes(name: &str, status: VerificationStatus, zone: &str) -> Value {
     if identity_type(name) == "EMAIL_ADDRESS" {
         return json!({
             "SigningEnabled": false,
-            "Status": Status::NotStarted,
+            "Status": VerificationStatus::NotStarted,
             "SigningAttributesOrigin": "AWS_SES",
         });
     }
@@ -248,6 +325,7 @@ fn dkim_attributes(name: &str, status: Status) -> Value {
         "Status": status,
         "Tokens": (0..DKIM_TOKENS).map(|n| dkim_token(name, n)).collect::<Vec<_>>(),
         "SigningAttributesOrigin": "AWS_SES",
+        "SigningHostedZone": zone,
         "NextSigningKeyLength": "RSA_2048_BIT",
         "CurrentSigningKeyLength": "RSA_2048_BIT",
     })

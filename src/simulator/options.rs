@@ -63,6 +63,8 @@ pub struct Options {
     pub sender_check: SenderCheck,
     /// How identities that are created over the API become verified.
     pub verified_by: VerifiedBy,
+    /// The zone that Easy DKIM's records of new identities point into.
+    pub dkim_zone: String,
     /// Configuration sets that exist from the start.
     pub configuration_sets: Vec<String>,
     /// The credentials that are taken.
@@ -95,6 +97,7 @@ impl Default for Options {
             verified: Vec::new(),
             sender_check: SenderCheck::default(),
             verified_by: VerifiedBy::Look(2),
+            dkim_zone: "dkim.amazonses.com".to_owned(),
             configuration_sets: Vec::new(),
             credentials: Credentials::default(),
             region: "eu-west-1".to_owned(),

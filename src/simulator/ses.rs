@@ -30,6 +30,7 @@ pub(super) enum Operation {
     CreateEmailIdentity,
     ListEmailIdentities,
     GetEmailIdentity(String),
+    PutEmailIdentityMailFromAttributes(String),
     CreateConfigurationSet,
     GetConfigurationSet(String),
     CreateEventDestination(String),
@@ -56,6 +57,9 @@ impl Operation {
             (&Method::POST, "identities", []) => Self::CreateEmailIdentity,
             (&Method::GET, "identities", []) => Self::ListEmailIdentities,
             (&Method::GET, "identities", [name]) => Self::GetEmailIdentity(owned(name)),
+            (&Method::PUT, "identities", [name, "mail-from"]) => {
+                Self::PutEmailIdentityMailFromAttributes(owned(name))
+            }
             (&Method::POST, "configuration-sets", []) => Self::CreateConfigurationSet,
             (&Method::GET, "configuration-sets", [name]) => Self::GetConfigurationSet(owned(name)),
             (&Method::POST, "configuration-sets", [set, "event-destinations"]) => {
@@ -88,6 +92,9 @@ pub(super) fn answer(state: &State, operation: &Operation, body: &[u8]) -> Resul
         Operation::CreateEmailIdentity => create_email_identity(state, body, now)?,
         Operation::ListEmailIdentities => state.read_identities().list(now),
         Operation::GetEmailIdentity(name) => state.identities().look(name, now)?,
+        Operation::PutEmailIdentityMailFromAttributes(name) => {
+            state.identities().put_mail_from(name, body)?
+        }
         Operation::CreateConfigurationSet => state.configuration_sets().create(body)?,
         Operation::GetConfigurationSet(name) => state.read_configuration_sets().get(name)?,
         Operation::CreateEventDestination(set) => {

@@ -53,8 +53,12 @@ impl State {
     /// `stopped` says when calls that wait are to come to an end.
     pub(super) fn new(options: Options, now: Instant, stopped: watch::Receiver<()>) -> Self {
         let Options { region, credentials, signature_max_age, .. } = options;
-        let identities =
-            Identities::new(&options.verified, options.verified_by, options.sender_check);
+        let identities = Identities::new(
+            &options.verified,
+            options.verified_by,
+            options.sender_check,
+            options.dkim_zone,
+        );
         let other_calls = options.other_call_rate.map(|rate| TokenBucket::new(rate, now));
         // The same for no two simulators, or they would take each other's receipt handles.
         let key = getrandom::u64().unwrap_or_default();

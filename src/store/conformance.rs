@@ -19,6 +19,8 @@ use crate::store::{
 
 mod disk;
 mod feedback;
+mod list;
+mod power;
 mod tenants;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -362,11 +364,11 @@ async fn records_are_read_for_exactly_90_days_and_purged_after() {
     let filter = MessageFilter::default();
     assert!(fixture.store.message(id, end.minus(MILLISECOND)).unwrap().is_some());
     assert_eq!(
-        fixture.store.list(filter.clone(), 9, end.minus(MILLISECOND)).await.unwrap().len(),
+        fixture.store.list(filter.clone(), 9, end.minus(MILLISECOND)).await.unwrap().messages.len(),
         1
     );
     assert!(fixture.store.message(id, end).unwrap().is_none());
-    assert!(fixture.store.list(filter, 9, end).await.unwrap().is_empty());
+    assert!(fixture.store.list(filter, 9, end).await.unwrap().messages.is_empty());
     assert_eq!(fixture.store.purge(end, 10).await.unwrap().messages, 0, "its millisecond goes on");
     let purged = fixture.store.purge(end.plus(MILLISECOND), 10).await.unwrap();
     assert_eq!(purged.messages, 1);

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use redb::{Database, ReadTransaction, ReadableDatabase};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
+use crate::store::Counts;
 use directory::Directory;
 use failure::ReadError;
 use idempotency::IdempotencyIndex;
@@ -24,7 +25,9 @@ pub(super) mod directory;
 pub(super) mod failure;
 pub(super) mod idempotency;
 pub(super) mod key_use;
+pub(super) mod list;
 pub(super) mod message;
+mod migrate;
 pub(super) mod open;
 pub(super) mod purge;
 pub(super) mod raw;
@@ -53,7 +56,12 @@ pub(super) struct Shared {
     pub(super) suppression_epoch: AtomicU64,
     /// When each API key was last used.
     pub(super) key_use: RwLock<key_use::KeyUse>,
+    pub(super) counts: Counts,
+    /// Listings that may read at one time: they must not take the processor from acceptance.
+    pub(super) listings: Semaphore,
 }
+
+const LISTINGS_AT_ONCE: usize = 2;
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -72,6 +80,8 @@ impl Shared {
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
             key_use: RwLock::default(),
+            counts: Counts::default(),
+            listings: Semaphore::new(LISTINGS_AT_ONCE),
         }
     }
 

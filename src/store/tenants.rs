@@ -4,7 +4,7 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{
-    ApiKeyEntry, DomainState, Organisation, OrganisationName, SenderDomain,
+    ApiKeyEntry, DomainCheck, DomainState, Organisation, OrganisationName, SenderDomain,
 };
 use crate::domain::time::Timestamp;
 use crate::store::redb::{administer, key_use};
@@ -103,18 +103,21 @@ impl Store {
             .await
     }
 
-    /// Moves a sender domain from one state to another, and does nothing where it has changed or
-    /// gone since it was read.
+    /// Writes down what the provider said of a sender domain and moves it from one state to
+    /// another, which may be the same; does nothing where it has changed or gone since it was read.
     pub async fn change_domain(
         &self,
         organisation: OrganisationId,
         name: DomainName<'_>,
         from: DomainState,
         to: DomainState,
+        check: DomainCheck,
     ) -> Result<Change, StoreError> {
         let name = name.into_owned();
         self.writer
-            .run(128, move |batch| administer::change_domain(batch, organisation, &name, from, to))
+            .run(128, move |batch| {
+                administer::change_domain(batch, organisation, &name, from, to, check)
+            })
             .await
     }
 

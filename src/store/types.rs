@@ -4,6 +4,7 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
+use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 
 /// A durable acceptance. Exists only after the commit.
@@ -92,8 +93,8 @@ pub struct FeedbackBacklog {
     pub dead_letters: u64,
 }
 
-/// Which messages to list.
-#[derive(Debug, Clone, Default)]
+/// Which messages to list. What is not given excludes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageFilter {
     /// Only those accepted before this one.
     pub before: Option<MessageId>,
@@ -101,12 +102,31 @@ pub struct MessageFilter {
     pub organisation: Option<OrganisationId>,
     /// Only those with this stored status.
     pub status: Option<Status>,
+    /// Only those with this recipient.
+    pub recipient: Option<SuppressedAddress>,
+    /// Only those accepted at this instant or after it.
+    pub created_from: Option<Timestamp>,
+    /// Only those accepted before this instant.
+    pub created_before: Option<Timestamp>,
+}
+
+/// A page of messages, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessagePage {
+    /// Those found. A page may be short, or empty, and not the last: what one read may cost is
+    /// bounded.
+    pub messages: Vec<Message>,
+    /// Where to go on: the message that the next page's are to be older than. Nothing at the end.
+    pub next: Option<MessageId>,
 }
 
 impl MessageFilter {
     pub(in crate::store) fn matches(&self, message: &Message) -> bool {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)
             && self.status.is_none_or(|status| status == message.status())
+            && self.created_from.is_none_or(|from| from <= message.created_at)
+            && self.created_before.is_none_or(|before| message.created_at < before)
+            && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
     }
 }
 
@@ -119,6 +139,11 @@ pub struct NewApiKey {
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
+}
+
+fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
+    let mut recipients = message.recipients.iter();
+    recipients.any(|given| SuppressedAddress::of_recipient(given).as_ref() == Some(wanted))
 }
 
 /// What one step of the purge removed.

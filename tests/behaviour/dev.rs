@@ -1,7 +1,7 @@
 //! `pillarbox dev`: what it prints works when pasted, and shows the whole life of a message.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ struct Dev {
     key: String,
     body: String,
     client: reqwest::Client,
+    /// `dev` ends where nobody can read what it prints.
+    _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Dev {
@@ -28,8 +30,9 @@ impl Dev {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let pasted = lines.into_iter().find(|line| line.contains(" -d '")).expect("a curl line");
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = output.by_ref().map_while(Result::ok);
+        let pasted = lines.find(|line| line.contains(" -d '")).expect("a curl line");
         let between = |from: &str, to: &str| {
             let (_, rest) = pasted.split_once(from).unwrap();
             rest.split_once(to).unwrap().0.to_owned()
@@ -41,6 +44,7 @@ impl Dev {
             key: between("Bearer ", "'"),
             body: between(" -d '", "'"),
             client,
+            _output: output,
         }
     }
 

@@ -95,6 +95,14 @@ impl Site {
         std::fs::write(&self.config, text.replace(from, to)).unwrap();
     }
 
+    /// Has the service read the simulator's events.
+    pub(crate) fn read_events(&self) {
+        let mut text = std::fs::read_to_string(&self.config).unwrap();
+        let queue = self.simulator.queue_url();
+        text.push_str(&format!("[ses.events]\nqueue_url = \"{queue}\"\n"));
+        std::fs::write(&self.config, text).unwrap();
+    }
+
     /// The directory of the data file.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -180,8 +188,15 @@ impl Site {
             let _ = child.kill();
             panic!("the service did not start: {}", log.lock().unwrap())
         });
+        // Its address is logged first.
+        let operator = {
+            let log = log.lock().unwrap();
+            let (_, rest) = log.split_once("operators look at ").unwrap();
+            format!("http://{}", rest.lines().next().unwrap().trim())
+        };
         Server {
             base: format!("http://{address}"),
+            operator,
             key: self.key.clone(),
             client: reqwest::Client::builder().no_proxy().build().unwrap(),
             child,
@@ -199,6 +214,8 @@ pub(crate) fn install_crypto() {
 /// The service as a process.
 pub(crate) struct Server {
     pub(crate) base: String,
+    /// Where operators look.
+    pub(crate) operator: String,
     pub(crate) key: String,
     pub(crate) client: reqwest::Client,
     child: Child,
@@ -221,6 +238,11 @@ impl Server {
     /// A GET with the site's key.
     pub(crate) fn get(&self, path: &str) -> RequestBuilder {
         self.client.get(format!("{}{path}", self.base)).bearer_auth(&self.key)
+    }
+
+    /// A GET on the operator listener.
+    pub(crate) async fn operator(&self, path: &str) -> Response {
+        self.client.get(format!("{}{path}", self.operator)).send().await.unwrap()
     }
 
     /// Sends a message that must be accepted; gives its id.

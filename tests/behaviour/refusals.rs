@@ -59,8 +59,8 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
         assert_eq!(got, expected(404, "NotFound", None), "{path}");
     }
     let cases = [
-        (Method::GET, "/emails", "POST"),
-        (Method::PUT, "/emails", "POST"),
+        (Method::DELETE, "/emails", "GET, POST"),
+        (Method::PUT, "/emails", "GET, POST"),
         (Method::POST, "/emails/1", "GET"),
         (Method::DELETE, "/emails/1", "GET"),
         (Method::POST, "/emails/1/events", "GET"),

@@ -45,6 +45,7 @@ impl Place {
         let simulator = Simulator::start(listener, options).await;
         let mut config = Config {
             listen: "127.0.0.1:0".parse().unwrap(),
+            operator_listen: "127.0.0.1:0".parse().unwrap(),
             data_dir: directory.path().join("data"),
             admin_socket: directory.path().join("admin.sock"),
             ..Config::default()

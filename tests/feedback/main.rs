@@ -10,3 +10,4 @@ mod poll;
 mod proof;
 mod queue;
 mod site;
+mod sns;

@@ -35,8 +35,8 @@ pub(crate) struct Site {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) feedback: Arc<Feedback>,
     pub(crate) organisation: OrganisationId,
+    pub(crate) clock: Clock,
     ids: Arc<MessageIds>,
-    clock: Clock,
 }
 
 /// A poll that runs until it is told to stop.

@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+mod sns;
+
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A process that ends with the test.

@@ -89,6 +89,42 @@ pub enum Cause {
     SetupFault,
 }
 
+impl Cause {
+    /// A name for programs, as in metrics.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::QuotaExhausted => "quota_exhausted",
+            Self::AccountPaused => "account_paused",
+            Self::SetupFault => "setup_fault",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Unreachable => (
+                "the provider does not answer",
+                "It is tried again and again; check the network, ses.region and ses.endpoint",
+            ),
+            Self::QuotaExhausted => (
+                "the account's daily quota is used up",
+                "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher \
+                 quota where this is no exception",
+            ),
+            Self::AccountPaused => (
+                "the account may not send",
+                "See the account's status in the SES console and answer AWS there; sending then \
+                 goes on by itself",
+            ),
+            Self::SetupFault => (
+                "credentials, permissions or the configuration set are at fault",
+                "Put that right; sending then goes on by itself",
+            ),
+        }
+    }
+}
+
 /// A sender domain that the provider does not take for now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PausedDomain {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::wire::Scope;
+
 /// What became of each address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuppressionChanges {
@@ -66,4 +68,54 @@ pub struct SuppressionCursor {
     pub organisation: Option<u32>,
     /// The address.
     pub address: String,
+}
+
+/// A row of a list of suppressions, with its texts as they were given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRow {
+    /// For whom.
+    pub scope: Scope,
+    /// The address.
+    pub address: String,
+    /// Why; an operator's decision where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Since when; from now on where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// The message that caused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What is done about the good rows of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ImportMode {
+    /// They are taken in, in one transaction.
+    Apply,
+    /// Nothing: the list is only looked at.
+    Check,
+}
+
+/// What became of the rows of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SuppressionsImported {
+    /// How many are suppressed from now on.
+    pub added: usize,
+    /// How many were suppressed before; those entries stay.
+    pub already_there: usize,
+    /// The rows that were not taken in.
+    pub refused: Vec<RefusedRow>,
+}
+
+/// A row that was not taken in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRow {
+    /// Its position in the request, from 0 on.
+    pub row: usize,
+    /// The rule that it breaks.
+    pub rule: String,
 }

@@ -51,7 +51,7 @@ async fn a_refused_message_never_comes_to_life_whichever_sync_failed() {
         fixture.store.writable().await;
         let key = IdempotencyKey::parse("k").unwrap();
         let replay = fixture.store.replay(fixture.organisation, key, START).unwrap();
-        let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap();
+        let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
         match answer {
             Ok(Accepted::New(id)) => assert_eq!((replay, listed.len()), (Some(id), 2)),
             Err(StoreError::Unavailable) => assert_eq!((replay, listed.len()), (None, 1)),
@@ -59,7 +59,7 @@ async fn a_refused_message_never_comes_to_life_whichever_sync_failed() {
         }
         drop(fixture);
         let fixture = on_disk(&disk).await;
-        let after = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap();
+        let after = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
         assert_eq!(after.len(), listed.len(), "sync {failing}");
     }
 }

@@ -1,8 +1,10 @@
 //! Organisations, API keys and sender domains.
 
+use std::time::Duration;
+
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::DomainState;
+use crate::domain::organisation::{DomainCheck, DomainState, Finding};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::store::{Change, NewApiKey};
@@ -36,8 +38,12 @@ async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_wa
     let name = || DomainName::parse("new.example").unwrap();
     store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
     let (from, to) = (DomainState::Pending, DomainState::Verified);
-    let verify = || store.change_domain(organisation, name(), from, to);
+    let check = DomainCheck { at: START.plus(Duration::from_mins(5)), finding: Finding::Verified };
+    let verify = || store.change_domain(organisation, name(), from, to, check);
     assert_eq!(verify().await.unwrap(), Change::Made);
+    let verified = store.domains().into_iter().find(|domain| domain.name == "new.example").unwrap();
+    assert_eq!((verified.state, verified.added_at), (DomainState::Verified, START));
+    assert_eq!((verified.since, verified.last_check), (check.at, Some(check)));
     assert_eq!(verify().await.unwrap(), Change::None, "it is not pending any more");
     store.remove_domain(organisation, name()).await.unwrap();
     assert_eq!(verify().await.unwrap(), Change::None);

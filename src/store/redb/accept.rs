@@ -11,6 +11,7 @@ use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
 use crate::store::redb::writer::{Batch, Operation, own_failure};
 use crate::store::redb::{Shared, read_lock, write_lock};
 use crate::store::{Accepted, StoreError};
+use crate::tally::ledger::Fact;
 
 /// What the writer needs of a message's idempotency key.
 pub(in crate::store) struct KeyClaim {
@@ -24,6 +25,7 @@ pub(in crate::store) struct KeyClaim {
 /// The acceptance of one message.
 pub(in crate::store) struct Accept<F> {
     pub(in crate::store) id: MessageId,
+    pub(in crate::store) organisation: OrganisationId,
     pub(in crate::store) row: Vec<u8>,
     pub(in crate::store) created_at: Timestamp,
     pub(in crate::store) claim: Option<KeyClaim>,
@@ -69,8 +71,11 @@ impl<F> Accept<F> {
             batch.claimed.push((claim.hash, self.id, self.created_at));
         }
         batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
+        batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
+        batch.tables.note_lead(self.id, self.created_at)?;
         batch.accepted.push(self.id);
+        batch.facts.push((self.organisation, Fact::Accepted));
         Ok(Accepted::New(self.id))
     }
 }

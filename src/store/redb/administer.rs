@@ -5,7 +5,7 @@ use redb::ReadableTable;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{
-    ApiKeyEntry, DomainState, Organisation, OrganisationName, SenderDomain,
+    ApiKeyEntry, DomainCheck, DomainState, Organisation, OrganisationName, SenderDomain,
 };
 use crate::domain::time::Timestamp;
 use crate::store::NewApiKey;
@@ -103,28 +103,45 @@ pub(in crate::store) fn put_domain(
     if batch.tables.organisations.get(organisation.0)?.is_none() {
         return Ok(None);
     }
-    let added_at = domain(batch, organisation, name)?.map_or(now, |domain| domain.added_at);
-    let domain = SenderDomain { organisation, name: name.as_str().to_owned(), state, added_at };
+    let domain = match domain(batch, organisation, name)? {
+        Some(known) => moved(known, state, now),
+        None => SenderDomain {
+            organisation,
+            name: name.as_str().to_owned(),
+            state,
+            added_at: now,
+            since: now,
+            last_check: None,
+        },
+    };
     write_domain(batch, &domain)?;
     Ok(Some(domain))
 }
 
-/// Moves a sender domain from one state to another, and does nothing where it has changed or gone
-/// since it was read.
+/// Writes down what the provider said of a sender domain and moves it from one state to another,
+/// which may be the same; does nothing where it has changed or gone since it was read.
 pub(in crate::store) fn change_domain(
     batch: &mut Batch<'_>,
     organisation: OrganisationId,
     name: &DomainName<'_>,
     from: DomainState,
     to: DomainState,
+    check: DomainCheck,
 ) -> Result<Change, ReadError> {
     match domain(batch, organisation, name)? {
         Some(domain) if domain.state == from => {
-            write_domain(batch, &SenderDomain { state: to, ..domain })?;
+            let domain = moved(domain, to, check.at);
+            write_domain(batch, &SenderDomain { last_check: Some(check), ..domain })?;
             Ok(Change::Made)
         }
         Some(_) | None => Ok(Change::None),
     }
+}
+
+/// The domain in this state, which it keeps where it is in it already.
+fn moved(domain: SenderDomain, state: DomainState, now: Timestamp) -> SenderDomain {
+    let since = if domain.state == state { domain.since } else { now };
+    SenderDomain { state, since, ..domain }
 }
 
 fn domain(

@@ -4,18 +4,19 @@
 use redb::ReadableTable;
 use sha2::{Digest, Sha256};
 
-use crate::domain::event::Event;
+use crate::domain::event::{BounceType, Event, EventDetail};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Recorded, State};
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 use crate::store::redb::failure::ReadError;
-use crate::store::redb::message::{read_row, write_row};
+use crate::store::redb::message::{note_state, read_row, write_row};
 use crate::store::redb::record::event::{decode_event, encode_event};
 use crate::store::redb::suppress::insert_caused;
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{sent, unmatched};
 use crate::store::{Applied, Reference, Report};
+use crate::tally::ledger::Fact;
 
 /// Applies reports one after the other.
 pub(in crate::store) fn apply_all(
@@ -54,6 +55,7 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     let before = message.clone();
     if message.prove_accepted(&report.ses_message_id, report.accepted_at) == Recorded::Changed {
         sent::note(batch, &mut message)?;
+        note_state(batch, &message);
     }
     if let Some(event) = &report.event {
         observe(batch, &mut message, event)?;
@@ -97,6 +99,8 @@ pub(super) fn observe(
             return Ok(());
         }
         is_news = !suppressed;
+    } else {
+        batch.facts.push((message.organisation, fact(event)));
     }
     batch.tables.events.insert(key.as_slice(), row.as_slice())?;
     message.observe(event.summary());
@@ -112,6 +116,13 @@ pub(super) fn observe(
         }
     }
     Ok(())
+}
+
+fn fact(event: &Event) -> Fact {
+    let is_hard =
+        matches!(event.detail, EventDetail::Bounce { bounce_type: BounceType::Permanent, .. });
+    let hard_bounces = if is_hard { event.recipients.len() as u64 } else { 0 };
+    Fact::Event { event_type: event.event_type(), hard_bounces }
 }
 
 /// An event's key within its message: time, rank, digest of the recipients. Orders events by

@@ -6,7 +6,6 @@ use crate::domain::event::Event;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
-use crate::store::MessageFilter;
 use crate::store::redb::apply::event_keys;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::event::decode_event;
@@ -14,6 +13,7 @@ use crate::store::redb::record::message::{decode_message, encode_message};
 use crate::store::redb::sent;
 use crate::store::redb::tables::{EVENTS, MESSAGES, Tables};
 use crate::store::redb::writer::Batch;
+use crate::tally::ledger::Fact;
 
 /// Reads a message that has not reached the end of its retention.
 pub(in crate::store) fn read(
@@ -41,35 +41,6 @@ pub(in crate::store) fn read_events(
     Ok(events)
 }
 
-/// Reads messages, newest first.
-pub(in crate::store) fn list(
-    transaction: &ReadTransaction,
-    filter: &MessageFilter,
-    limit: usize,
-    window_now: Timestamp,
-) -> Result<Vec<Message>, ReadError> {
-    let messages = transaction.open_table(MESSAGES)?;
-    let range = match filter.before {
-        Some(before) => messages.range(..*before.as_bytes())?,
-        None => messages.range::<[u8; 16]>(..)?,
-    };
-    let mut found = Vec::new();
-    for row in range.rev() {
-        let (id, row) = row?;
-        let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
-        if message.is_expired(window_now) {
-            break;
-        }
-        if filter.matches(&message) {
-            found.push(message);
-            if found.len() == limit {
-                break;
-            }
-        }
-    }
-    Ok(found)
-}
-
 /// Records what became of a message after `attempts` calls in all.
 pub(in crate::store) fn record(
     batch: &mut Batch<'_>,
@@ -84,11 +55,33 @@ pub(in crate::store) fn record(
     let recorded = message.record(attempts, transition);
     if recorded == Recorded::Changed {
         sent::note(batch, &mut message)?;
+        note_state(batch, &message);
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
         write_row(&mut batch.tables, &message)?;
     }
     Ok(recorded)
+}
+
+/// Counts the final state that a message has come to.
+pub(super) fn note_state(batch: &mut Batch<'_>, message: &Message) {
+    let fact = match message.state {
+        State::Queued { .. } => return,
+        State::Sent { .. } => Fact::Sent { recipients: message.recipients.len() as u64 },
+        State::Failed { .. } => Fact::Failed,
+        State::Suppressed { .. } => Fact::Suppressed,
+    };
+    batch.facts.push((message.organisation, fact));
+}
+
+/// When the first record in the table was made.
+pub(in crate::store) fn oldest(
+    transaction: &ReadTransaction,
+) -> Result<Option<Timestamp>, ReadError> {
+    let messages = transaction.open_table(MESSAGES)?;
+    let Some((id, row)) = messages.first()? else { return Ok(None) };
+    let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
+    Ok(Some(message.created_at))
 }
 
 pub(super) fn read_row(tables: &Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {

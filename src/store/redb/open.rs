@@ -14,7 +14,7 @@ use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, key_use, write_lock, writer};
+use crate::store::redb::{Shared, key_use, migrate, write_lock, writer};
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -47,15 +47,22 @@ impl Opener {
     /// Opens the file for the first time in this process and checks that it is ours.
     pub(in crate::store) fn open_first(&self) -> Result<Database, OpenError> {
         let database = (self.open)().map_err(OpenError::from_database)?;
-        require_format(&database)?;
+        match format(&database)? {
+            Some(1) => migrate::from_1(&database).map_err(OpenError::from_read)?,
+            version => require_known(version)?,
+        }
         Ok(database)
     }
 }
 
-/// Checks that a file is ours and of a version that is known.
+/// Checks that a file is ours and of a version that is known, be it an earlier one.
 pub(super) fn require_format(database: &Database) -> Result<(), OpenError> {
-    match format(database)? {
-        Some(FORMAT_VERSION) => Ok(()),
+    require_known(format(database)?)
+}
+
+fn require_known(version: Option<u64>) -> Result<(), OpenError> {
+    match version {
+        Some(1..=FORMAT_VERSION) => Ok(()),
         Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
         Some(_) | None => Err(OpenError::Foreign),
     }
@@ -203,3 +210,5 @@ fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
 
 #[cfg(test)]
 pub(in crate::store) mod faults;
+#[cfg(test)]
+pub(in crate::store) mod power;

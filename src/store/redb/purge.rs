@@ -1,12 +1,15 @@
 //! The purge: what is past its window goes, oldest first, a bounded step at a time.
 
+use std::collections::BTreeSet;
+
 use redb::ReadableTable;
 
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, RECORD_RETENTION, Timestamp};
 use crate::store::Purged;
 use crate::store::redb::failure::ReadError;
-use crate::store::redb::tables::IdKey;
+use crate::store::redb::record::message::organisation_of;
+use crate::store::redb::tables::{IdKey, Rows};
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{Shared, dead_letter, sent, unmatched, write_lock};
 
@@ -20,15 +23,22 @@ pub(in crate::store) fn purge(
 ) -> Result<Purged, ReadError> {
     let records_end = MessageId::first_of(window_now.minus(RECORD_RETENTION));
     sent::purge(&mut batch.tables, records_end, limit)?;
-    let messages = purge_range(&mut batch.tables.messages, records_end, limit)?;
+    let mut organisations = BTreeSet::new();
+    let messages = purge_range(&mut batch.tables.messages, records_end, limit, |row| {
+        organisations.extend(organisation_of(row));
+    })?;
     if let Some(last) = messages.last {
+        for OrganisationId(number) in organisations {
+            let run = (number, [0; 16])..=(number, *last.as_bytes());
+            batch.tables.by_organisation.retain_in(run, |_, ()| false)?;
+        }
         let end = [last.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
         batch.tables.events.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
     }
     unmatched::expire(&mut batch.tables, window_now)?;
     dead_letter::expire(&mut batch.tables, window_now)?;
     let keys_end = MessageId::first_of(window_now.minus(IDEMPOTENCY_WINDOW));
-    let keys = purge_range(&mut batch.tables.idempotency, keys_end, limit)?;
+    let keys = purge_range(&mut batch.tables.idempotency, keys_end, limit, |_| {})?;
     Ok(Purged { messages: messages.count, idempotency_keys: keys.count })
 }
 
@@ -42,10 +52,11 @@ struct Range {
     last: Option<MessageId>,
 }
 
-fn purge_range<V: redb::Value + 'static>(
-    table: &mut redb::Table<'_, IdKey, V>,
+fn purge_range(
+    table: &mut redb::Table<'_, IdKey, Rows>,
     end: MessageId,
     limit: usize,
+    mut look_at: impl FnMut(&[u8]),
 ) -> Result<Range, ReadError> {
     let mut range = Range { count: 0, last: None };
     for row in table.range(..*end.as_bytes())?.take(limit) {
@@ -53,7 +64,10 @@ fn purge_range<V: redb::Value + 'static>(
         range.count += 1;
     }
     if let Some(last) = range.last {
-        table.retain_in(..=*last.as_bytes(), |_, _| false)?;
+        table.retain_in(..=*last.as_bytes(), |_, row| {
+            look_at(row);
+            false
+        })?;
     }
     Ok(range)
 }

@@ -8,14 +8,15 @@ use redb::{
 };
 
 use crate::store::redb::tables::{
-    API_KEYS, DEAD_LETTERS, DOMAINS, EVENTS, IDEMPOTENCY, KEY_USE, MESSAGES, META, ORGANISATIONS,
-    PENDING, SENT, SUPPRESSIONS, UNMATCHED,
+    API_KEYS, BY_ORGANISATION, DEAD_LETTERS, DOMAINS, EVENTS, IDEMPOTENCY, KEY_USE, MESSAGES, META,
+    ORGANISATIONS, PENDING, SENT, SUPPRESSIONS, UNMATCHED,
 };
 
 /// Every table of the file; a position here is the table's number in a [`Chunk`].
-pub(super) const TABLES: [&dyn RawTable; 13] = [
+pub(super) const TABLES: [&dyn RawTable; 14] = [
     &META,
     &MESSAGES,
+    &BY_ORGANISATION,
     &PENDING,
     &IDEMPOTENCY,
     &EVENTS,

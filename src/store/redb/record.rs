@@ -28,7 +28,7 @@ pub(in crate::store) mod feedback;
 pub(in crate::store) mod message;
 pub(in crate::store) mod tenant;
 
-/// The version of every kind of row, where its own module names no other.
+/// The version of every kind of row that has no newer one.
 const VERSION: u8 = 1;
 
 /// A row that cannot be read: the file is damaged, or of a version that this one does not know.
@@ -59,10 +59,14 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RowError> {
     decode_as(VERSION, bytes)
 }
 
-fn decode_as<'a, T: Deserialize<'a>>(expected: u8, bytes: &'a [u8]) -> Result<T, RowError> {
+fn decode_as<'a, T: Deserialize<'a>>(version: u8, bytes: &'a [u8]) -> Result<T, RowError> {
     match bytes.split_first() {
-        Some((&version, row)) if version == expected => Ok(postcard::from_bytes(row)?),
-        Some((&version, _)) => Err(RowError::Version(version)),
+        Some((&found, row)) if found == version => Ok(postcard::from_bytes(row)?),
+        Some((&found, _)) => Err(RowError::Version(found)),
         None => Err(RowError::Invalid("nothing")),
     }
+}
+
+fn version(bytes: &[u8]) -> Option<u8> {
+    bytes.first().copied()
 }

@@ -7,9 +7,11 @@
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
+use crate::store::redb::record::message::organisation_of;
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub(in crate::store) const FORMAT_VERSION: u64 = 1;
+pub(in crate::store) const FORMAT_VERSION: u64 = 2;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(in crate::store) const FORMAT_KEY: &str = "format";
@@ -17,6 +19,9 @@ pub(in crate::store) const FORMAT_KEY: &str = "format";
 pub(in crate::store) const LAST_ORGANISATION: &str = "last_organisation";
 /// The key of [`META`] that holds the last number given to an API key.
 pub(in crate::store) const LAST_KEY: &str = "last_key";
+/// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
+/// its acceptance: more than none only after the clock was set back.
+pub(in crate::store) const ID_LEAD: &str = "id_lead";
 /// The key of [`META`] that is written to see whether the file takes writes again.
 pub(in crate::store) const PROBE: &str = "probe";
 
@@ -33,6 +38,10 @@ pub(in crate::store) const META: TableDefinition<&str, u64> = TableDefinition::n
 /// Message records.
 pub(in crate::store) const MESSAGES: TableDefinition<IdKey, Rows> =
     TableDefinition::new("messages");
+/// Each organisation's messages, so that a listing reads no other's. An organisation's messages
+/// follow one another, so inserts go to the ends of as many runs as there are organisations.
+pub(in crate::store) const BY_ORGANISATION: TableDefinition<(u32, IdKey), ()> =
+    TableDefinition::new("messages_by_organisation");
 /// Messages whose body is pending in memory.
 pub(in crate::store) const PENDING: TableDefinition<IdKey, ()> = TableDefinition::new("pending");
 /// The idempotency keys of the last 24 hours, by the message that each one made.
@@ -71,6 +80,7 @@ pub(in crate::store) type Table<'txn, K, V> = redb::Table<'txn, K, V>;
 pub(in crate::store) struct Tables<'txn> {
     pub(in crate::store) meta: Table<'txn, &'static str, u64>,
     pub(in crate::store) messages: Table<'txn, IdKey, Rows>,
+    pub(in crate::store) by_organisation: Table<'txn, (u32, IdKey), ()>,
     pub(in crate::store) pending: Table<'txn, IdKey, ()>,
     pub(in crate::store) idempotency: Table<'txn, IdKey, Rows>,
     pub(in crate::store) events: Table<'txn, Rows, Rows>,
@@ -90,6 +100,7 @@ impl<'txn> Tables<'txn> {
         Ok(Self {
             meta: transaction.open_table(META)?,
             messages: transaction.open_table(MESSAGES)?,
+            by_organisation: transaction.open_table(BY_ORGANISATION)?,
             pending: transaction.open_table(PENDING)?,
             idempotency: transaction.open_table(IDEMPOTENCY)?,
             events: transaction.open_table(EVENTS)?,
@@ -112,9 +123,26 @@ impl<'txn> Tables<'txn> {
         Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
     }
 
+    /// Notes by how much the id is ahead of the acceptance, where that is more than ever before.
+    pub(in crate::store) fn note_lead(
+        &mut self,
+        id: MessageId,
+        created_at: Timestamp,
+    ) -> Result<(), redb::Error> {
+        let lead = id.instant().unix_millis().saturating_sub(created_at.unix_millis());
+        if lead > 0 && self.meta.get(ID_LEAD)?.is_none_or(|row| row.value() < lead) {
+            self.meta.insert(ID_LEAD, lead)?;
+        }
+        Ok(())
+    }
+
     /// Takes every trace of a message out of the tables that an acceptance writes.
     pub(in crate::store) fn remove_accepted(&mut self, id: MessageId) -> Result<(), redb::Error> {
-        self.messages.remove(id.as_bytes())?;
+        if let Some(row) = self.messages.remove(id.as_bytes())?
+            && let Some(organisation) = organisation_of(row.value())
+        {
+            self.by_organisation.remove((organisation.0, *id.as_bytes()))?;
+        }
         self.pending.remove(id.as_bytes())?;
         self.idempotency.remove(id.as_bytes())?;
         Ok(())

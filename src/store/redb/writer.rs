@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use redb::Durability;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::redb::directory::Directory;
@@ -22,6 +22,7 @@ use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::{MESSAGES, PROBE, Tables};
 use crate::store::redb::{Shared, accept};
+use crate::tally::ledger::Fact;
 
 /// How many operations may wait for the writer before callers wait to hand over theirs.
 const QUEUE_CAPACITY: usize = 4_096;
@@ -54,6 +55,8 @@ pub(in crate::store) struct Batch<'txn> {
     pub(in crate::store) accepted: Vec<MessageId>,
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
     pub(in crate::store) claimed: Vec<(KeyHash, MessageId, Timestamp)>,
+    /// What is to be counted once it is durable.
+    pub(in crate::store) facts: Vec<(OrganisationId, Fact)>,
     /// Whether organisations, keys or domains changed.
     pub(in crate::store) directory: DirectoryChange,
     /// Whether an address became suppressed.
@@ -64,6 +67,7 @@ pub(in crate::store) struct Batch<'txn> {
 /// What a batch changed that readers keep in memory.
 struct Effects {
     claimed: Vec<(KeyHash, MessageId, Timestamp)>,
+    facts: Vec<(OrganisationId, Fact)>,
     directory: Option<Directory>,
     suppressed: SuppressionChange,
 }
@@ -237,6 +241,7 @@ impl Thread {
             }
             Err(error) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
+                self.shared.counts.failed_commits.one();
                 if let Some(guilty) = progress.panicked {
                     // It would panic again: it must not be tried again.
                     operations.remove(guilty).settle(Err(StoreError::Damaged));
@@ -251,11 +256,13 @@ impl Thread {
         operations: &mut [Box<dyn Operation>],
         progress: &mut Progress,
     ) -> Result<(), ReadError> {
+        let started = Instant::now();
         let effects = self.shared.write(|tables| {
             let mut batch = Batch {
                 tables,
                 accepted: Vec::new(),
                 claimed: Vec::new(),
+                facts: Vec::new(),
                 directory: DirectoryChange::Unchanged,
                 suppressed: SuppressionChange::Unchanged,
                 shared: &self.shared,
@@ -279,8 +286,10 @@ impl Thread {
                 )?),
                 DirectoryChange::Unchanged => None,
             };
-            Ok(Effects { claimed: batch.claimed, directory, suppressed: batch.suppressed })
+            let Batch { claimed, facts, suppressed, .. } = batch;
+            Ok(Effects { claimed, facts, directory, suppressed })
         })?;
+        self.shared.counts.committed(operations.len(), started.elapsed(), effects.facts);
         accept::publish(&self.shared, effects.claimed);
         if effects.suppressed == SuppressionChange::Added {
             self.shared.suppression_epoch.fetch_add(1, Ordering::Release);

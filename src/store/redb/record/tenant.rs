@@ -4,14 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::organisation::{ApiKeyEntry, DomainState, OrganisationName, SenderDomain};
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainCheck, DomainState, Finding, OrganisationName, SenderDomain,
+};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
-use crate::store::redb::record::{RowError, decode, decode_as, encode, encode_as};
+use crate::store::redb::record::{RowError, decode, decode_as, encode, encode_as, version};
 
 // The order of the variants is the stored format: new ones go to the end.
 stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
 stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
+stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
 
 #[derive(Serialize, Deserialize)]
 struct SuppressionV1 {
@@ -114,17 +117,33 @@ pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEn
     })
 }
 
-#[derive(Serialize, Deserialize)]
+/// Before checks were remembered.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
 struct SenderDomainV1 {
     state: DomainStateV1,
     added_at: u64,
 }
 
+#[derive(Serialize, Deserialize)]
+struct SenderDomainV2 {
+    state: DomainStateV1,
+    added_at: u64,
+    since: u64,
+    last_check: Option<(u64, FindingV2)>,
+}
+
+const DOMAIN_V2: u8 = 2;
+
 /// The row of a sender domain; its name is the key.
 pub(in crate::store) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
-    let row =
-        SenderDomainV1 { state: domain.state.into(), added_at: domain.added_at.unix_millis() };
-    encode(&row, 16)
+    let row = SenderDomainV2 {
+        state: domain.state.into(),
+        added_at: domain.added_at.unix_millis(),
+        since: domain.since.unix_millis(),
+        last_check: domain.last_check.map(|check| (check.at.unix_millis(), check.finding.into())),
+    };
+    encode_as(DOMAIN_V2, &row, 32)
 }
 
 /// Reads a sender domain's row.
@@ -133,12 +152,22 @@ pub(in crate::store) fn decode_domain(
     name: &str,
     bytes: &[u8],
 ) -> Result<SenderDomain, RowError> {
-    let row: SenderDomainV1 = decode(bytes)?;
+    let row = if version(bytes) == Some(DOMAIN_V2) {
+        decode_as(DOMAIN_V2, bytes)?
+    } else {
+        let SenderDomainV1 { state, added_at } = decode(bytes)?;
+        SenderDomainV2 { state, added_at, since: added_at, last_check: None }
+    };
     Ok(SenderDomain {
         organisation: OrganisationId(organisation),
         name: name.to_owned(),
         state: row.state.into(),
         added_at: Timestamp::from_unix_millis(row.added_at),
+        since: Timestamp::from_unix_millis(row.since),
+        last_check: row.last_check.map(|(at, finding)| DomainCheck {
+            at: Timestamp::from_unix_millis(at),
+            finding: finding.into(),
+        }),
     })
 }
 
@@ -165,5 +194,26 @@ mod tests {
         let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
         assert_eq!((read.expires_at, read.label.as_str()), (entry.expires_at, "app"));
         assert!(decode_api_key(7, &[3, 0]).is_err(), "a version of tomorrow");
+    }
+
+    #[test]
+    fn a_domain_of_the_first_version_has_never_been_checked() {
+        let row = encode(&SenderDomainV1 { state: DomainStateV1::Verified, added_at: 7 }, 16);
+        assert_eq!(row, [1, 1, 7], "the bytes that the first version wrote");
+        let read = decode_domain(3, "example.com", &row).unwrap();
+        let added_at = Timestamp::from_unix_millis(7);
+        let expected = SenderDomain {
+            organisation: OrganisationId(3),
+            name: "example.com".to_owned(),
+            state: DomainState::Verified,
+            added_at,
+            since: added_at,
+            last_check: None,
+        };
+        assert_eq!(read, expected);
+        let check = DomainCheck { at: Timestamp::from_unix_millis(9), finding: Finding::Failed };
+        let checked = SenderDomain { last_check: Some(check), ..expected };
+        let again = decode_domain(3, "example.com", &encode_domain(&checked)).unwrap();
+        assert_eq!(again, checked);
     }
 }

@@ -1,0 +1,111 @@
+//! The yardstick: hyper and `serde_json` with nothing behind them.
+//!
+//! It reads the request, parses it into fields and answers with an id; or it answers with a
+//! record as JSON. No key is checked, nothing is kept.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "parsing is the work; nothing is done with the fields")]
+struct Email {
+    from: String,
+    to: Vec<String>,
+    reply_to: Option<String>,
+    subject: String,
+    html: Option<String>,
+    text: Option<String>,
+    headers: Option<BTreeMap<String, String>>,
+    #[serde(rename = "idempotencyKey")]
+    idempotency_key: Option<String>,
+    tag: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Record<'a> {
+    id: &'a str,
+    status: &'a str,
+    to: [&'a str; 1],
+    subject: &'a str,
+    tag: &'a str,
+    attempts: u32,
+    error: Option<&'a str>,
+    ses_message_id: Option<&'a str>,
+    created_at: &'a str,
+    sent_at: Option<&'a str>,
+    last_event: Option<&'a str>,
+}
+
+/// Serves until the process is killed.
+pub(crate) fn serve(address: SocketAddr) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(address).await?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            tokio::spawn(async move {
+                let served = http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service_fn(answer))
+                    .await;
+                // The load generator cuts its connections off at its end.
+                drop(served);
+            });
+        }
+    })
+}
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (status, body) = if request.method() == Method::POST {
+        match request.into_body().collect().await {
+            Ok(body) => match serde_json::from_slice::<Email>(&body.to_bytes()) {
+                Ok(email) => {
+                    std::hint::black_box(email);
+                    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                    (StatusCode::OK, format!(r#"{{"id":"00000000-0000-7000-8000-{number:012x}"}}"#))
+                }
+                Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            },
+            Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+        }
+    } else {
+        let id = request.uri().path().trim_start_matches("/emails/");
+        (StatusCode::OK, serde_json::to_string(&record(id)).unwrap_or_default())
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+fn record(id: &str) -> Record<'_> {
+    Record {
+        id,
+        status: "sent",
+        to: ["Ada Lovelace <ada.lovelace@example.org>"],
+        subject: "Your order 4711 is on its way",
+        tag: "transactional",
+        attempts: 1,
+        error: None,
+        ses_message_id: Some("0100019aa5f0c3a1-00000000-0000-0000-0000-000000000000-000000"),
+        created_at: "2026-11-21T09:30:00.123Z",
+        sent_at: Some("2026-11-21T09:30:00.456Z"),
+        last_event: None,
+    }
+}

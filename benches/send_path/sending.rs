@@ -1,0 +1,108 @@
+//! From acceptance to `sent` on the record, through the stand-in for SES.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use pillarbox::admin::client::Client;
+use pillarbox::admin::wire::{Request, Response};
+
+use crate::Scale;
+use crate::accept::warm_run;
+use crate::load::{self, Requests};
+use crate::message::Key;
+use crate::process::{Server, authorization, prepared, socket};
+use crate::report::{Bound, Report, median};
+
+/// How long the stand-in takes for a call, in milliseconds.
+const LATENCIES: [u64; 3] = [0, 20, 60];
+const CONNECTIONS: usize = 64;
+/// How long all messages may take to be sent.
+const LIMIT: Duration = Duration::from_mins(5);
+/// How often the service is asked whether all are.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// Sends at every latency.
+pub(crate) fn sending(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for latency in LATENCIES {
+        let mut rates = Vec::new();
+        let mut ratios = Vec::new();
+        let mut shares = Vec::new();
+        for _ in 0..scale.rounds {
+            let (rate, share) = round(Duration::from_millis(latency), scale)?;
+            rates.push(rate);
+            shares.push(share);
+            let bare = Server::bare()?;
+            let requests = Requests::Messages(Key::Unique);
+            ratios.push(rate / warm_run(&bare, &requests, CONNECTIONS, scale)?.rate());
+        }
+        let ratio = median(ratios);
+        if latency == 0 {
+            let what = "accept → sent recorded, provider at 0 ms ÷ bare hyper, 64 connections";
+            report.goal(what, Bound::AtLeast(0.25), "", ratio);
+        }
+        let row = json!({
+            "latency_ms": latency,
+            "sent_per_second": median(rates),
+            "ratio": ratio,
+            "provider_share_of_processor": median(shares),
+        });
+        println!("  {row}");
+        rows.push(row);
+    }
+    report.figure("sending", Value::from(rows));
+    Ok(())
+}
+
+/// Messages sent in a second, from the first request to the last outcome on record, and the
+/// stand-in's part of all processor time meanwhile.
+#[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
+fn round(latency: Duration, scale: &Scale) -> anyhow::Result<(f64, f64)> {
+    let provider = Server::simulator(latency)?;
+    let directory = prepared()?;
+    let service = Server::service(directory.path(), &provider)?;
+    let used_before = provider.processor_time()?;
+    let begun = Instant::now();
+    let requests = Requests::Messages(Key::Unique);
+    let time = scale.load_time.min(Duration::from_secs(2));
+    let seen = load::run(service.address, &authorization(), &requests, CONNECTIONS, time)?;
+    wait_until_sent(directory.path())?;
+    let elapsed = begun.elapsed().as_secs_f64();
+    let cores = std::thread::available_parallelism()?.get() as f64;
+    let used = (provider.processor_time()?.saturating_sub(used_before)).as_secs_f64();
+    Ok((seen.requests as f64 / elapsed, used / elapsed / cores))
+}
+
+fn wait_until_sent(directory: &Path) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while pending(directory)?.messages > 0 {
+        anyhow::ensure!(begun.elapsed() < LIMIT, "not all messages are sent");
+        sleep(ASK_EVERY);
+    }
+    Ok(())
+}
+
+/// What waits to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pending {
+    pub(crate) messages: usize,
+}
+
+/// Asks a running service what waits to be sent.
+pub(crate) fn pending(directory: &Path) -> anyhow::Result<Pending> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut client = Client::connect(&socket(directory)).await?;
+        match client.ask(&Request::Status {}).await? {
+            Response::Status(status) => {
+                let messages = status.sending.map_or(0, |sending| sending.pending_messages);
+                Ok(Pending { messages })
+            }
+            other => bail!("an answer to another question: {other:?}"),
+        }
+    })
+}

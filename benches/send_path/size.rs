@@ -1,0 +1,220 @@
+//! What grows with the mail: the start, the rate of acceptance, memory and the file itself.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use pillarbox::domain::admission::admit;
+use pillarbox::domain::id::MessageIds;
+use pillarbox::domain::request::SendRequest;
+use pillarbox::http::wire::SendDocument;
+use pillarbox::ses::send::encode;
+use pillarbox::store::FILE_NAME;
+
+use crate::Scale;
+use crate::accept::warm_run;
+use crate::fill::{self, Plan};
+use crate::load::{self, Requests};
+use crate::message::Key;
+use crate::process::{Server, authorization, prepared};
+use crate::report::{Bound, Report, median};
+use crate::sending::pending;
+
+const CONNECTIONS: usize = 64;
+/// Starts that are timed.
+const STARTS: usize = 5;
+/// Messages that are pending when the process is killed.
+const PENDING: usize = 100_000;
+
+/// Start, rate and memory with a small store and a large one.
+pub(crate) fn size(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let provider = Server::paused_simulator()?;
+    let small = store(scale.records / 10, scale.records / 10)?;
+    let large = store(scale.records, scale.records / 2)?;
+    let mut starts = Vec::new();
+    let mut resident = Vec::new();
+    for (directory, records) in [(&small, scale.records / 10), (&large, scale.records)] {
+        let (start, clean) = clean_start(directory.path(), &provider)?;
+        resident.push(clean);
+        let killed = start_after_kill(directory.path(), &provider, scale)?;
+        starts.push(json!({
+            "records": records,
+            "clean_s": start,
+            "killed_s": killed.0,
+            "pending_at_the_kill": killed.1,
+            "resident_after_start": clean,
+        }));
+    }
+    memory_per_key(scale, &resident, report);
+    start_goals(scale, &starts, report);
+    report.figure("start", Value::from(starts));
+    flatness(scale, large.path(), &provider, report)
+}
+
+fn store(messages: usize, keys: usize) -> anyhow::Result<tempfile::TempDir> {
+    let directory = crate::process::directory()?;
+    println!("  filling {messages} records, {keys} of them with a live key");
+    let plan = Plan { keys, ..Plan::recent(messages) };
+    fill::fill(directory.path(), &plan)?;
+    Ok(directory)
+}
+
+/// Seconds until it listens, and resident bytes then.
+#[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 bytes")]
+fn clean_start(directory: &Path, provider: &Server) -> anyhow::Result<(f64, f64)> {
+    let mut times = Vec::new();
+    let mut resident = Vec::new();
+    for _ in 0..STARTS {
+        let service = Server::service(directory, provider)?;
+        times.push(service.started_in.as_secs_f64());
+        resident.push(service.resident_bytes()? as f64);
+        service.stop()?;
+    }
+    Ok((median(times), median(resident)))
+}
+
+/// Seconds until it listens after a kill with messages pending, and how many those were.
+fn start_after_kill(
+    directory: &Path,
+    provider: &Server,
+    scale: &Scale,
+) -> anyhow::Result<(f64, usize)> {
+    let mut times = Vec::new();
+    let mut most = 0;
+    for _ in 0..scale.rounds.min(3) {
+        let service = Server::service(directory, provider)?;
+        let mut waiting = 0;
+        while waiting < PENDING.min(scale.records / 10) {
+            let requests = Requests::Messages(Key::Unique);
+            load::run(service.address, &authorization(), &requests, 256, Duration::from_secs(1))?;
+            waiting = pending(directory)?.messages;
+        }
+        most = most.max(waiting);
+        service.kill();
+        let again = Server::service(directory, provider)?;
+        times.push(again.started_in.as_secs_f64());
+        again.stop()?;
+    }
+    Ok((median(times), most))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn memory_per_key(scale: &Scale, resident: &[f64], report: &mut Report) {
+    // Both starts fill the cache alike, so the difference is that of the keys.
+    let keys = (scale.records / 2 - scale.records / 10) as f64;
+    let each = (resident[1] - resident[0]) / keys;
+    report.figure("memory_per_key", each);
+    report.goal("memory per live idempotency key", Bound::AtMost(40.0), " B", each);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn start_goals(scale: &Scale, starts: &[Value], report: &mut Report) {
+    let seconds = |name: &str| starts[1][name].as_f64().unwrap_or(f64::INFINITY);
+    let records = scale.records;
+    let bound = 1.0 + (records / 2) as f64 / 1e6;
+    let what = format!("start with {records} records, clean (1 s + 1 µs a live key)");
+    report.goal(&what, Bound::AtMost(bound), " s", seconds("clean_s"));
+    let pending = &starts[1]["pending_at_the_kill"];
+    let what = format!("start with {records} records after kill -9, {pending} pending");
+    report.goal(&what, Bound::AtMost(3.0), " s", seconds("killed_s"));
+}
+
+/// Accepts with a large store beside accepts with an empty one.
+fn flatness(
+    scale: &Scale,
+    large: &Path,
+    provider: &Server,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let requests = Requests::Messages(Key::Unique);
+    let mut rates = Vec::new();
+    let mut ratios = Vec::new();
+    for _ in 0..scale.rounds {
+        let service = Server::service(large, provider)?;
+        let full = warm_run(&service, &requests, CONNECTIONS, scale)?.rate();
+        service.kill();
+        let directory = prepared()?;
+        let service = Server::service(directory.path(), provider)?;
+        let empty = warm_run(&service, &requests, CONNECTIONS, scale)?.rate();
+        service.kill();
+        rates.push((empty, full));
+        ratios.push(full / empty);
+    }
+    let ratio = median(ratios);
+    report.figure(
+        "flatness",
+        json!({
+            "records": [0, scale.records],
+            "per_second": [
+                median(rates.iter().map(|rates| rates.0).collect()),
+                median(rates.iter().map(|rates| rates.1).collect()),
+            ],
+            "ratio": ratio,
+        }),
+    );
+    let (records, keys) = (scale.records, scale.records / 2);
+    let what = format!("accepts/s with {records} records and {keys} live keys ÷ empty");
+    report.goal(&what, Bound::AtLeast(0.85), "", ratio);
+    Ok(())
+}
+
+/// Resident memory: idle, and of each message that waits, beyond its encoded request.
+#[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 bytes")]
+pub(crate) fn memory(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let provider = Server::paused_simulator()?;
+    let directory = prepared()?;
+    let service = Server::service(directory.path(), &provider)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let idle = service.resident_bytes()? as f64 / f64::from(1 << 20);
+    report.figure("idle_mib", idle);
+    report.goal("idle resident memory, empty file", Bound::AtMost(16.0), " MiB", idle);
+
+    let requests = Requests::Messages(Key::None);
+    let mut points = Vec::new();
+    // The cache is full and every connection has its buffers after the first time.
+    for _ in 0..2 {
+        load::run(service.address, &authorization(), &requests, CONNECTIONS, scale.fill_time)?;
+        let messages = pending(directory.path())?.messages as f64;
+        points.push((messages, service.resident_bytes()? as f64));
+    }
+    let each = (points[1].1 - points[0].1) / (points[1].0 - points[0].0);
+    let beyond = each - encoded_len()? as f64;
+    report.figure("memory_per_pending", beyond);
+    report.goal("memory per pending message beyond its body", Bound::AtMost(400.0), " B", beyond);
+    Ok(())
+}
+
+/// The length of the message's request to the provider.
+fn encoded_len() -> anyhow::Result<usize> {
+    let body = crate::message::json(Key::None).replace(
+        crate::message::UNIQUE_NUMBER,
+        // As long as the load's own numbers.
+        "19aa5f0c3a1-000-00-0000000001",
+    );
+    let document = SendDocument::parse(body.as_bytes())
+        .map_err(|error| anyhow::anyhow!("the message is no JSON: {error}"))?;
+    let request = SendRequest::parse(document.draft()?)
+        .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
+    let admitted = admit(request, &crate::Anybody)
+        .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
+    let id = MessageIds::new().next(crate::process::now());
+    Ok(encode(&admitted, id, &"acme".parse()?, None).len())
+}
+
+/// The file's growth per message of its whole life: accepted, sent, two events.
+#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
+pub(crate) fn disk(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let directory = crate::process::directory()?;
+    let messages = (scale.records / 10).min(1_000_000);
+    let plan = Plan { events: 2, ..Plan::recent(messages) };
+    fill::fill(directory.path(), &plan)?;
+    let blocks = fs::metadata(directory.path().join(FILE_NAME))?.blocks();
+    // stat(2): blocks of 512 bytes, whatever the file system's own are.
+    let each = (blocks * 512) as f64 / messages as f64;
+    report.figure("disk_per_message", each);
+    report.goal("bytes on disk per message of its whole life", Bound::AtMost(1_200.0), " B", each);
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! `suppression export`: the store's suppressions as a CSV file that `import` takes, a page at a
+//! time.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use crate::admin::wire::{Request, Response, Scope};
+use crate::cli::error::CliError;
+use crate::cli::progress::Progress;
+use crate::cli::reach::Session;
+use crate::cli::suppression::sheet::{HEAD, cells};
+use crate::cli::suppression::{Filter, STANDARD};
+
+/// Begins the name of an organisation that was removed.
+const REMOVED_MARK: char = '#';
+
+#[derive(Debug, Args)]
+pub(super) struct Export {
+    #[command(flatten)]
+    filter: Filter,
+    /// The CSV file, which appears whole or not at all; - for standard output.
+    file: PathBuf,
+}
+
+/// What was written.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Exported {
+    exported: u64,
+    /// Of organisations that were removed: nobody can be given these.
+    left_out: u64,
+}
+
+pub(super) async fn run(session: &mut Session, given: Export) -> Result<String, CliError> {
+    let scope = given.filter.scope();
+    let failed = |source| CliError::File { file: given.file.clone(), source };
+    if given.file == Path::new(STANDARD) {
+        let out = BufWriter::new(io::stdout());
+        return match write(session, scope, out).await {
+            Ok((_, exported)) => {
+                note(session, &exported);
+                Ok(String::new())
+            }
+            // `pillarbox suppression export - | head` has what it wants.
+            Err(Failed::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Ok(String::new())
+            }
+            Err(Failed::Write(error)) => Err(failed(error)),
+            Err(Failed::Read(error)) => Err(error),
+        };
+    }
+    let directory = match given.file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    let file = NamedTempFile::new_in(directory).map_err(failed)?;
+    let (out, exported) =
+        write(session, scope, BufWriter::new(file)).await.map_err(|error| match error {
+            Failed::Write(error) => failed(error),
+            Failed::Read(error) => error,
+        })?;
+    let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(&given.file).map_err(|error| failed(error.error))?;
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+    note(session, &Exported { exported: 0, ..exported });
+    Ok(session.show(&exported, |exported| {
+        format!("{} suppressions are in {}\n", exported.exported, given.file.display())
+    }))
+}
+
+/// Why not all was written.
+enum Failed {
+    Read(CliError),
+    Write(io::Error),
+}
+
+/// Writes page after page. Each is read from a snapshot of its own: what changes meanwhile is in
+/// the file or is not.
+async fn write<W: Write>(
+    session: &mut Session,
+    scope: Option<Scope>,
+    out: W,
+) -> Result<(W, Exported), Failed> {
+    let progress = Progress::counting("exporting");
+    let to_write = |error: csv::Error| Failed::Write(error.into());
+    let mut writer = csv::Writer::from_writer(out);
+    writer.write_record(HEAD).map_err(to_write)?;
+    let mut exported = Exported::default();
+    let mut after = None;
+    loop {
+        let request = Request::SuppressionList { scope: scope.clone(), after };
+        let answer = session.ask(request).await.map_err(Failed::Read)?;
+        let Response::Suppressions(page) = answer else {
+            return Err(Failed::Read(CliError::Unexpected));
+        };
+        for suppression in &page.suppressions {
+            let organisation = suppression.organisation.as_deref();
+            if organisation.is_some_and(|name| name.starts_with(REMOVED_MARK)) {
+                exported.left_out += 1;
+                continue;
+            }
+            writer.write_record(cells(suppression)).map_err(to_write)?;
+            exported.exported += 1;
+        }
+        progress.at(exported.exported);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let out = writer.into_inner().map_err(|error| Failed::Write(error.into_error()))?;
+    Ok((out, exported))
+}
+
+/// To standard error: standard output has the rows, or the command's own answer.
+fn note(session: &Session, exported: &Exported) {
+    if !session.is_for_people() {
+        return;
+    }
+    let mut err = io::stderr();
+    if exported.exported > 0 {
+        let _ = writeln!(err, "pillarbox: {} suppressions", exported.exported);
+    }
+    if exported.left_out > 0 {
+        let left_out = exported.left_out;
+        let _ = writeln!(err, "pillarbox: left out {left_out} of organisations that were removed");
+    }
+}

@@ -1,0 +1,151 @@
+//! What the document says, held against what the code does.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::DOCUMENT;
+use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
+use crate::domain::time::Timestamp;
+use crate::http::error::ApiError;
+use crate::http::wire::{self, FIELDS, PARAMETERS};
+use crate::listing::Listing;
+
+const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+fn document() -> Value {
+    serde_json::from_str(DOCUMENT).unwrap()
+}
+
+fn schema(name: &str) -> Value {
+    document()["components"]["schemas"][name].clone()
+}
+
+fn strings(values: &Value) -> BTreeSet<String> {
+    values.as_array().unwrap().iter().map(|value| value.as_str().unwrap().to_owned()).collect()
+}
+
+fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    names.into_iter().map(str::to_owned).collect()
+}
+
+fn keys(object: &Value) -> BTreeSet<String> {
+    object.as_object().unwrap().keys().cloned().collect()
+}
+
+fn failure() -> Failure {
+    let mut failure = Failure::new(FailureCode::ProviderRejected, "refused");
+    failure.provider_code = Some("MessageRejected".to_owned());
+    failure
+}
+
+fn message() -> Message {
+    Message {
+        id: MessageId::first_of(NOON),
+        organisation: OrganisationId(1),
+        created_at: NOON,
+        from: "a@example.com".to_owned(),
+        recipients: vec!["b@example.org".to_owned()],
+        subject: "Hello".to_owned(),
+        attempts: 1,
+        state: State::Failed { failure: failure(), acceptance: Acceptance::Excluded },
+        last_event: Some(LastEvent { occurred_at: NOON, event_type: EventType::Bounce }),
+    }
+}
+
+#[test]
+fn a_request_has_the_fields_that_the_code_takes() {
+    let request = schema("SendRequest");
+    assert_eq!(keys(&request["properties"]), set(FIELDS));
+    assert_eq!(request["additionalProperties"], false);
+}
+
+#[test]
+fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
+    let record: Value = serde_json::from_slice(&wire::message(&message(), None)).unwrap();
+    let described = schema("Message");
+    assert_eq!(keys(&described["properties"]), keys(&record));
+    assert_eq!(strings(&described["required"]), keys(&record));
+    assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));
+    assert_eq!(keys(&schema("LastEvent")["properties"]), keys(&record["lastEvent"]));
+    let listing = Listing { messages: vec![(message(), None)], next: Some(message().id) };
+    let page: Value = serde_json::from_slice(&wire::emails(&listing)).unwrap();
+    assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
+    let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
+    assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));
+}
+
+#[test]
+fn events_have_the_details_that_the_code_gives() {
+    let text = || Some(String::new());
+    let details = [
+        EventDetail::Delivery { smtp_response: text() },
+        EventDetail::Bounce {
+            bounce_type: BounceType::Permanent,
+            sub_type: String::new(),
+            diagnostic_code: text(),
+        },
+        EventDetail::Complaint { feedback_type: text(), sub_type: text() },
+        EventDetail::Reject { reason: String::new() },
+        EventDetail::DeliveryDelay { delay_type: String::new(), diagnostic_code: text() },
+    ];
+    let events = details.map(|detail| Event { occurred_at: NOON, recipients: Vec::new(), detail });
+    let given: Value = serde_json::from_slice(&wire::events(&events)).unwrap();
+    assert_eq!(keys(&schema("EventList")["properties"]), keys(&given));
+    let given = given["events"].as_array().unwrap();
+    assert_eq!(keys(&schema("Event")["properties"]), keys(&given[0]));
+    let details: BTreeSet<_> = given.iter().flat_map(|event| keys(&event["detail"])).collect();
+    assert_eq!(keys(&schema("EventDetail")["properties"]), details);
+    let types = events.iter().map(|event| event.event_type().as_str());
+    assert_eq!(strings(&schema("EventType")["enum"]), set(types));
+    let types = [BounceType::Permanent, BounceType::Transient, BounceType::Undetermined];
+    let described = schema("EventDetail")["properties"]["bounceType"]["enum"].clone();
+    assert_eq!(strings(&described), set(types.map(BounceType::as_str)));
+}
+
+#[test]
+fn statuses_and_codes_are_those_of_the_code() {
+    assert_eq!(strings(&schema("Status")["enum"]), set(Status::ALL.map(Status::as_str)));
+    let codes = schema("Failure")["properties"]["code"]["enum"].clone();
+    assert_eq!(strings(&codes), set(FailureCode::ALL.map(FailureCode::as_str)));
+}
+
+#[test]
+fn every_error_is_described_with_its_status() {
+    let document = document();
+    let codes = schema("Error")["properties"]["error"]["properties"]["code"]["enum"].clone();
+    let errors = ApiError::one_of_each();
+    assert_eq!(strings(&codes), set(errors.iter().map(|error| error.kind().1)));
+    let responses = &document["components"]["responses"];
+    for error in errors {
+        let (status, code) = error.kind();
+        // No operation that is described answers it: it takes another method.
+        if code != "MethodNotAllowed" {
+            let text = responses[format!("E{}", status.as_u16())]["description"].as_str().unwrap();
+            assert!(text.contains(&format!("`{code}`")), "{status} {code}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_listing_has_the_parameters_that_the_code_takes() {
+    let parameters = document()["paths"]["/emails"]["get"]["parameters"].clone();
+    let names = parameters.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap());
+    assert_eq!(set(names), set(PARAMETERS));
+}
+
+#[test]
+fn it_is_of_this_version_and_says_what_every_operation_is_called() {
+    let document = document();
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(document["openapi"], json!("3.1.0"));
+    let mut ids = BTreeSet::new();
+    for path in document["paths"].as_object().unwrap().values() {
+        for operation in path.as_object().unwrap().values() {
+            assert!(ids.insert(operation["operationId"].as_str().unwrap()));
+        }
+    }
+    assert_eq!(ids.len(), 5);
+}

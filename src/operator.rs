@@ -1,0 +1,166 @@
+//! The operator listener: is the process alive, can it do its work, and how it goes in numbers.
+//!
+//! It only reads: every path takes GET and HEAD alone, and nothing behind them changes anything.
+//! The HTTP edge's machinery serves it; this part knows paths and what to show on them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::dispatch::Dispatcher;
+use crate::domain::id::OrganisationId;
+use crate::feedback::Feedback;
+use crate::http::Handler;
+use crate::http::counts::Counts;
+use crate::http::error::{ApiError, JSON};
+use crate::http::limits::Limits;
+use crate::http::request_id::RequestId;
+use crate::intake::Intake;
+use crate::ses::SesClient;
+use crate::store::Store;
+
+use trouble::{Readiness, Trouble};
+
+mod families;
+mod metrics;
+mod process;
+mod trouble;
+
+/// The most connections of operators at one time: browsers, scrapers and probes.
+const MAX_CONNECTIONS: usize = 256;
+const ALLOW: &str = "GET, HEAD";
+
+/// What is looked at.
+#[derive(Debug)]
+pub struct Parts {
+    /// The store.
+    pub store: Store,
+    /// The wall clock.
+    pub clock: Clock,
+    /// What accepts messages.
+    pub intake: Arc<Intake>,
+    /// What sends them.
+    pub dispatcher: Arc<Dispatcher<SesClient>>,
+    /// What takes in events.
+    pub feedback: Arc<Feedback>,
+    /// What the client listener counts.
+    pub clients: Arc<Counts>,
+    /// The most connections that the client listener serves at one time.
+    pub max_connections: usize,
+    /// The data file.
+    pub file: PathBuf,
+    /// Messages that the last process left pending, and that this one recorded as lost.
+    pub bodies_lost: usize,
+    /// When the service was started.
+    pub started: SystemTime,
+}
+
+impl Parts {
+    /// The name of an organisation, or the number of one that was removed.
+    fn organisation_name(&self, id: OrganisationId) -> String {
+        self.store
+            .organisation_by_id(id)
+            .map_or_else(|| format!("#{}", id.0), |found| found.name.as_str().to_owned())
+    }
+}
+
+/// Answers operators' requests.
+#[derive(Debug, Clone)]
+pub struct Operator(Arc<Parts>);
+
+/// A path of the operator listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Endpoint {
+    /// `/healthz`: the process answers.
+    Health,
+    /// `/readyz`: it can take messages and send them.
+    Readiness,
+    /// `/metrics`: the numbers.
+    Metrics,
+}
+
+impl Endpoint {
+    fn of(path: &str) -> Option<Self> {
+        match path {
+            "/healthz" => Some(Self::Health),
+            "/readyz" => Some(Self::Readiness),
+            "/metrics" => Some(Self::Metrics),
+            _ => None,
+        }
+    }
+}
+
+/// The answer on `/readyz`.
+#[derive(Serialize)]
+struct ReadinessDocument {
+    ready: bool,
+    reasons: Vec<Trouble>,
+}
+
+impl Operator {
+    /// A listener's handler that looks at these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
+    /// The limits of its listener.
+    pub fn limits() -> Limits {
+        Limits { max_connections: MAX_CONNECTIONS, ..Limits::default() }
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, ApiError> {
+        let endpoint = Endpoint::of(request.uri().path()).ok_or(ApiError::NotFound)?;
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Err(ApiError::MethodNotAllowed { allow: ALLOW });
+        }
+        Ok(match endpoint {
+            Endpoint::Health => response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
+            Endpoint::Readiness => self.readiness(),
+            Endpoint::Metrics => {
+                response(StatusCode::OK, families::CONTENT_TYPE, metrics::render(&self.0))
+            }
+        })
+    }
+
+    fn readiness(&self) -> Response<Full<Bytes>> {
+        let reasons: Vec<_> = trouble::find(&self.0)
+            .into_iter()
+            .filter(|trouble| trouble.readiness == Readiness::NotReady)
+            .collect();
+        let ready = reasons.is_empty();
+        let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let document = ReadinessDocument { ready, reasons };
+        response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))
+    }
+}
+
+impl Handler for Operator {
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
+        self.answer(&request).unwrap_or_else(|error| {
+            let (status, code) = error.kind();
+            tracing::debug!(request_id = %id, status = status.as_u16(), code, "an operator's request was refused");
+            error.into_response()
+        })
+    }
+}
+
+fn response(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

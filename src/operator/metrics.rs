@@ -1,0 +1,332 @@
+//! `/metrics`: what is counted everywhere, under names by Prometheus's conventions (base units,
+//! `_total` on counters).
+
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::admin::wire::Cause;
+use crate::dispatch::SendingStatus;
+use crate::dispatch::health::{self, Condition};
+use crate::dispatch::pace::Rate;
+use crate::operator::Parts;
+use crate::operator::families::{self, Families, Label, MICROS};
+use crate::operator::process::{Process, unix_seconds};
+use crate::store::{FeedbackBacklog, Health};
+
+mod organisations;
+
+const CAUSES: [health::Cause; 4] = [
+    health::Cause::Unreachable,
+    health::Cause::QuotaExhausted,
+    health::Cause::AccountPaused,
+    health::Cause::SetupFault,
+];
+
+/// All metrics, in Prometheus's text format.
+pub(super) fn render(parts: &Arc<Parts>) -> String {
+    families::render(Metrics(Arc::clone(parts)))
+}
+
+#[derive(Debug)]
+struct Metrics(Arc<Parts>);
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        Now::of(&self.0).write(&self.0, &mut Families::new(encoder))
+    }
+}
+
+/// What has to be asked for, as against what is counted.
+struct Now {
+    sending: SendingStatus,
+    process: Process,
+    /// The data file's size, in bytes.
+    file_bytes: Option<u64>,
+    backlog: Option<FeedbackBacklog>,
+    /// The oldest record's time, in seconds since the Unix epoch.
+    oldest_seconds: Option<f64>,
+}
+
+impl Now {
+    fn of(parts: &Parts) -> Self {
+        // Where the file is being opened again, what is in it is left out for the moment.
+        let oldest = parts.store.oldest().ok().flatten();
+        Self {
+            sending: parts.dispatcher.status(),
+            process: Process::now(),
+            file_bytes: fs::metadata(&parts.file).ok().map(|file| file.len()),
+            backlog: parts.store.feedback_backlog().ok(),
+            oldest_seconds: oldest.map(|oldest| count(oldest.unix_millis()) / 1e3),
+        }
+    }
+
+    fn write(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+        self.process(parts, to)?;
+        clients(parts, to)?;
+        self.queue(to)?;
+        self.provider(parts, to)?;
+        self.store(parts, to)?;
+        self.events(parts, to)?;
+        organisations::write(parts, to)
+    }
+
+    fn process(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+        let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
+        to.gauges("pillarbox_build_info", "Always 1; the label says what runs.", [(version, 1.0)])?;
+        let process = &self.process;
+        to.gauge(
+            "process_start_time_seconds",
+            "When the service was started, in seconds since the Unix epoch.",
+            unix_seconds(parts.started),
+        )?;
+        to.gauge(
+            "process_resident_memory_bytes",
+            "Resident memory.",
+            process.resident_bytes.map(count),
+        )?;
+        to.gauge(
+            "process_open_fds",
+            "Open file descriptors.",
+            process.open_descriptors.map(count),
+        )?;
+        to.gauge(
+            "process_max_fds",
+            "File descriptors that may be open.",
+            process.max_descriptors.map(count),
+        )?;
+        to.gauge(
+            "pillarbox_stopping",
+            "1 while the service drains and refuses new messages.",
+            flag(parts.intake.is_closed()),
+        )?;
+        to.gauge(
+            "pillarbox_clock_jumped",
+            "1 while the wall clock is not trusted, and nothing is purged.",
+            flag(parts.clock.jump().is_some()),
+        )?;
+        to.gauge(
+            "pillarbox_start_lost_messages",
+            "Messages that were pending when the last process ended, and failed for it.",
+            count(parts.bodies_lost as u64),
+        )
+    }
+
+    fn queue(&self, to: &mut Families<'_>) -> fmt::Result {
+        let pending = &self.sending.pending;
+        to.gauge(
+            "pillarbox_queue_messages",
+            "Messages accepted and not settled.",
+            count(pending.messages as u64),
+        )?;
+        to.gauge(
+            "pillarbox_queue_in_flight_messages",
+            "Of these, the ones taken out to be sent.",
+            count(pending.in_flight as u64),
+        )?;
+        to.gauge(
+            "pillarbox_queue_bytes",
+            "Memory that pending messages take of sending.max_pending_bytes.",
+            count(pending.bytes as u64),
+        )?;
+        to.gauge(
+            "pillarbox_queue_max_bytes",
+            "sending.max_pending_bytes.",
+            count(self.sending.max_pending_bytes as u64),
+        )
+    }
+
+    fn provider(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+        let counts = parts.dispatcher.counts();
+        let outcomes = counts.outcomes.get().map(|(name, n)| ([label("outcome", name)], n));
+        to.counters(
+            "pillarbox_attempts_total",
+            "Calls to the provider that have ended.",
+            outcomes,
+        )?;
+        to.histogram(
+            "pillarbox_attempt_duration_seconds",
+            "How long calls to the provider took.",
+            &counts.call_micros.read(),
+            MICROS,
+        )?;
+        to.gauge(
+            "pillarbox_send_rate_recipients_per_second",
+            "The pace now; absent where there is no limit.",
+            per_second(self.sending.rate),
+        )?;
+        to.gauge(
+            "pillarbox_send_rate_limit_recipients_per_second",
+            "The pace where nothing is throttled; absent where there is no limit.",
+            per_second(self.sending.rate_limit),
+        )?;
+        let quota = self.sending.quota;
+        to.gauge(
+            "pillarbox_quota_recipients",
+            "The account's quota of recipients in 24 hours; absent where it is not known.",
+            quota.map(|quota| quota.max),
+        )?;
+        to.gauge(
+            "pillarbox_quota_left_recipients",
+            "What is left of it.",
+            quota.map(|quota| quota.left),
+        )?;
+        let impaired = match &self.sending.condition {
+            Condition::Up => None,
+            Condition::Impaired { cause, .. } => Some(*cause),
+        };
+        let causes = CAUSES.map(|cause| {
+            ([label("cause", Cause::from(cause).code())], flag(impaired == Some(cause)))
+        });
+        to.gauges(
+            "pillarbox_provider_impaired",
+            "1 for the reason why sending is paused.",
+            causes,
+        )?;
+        to.gauge(
+            "pillarbox_paused_domains",
+            "Sender domains that the provider does not take for now.",
+            count(self.sending.paused_domains.len() as u64),
+        )
+    }
+
+    fn store(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+        let counts = parts.store.counts();
+        to.gauge(
+            "pillarbox_store_writable",
+            "Whether the store takes writes.",
+            flag(parts.store.health() == Health::Writable),
+        )?;
+        to.histogram(
+            "pillarbox_store_commit_duration_seconds",
+            "How long commits took, with the work of their operations.",
+            &counts.commit_micros.read(),
+            MICROS,
+        )?;
+        to.histogram(
+            "pillarbox_store_commit_operations",
+            "How many operations shared a commit.",
+            &counts.batch_operations.read(),
+            1.0,
+        )?;
+        to.counter(
+            "pillarbox_store_failed_commits_total",
+            "Commits that failed.",
+            counts.failed_commits.get(),
+        )?;
+        to.gauge(
+            "pillarbox_store_unrecorded_outcomes",
+            "Outcomes of calls that wait for the store to take them.",
+            count(self.sending.unrecorded as u64),
+        )?;
+        to.gauge(
+            "pillarbox_store_file_bytes",
+            "The data file's size.",
+            self.file_bytes.map(count),
+        )?;
+        to.gauge(
+            "pillarbox_store_oldest_record_timestamp_seconds",
+            "When the oldest record was made; records go after 90 days.",
+            self.oldest_seconds,
+        )?;
+        to.counter(
+            "pillarbox_purged_messages_total",
+            "Records purged at the end of their retention.",
+            counts.purged_messages.get(),
+        )?;
+        to.counter(
+            "pillarbox_purged_idempotency_keys_total",
+            "Idempotency keys purged at the end of their window.",
+            counts.purged_keys.get(),
+        )
+    }
+
+    fn events(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+        let counts = parts.feedback.counts();
+        let types = [
+            ("send", counts.sends),
+            ("delivery", counts.deliveries),
+            ("bounce", counts.bounces),
+            ("complaint", counts.complaints),
+            ("reject", counts.rejects),
+            ("delivery_delay", counts.delivery_delays),
+            ("other", counts.others),
+            ("unreadable", counts.unreadable),
+        ];
+        to.counters(
+            "pillarbox_event_documents_total",
+            "The provider's documents taken in, repeats included.",
+            types.map(|(name, n)| ([label("type", name)], n)),
+        )?;
+        to.counter(
+            "pillarbox_unmatched_event_documents_total",
+            "Of these, the ones about messages that were not known.",
+            counts.unmatched,
+        )?;
+        to.counter(
+            "pillarbox_foreign_event_documents_total",
+            "Of these, the ones that named another organisation than the message's.",
+            counts.foreign,
+        )?;
+        to.gauge(
+            "pillarbox_events_available",
+            "Whether the queue of events can be read, or none is configured.",
+            flag(parts.feedback.trouble().is_none()),
+        )?;
+        to.gauge(
+            "pillarbox_unmatched_events",
+            "Events kept until their message is known.",
+            self.backlog.map(|backlog| count(backlog.unmatched)),
+        )?;
+        to.gauge(
+            "pillarbox_dead_letters",
+            "Documents kept that could not be read.",
+            self.backlog.map(|backlog| count(backlog.dead_letters)),
+        )
+    }
+}
+
+fn clients(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+    let counts = &parts.clients;
+    to.counter("pillarbox_accepted_messages_total", "Messages accepted.", counts.accepted.get())?;
+    to.counter(
+        "pillarbox_replays_total",
+        "Requests answered with the id of an earlier message.",
+        counts.replayed.get(),
+    )?;
+    let refused = counts.refused.get().map(|(code, n)| ([label("code", code)], n));
+    to.counters(
+        "pillarbox_refusals_total",
+        "Requests refused, by the code in the answer.",
+        refused,
+    )?;
+    to.gauge(
+        "pillarbox_connections",
+        "Open connections of clients.",
+        count(counts.connections.count() as u64),
+    )?;
+    to.gauge("pillarbox_max_connections", "max_connections.", count(parts.max_connections as u64))
+}
+
+fn label(name: &'static str, value: &str) -> Label {
+    (name, value.to_owned())
+}
+
+fn flag(is_set: bool) -> f64 {
+    f64::from(u8::from(is_set))
+}
+
+fn per_second(rate: Rate) -> Option<f64> {
+    match rate {
+        Rate::Unlimited => None,
+        Rate::PerSecond(rate) => Some(rate),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+fn count(value: u64) -> f64 {
+    value as f64
+}

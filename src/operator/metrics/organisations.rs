@@ -1,0 +1,95 @@
+//! What is counted of each organisation, within a bound on the number of series.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::operator::Parts;
+use crate::operator::families::Families;
+use crate::operator::metrics::label;
+use crate::tally::ledger::Account;
+
+/// How many organisations have counts of their own: those that were added first. The others are
+/// counted together, so that the number of series stays bounded.
+const MAX_ORGANISATIONS: usize = 200;
+/// The others' name. No organisation can have it.
+const OTHERS: &str = "(others)";
+
+/// Writes what is counted of each organisation.
+pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
+    let accounts = accounts(parts);
+    let mut each = |name: &str, help: &str, value: fn(&Account) -> u64| {
+        let accounts = accounts.iter();
+        let values =
+            accounts.map(|(name, account)| ([label("organisation", name)], value(account)));
+        to.counters(name, help, values)
+    };
+    each(
+        "pillarbox_organisation_accepted_messages_total",
+        "Messages accepted by us.",
+        |account| account.accepted,
+    )?;
+    each(
+        "pillarbox_organisation_sent_messages_total",
+        "Messages accepted by the provider.",
+        |account| account.sent,
+    )?;
+    each(
+        "pillarbox_organisation_sent_recipients_total",
+        "Recipients of the messages accepted by the provider.",
+        |account| account.sent_recipients,
+    )?;
+    each("pillarbox_organisation_failed_messages_total", "Messages that failed.", |account| {
+        account.failed
+    })?;
+    each(
+        "pillarbox_organisation_suppressed_messages_total",
+        "Messages not sent because a recipient became suppressed.",
+        |account| account.suppressed,
+    )?;
+    each(
+        "pillarbox_organisation_hard_bounced_recipients_total",
+        "Recipients that bounced for good.",
+        |account| account.hard_bounces,
+    )?;
+    let events = accounts.iter().flat_map(|(name, account)| {
+        types(account).map(|(kind, n)| ([label("organisation", name), label("type", kind)], n))
+    });
+    to.counters(
+        "pillarbox_organisation_events_total",
+        "Events that came onto records, each once.",
+        events,
+    )
+}
+
+fn types(account: &Account) -> [(&'static str, u64); 5] {
+    [
+        ("delivery", account.deliveries),
+        ("bounce", account.bounces),
+        ("complaint", account.complaints),
+        ("reject", account.rejects),
+        ("delivery_delay", account.delivery_delays),
+    ]
+}
+
+/// The organisations' accounts by name, with those beyond the limit as one. An organisation that
+/// nothing was counted of has one too, so that its first message shows as an increase.
+fn accounts(parts: &Parts) -> Vec<(String, Account)> {
+    let mut accounts: BTreeMap<_, _> = parts
+        .store
+        .organisations()
+        .into_iter()
+        .map(|organisation| (organisation.id, Account::default()))
+        .collect();
+    accounts.extend(parts.store.counts().ledger.accounts());
+    let mut others: Option<Account> = None;
+    let mut named = Vec::new();
+    for (organisation, account) in accounts {
+        if named.len() < MAX_ORGANISATIONS {
+            named.push((parts.organisation_name(organisation), account));
+        } else {
+            others.get_or_insert_default().add(&account);
+        }
+    }
+    named.extend(others.map(|account| (OTHERS.to_owned(), account)));
+    named
+}

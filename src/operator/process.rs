@@ -1,0 +1,60 @@
+//! The process itself, as Linux's `/proc` tells of it (proc(5)); elsewhere nothing is told.
+
+use std::fs;
+use std::time::SystemTime;
+
+/// What the process takes up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Process {
+    /// Resident memory, in bytes.
+    pub(super) resident_bytes: Option<u64>,
+    /// Open file descriptors.
+    pub(super) open_descriptors: Option<u64>,
+    /// How many it may have open.
+    pub(super) max_descriptors: Option<u64>,
+}
+
+impl Process {
+    /// As it is now.
+    pub(super) fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        Self {
+            resident_bytes: field(&status, "VmRSS:").map(|kibibytes| kibibytes * 1024),
+            open_descriptors: fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64),
+            max_descriptors: field(&limits, "Max open files"),
+        }
+    }
+}
+
+/// The first number behind a line's name.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// An instant in seconds since the Unix epoch.
+pub(super) fn unix_seconds(at: SystemTime) -> f64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_proc_writes_them() {
+        assert_eq!(field("VmPeak:\t  9 kB\nVmRSS:\t  5120 kB\n", "VmRSS:"), Some(5120));
+        let limits = "Max open files            1024                 524288               files\n";
+        assert_eq!(field(limits, "Max open files"), Some(1024));
+        assert_eq!(field("Max open files            unlimited  x\n", "Max open files"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_is_somewhat_large_and_has_files_open() {
+        let process = Process::now();
+        assert!(process.resident_bytes.unwrap() > 1 << 20, "{process:?}");
+        assert!(process.open_descriptors.unwrap() >= 3, "{process:?}");
+    }
+}

@@ -1,0 +1,116 @@
+//! What is wrong this moment, in words, and what to do about it.
+
+use serde::Serialize;
+
+use crate::admin::wire::Cause;
+use crate::dispatch::SendingStatus;
+use crate::dispatch::health::Condition;
+use crate::operator::Parts;
+use crate::store::Health;
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Trouble {
+    /// A name for programs.
+    pub(super) code: &'static str,
+    /// What is wrong.
+    pub(super) message: String,
+    /// What to do.
+    pub(super) advice: String,
+    #[serde(skip)]
+    pub(super) readiness: Readiness,
+}
+
+/// Whether the service can do its work in spite of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// It takes messages and sends them.
+    Ready,
+    /// It does not take them, or does not send any.
+    NotReady,
+}
+
+/// Everything that is wrong now, the worst first.
+pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
+    let status = parts.dispatcher.status();
+    let mut found = Vec::new();
+    if parts.intake.is_closed() {
+        found.push(not_ready(
+            "stopping",
+            "The service is stopping: new messages are refused",
+            "Wait for its next start",
+        ));
+    }
+    if parts.store.health() == Health::Refusing {
+        found.push(not_ready(
+            "store_refusing",
+            "The store refuses writes: requests are answered with 503 and nothing is sent",
+            "Make room on the disk, or repair it; the store then goes on by itself",
+        ));
+    }
+    if let Condition::Impaired { cause, message } = &status.condition {
+        let cause = Cause::from(*cause);
+        let (what, advice) = cause.explained();
+        found.push(not_ready(
+            cause.code(),
+            format!("Sending is paused: {what} ({message})"),
+            advice,
+        ));
+    }
+    found.extend(queue(&status));
+    if let Some(jump) = parts.clock.jump() {
+        found.push(ready(
+            "clock_jumped",
+            format!(
+                "The clock jumped: it says {}, and by the time that has passed it is {}; nothing \
+                 is purged and no idempotency key expires",
+                jump.wall, jump.expected
+            ),
+            "Set the clock right, or take its time as right with: pillarbox clock confirm",
+        ));
+    }
+    for (organisation, domain, message) in &status.paused_domains {
+        let organisation = parts.organisation_name(*organisation);
+        found.push(ready(
+            "domain_paused",
+            format!("The provider does not take {domain} of {organisation} ({message}); its messages wait"),
+            format!("Check it with: pillarbox domain check {domain}"),
+        ));
+    }
+    if let Some(message) = parts.feedback.trouble() {
+        found.push(ready(
+            "events_unavailable",
+            format!("Delivery events cannot be had: {message}"),
+            "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
+        ));
+    }
+    if status.unrecorded > 0 {
+        found.push(ready(
+            "outcomes_unrecorded",
+            format!("{} outcomes of calls wait for the store", status.unrecorded),
+            "They are stored as soon as it takes writes; do not end the process before",
+        ));
+    }
+    found
+}
+
+fn queue(status: &SendingStatus) -> Option<Trouble> {
+    let max = status.max_pending_bytes;
+    // Less than a twentieth is left: the next large message finds no room.
+    (status.pending.bytes >= max - max / 20).then(|| {
+        not_ready(
+            "queue_full",
+            "The queue is full: new messages are refused with 503 QueueFull",
+            "See to the provider, or raise sending.max_pending_bytes",
+        )
+    })
+}
+
+fn not_ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Trouble {
+    let (message, advice) = (message.into(), advice.into());
+    Trouble { code, message, advice, readiness: Readiness::NotReady }
+}
+
+fn ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Trouble {
+    Trouble { readiness: Readiness::Ready, ..not_ready(code, message, advice) }
+}

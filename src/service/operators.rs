@@ -1,0 +1,57 @@
+//! The operator listener in the service: bound with the others, and the last to end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tracing::error;
+
+use crate::http;
+use crate::http::drain::Drain;
+use crate::operator::{Operator, Parts};
+use crate::service::ServiceError;
+
+/// How long requests in flight have at the end.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// The operator listener, served.
+#[derive(Debug)]
+pub(super) struct Operators {
+    /// Its address, with the port that it was given.
+    pub(super) address: SocketAddr,
+    drain: Drain,
+    serving: JoinHandle<()>,
+}
+
+/// Binds its address.
+pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServiceError> {
+    let failed = |source| ServiceError::Listen { address, source };
+    TcpListener::bind(address).await.map_err(failed)
+}
+
+impl Operators {
+    /// Serves a bound listener.
+    pub(super) fn start(listener: TcpListener, parts: Parts) -> Result<Self, ServiceError> {
+        let failed =
+            |source| ServiceError::System { what: "the operator listener has no address", source };
+        let address = listener.local_addr().map_err(failed)?;
+        let (drain, signal) = Drain::new();
+        let operator = Operator::new(parts);
+        let serving = tokio::spawn(async move {
+            if let Err(error) = http::serve(listener, operator, Operator::limits(), signal).await {
+                error!(%error, "the operator listener ended");
+            }
+        });
+        Ok(Self { address, drain, serving })
+    }
+
+    /// Ends it.
+    pub(super) async fn stop(self) {
+        self.drain.stop(Instant::now() + LAST_ANSWERS);
+        if let Err(error) = self.serving.await {
+            error!(%error, "the operator listener's task failed");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Listings: each organisation's own, in order, filtered, in pages of bounded cost.
+
+use super::{Fixture, MILLISECOND, START, in_directory};
+use crate::domain::id::MessageId;
+use crate::domain::message::Status;
+use crate::domain::suppression::SuppressedAddress;
+use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::store::redb::{open, tables};
+use crate::store::{FILE_NAME, MessageFilter, Store};
+
+/// More messages than one page looks at would take long to accept one by one; pages are made to
+/// end early by their limit instead.
+async fn all(store: &Store, filter: &MessageFilter, limit: usize) -> Vec<MessageId> {
+    let mut filter = filter.clone();
+    let mut found = Vec::new();
+    loop {
+        let page = store.list(filter.clone(), limit, START).await.unwrap();
+        assert!(page.messages.len() <= limit);
+        found.extend(page.messages.iter().map(|message| message.id));
+        match page.next {
+            Some(next) => filter.before = Some(next),
+            None => return found,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_organisation_lists_its_own_newest_first_in_pages() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    let mut own = Vec::new();
+    for _ in 0..10 {
+        own.insert(0, fixture.new_message().await);
+        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None));
+        fixture.store.accept(id, other.id, &admitted, START, START, || {}).await.unwrap();
+    }
+    let mine =
+        MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
+    for limit in [1, 3, 10, 11] {
+        assert_eq!(all(&fixture.store, &mine, limit).await, own);
+    }
+    assert_eq!(all(&fixture.store, &MessageFilter::default(), 7).await.len(), 20);
+    let page = fixture.store.list(mine, 10, START).await.unwrap();
+    assert_eq!(page.next, None, "a page that reaches the end says so");
+}
+
+#[tokio::test]
+async fn filters_find_by_status_and_recipient() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let recipient = |text| MessageFilter {
+        recipient: Some(SuppressedAddress::parse(text).unwrap()),
+        ..MessageFilter::default()
+    };
+    let status = |status| MessageFilter { status: Some(status), ..MessageFilter::default() };
+    assert_eq!(all(&fixture.store, &recipient("bob@EXAMPLE.org"), 5).await, [id]);
+    assert!(all(&fixture.store, &recipient("bo@example.org"), 5).await.is_empty());
+    assert_eq!(all(&fixture.store, &status(Status::Queued), 5).await, [id]);
+    assert!(all(&fixture.store, &status(Status::Sent), 5).await.is_empty());
+}
+
+#[tokio::test]
+async fn times_of_acceptance_bound_a_listing_also_where_the_clock_was_set_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let early = Timestamp::from_unix_millis(START.unix_millis() - 60_000);
+    fixture.accept(None, START).await.unwrap();
+    // Its id is not before the first one's, though its time is.
+    fixture.accept(None, early).await.unwrap();
+    let times = async |from, before| {
+        let filter = MessageFilter {
+            organisation: Some(fixture.organisation),
+            created_from: from,
+            created_before: before,
+            ..MessageFilter::default()
+        };
+        let page = fixture.store.list(filter, 5, START).await.unwrap();
+        page.messages.iter().map(|message| message.created_at).collect::<Vec<_>>()
+    };
+    assert_eq!(times(None, None).await, [early, START]);
+    assert_eq!(times(None, Some(START)).await, [early]);
+    assert_eq!(times(None, Some(early)).await, []);
+    assert_eq!(times(Some(START), None).await, [START]);
+    assert_eq!(times(Some(early), Some(early.plus(MILLISECOND))).await, [early]);
+}
+
+#[tokio::test]
+async fn what_is_purged_or_refused_leaves_nothing_in_the_list() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    for _ in 0..3 {
+        fixture.new_message().await;
+    }
+    let end = START.plus(RECORD_RETENTION).plus(MILLISECOND);
+    fixture.store.purge(end, 2).await.unwrap();
+    drop(fixture);
+    let rows = |table: redb::TableDefinition<'_, (u32, tables::IdKey), ()>| {
+        use redb::{ReadableDatabase, ReadableTableMetadata};
+        let database = redb::Database::open(directory.path().join(FILE_NAME)).unwrap();
+        database.begin_read().unwrap().open_table(table).unwrap().len().unwrap()
+    };
+    assert_eq!(rows(tables::BY_ORGANISATION), 1);
+}
+
+#[tokio::test]
+async fn a_file_of_version_1_gets_its_lists_when_it_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let filter =
+        MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
+    drop(fixture);
+    let path = directory.path().join(FILE_NAME);
+    {
+        let database = redb::Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.delete_table(tables::BY_ORGANISATION).unwrap();
+        let mut meta = transaction.open_table(tables::META).unwrap();
+        meta.insert(tables::FORMAT_KEY, 1).unwrap();
+        drop(meta);
+        transaction.commit().unwrap();
+    }
+    for _ in 0..2 {
+        let opened = open::Opener::file(path.clone(), 1 << 20);
+        let (store, _) = Store::start(opened, START).unwrap();
+        assert_eq!(all(&store, &filter, 5).await, [id]);
+    }
+}

@@ -1,0 +1,68 @@
+//! What the store counts of its own work since it was opened.
+
+use std::time::Duration;
+
+use crate::domain::id::OrganisationId;
+use crate::store::Purged;
+use crate::tally::count::Count;
+use crate::tally::histogram::Histogram;
+use crate::tally::ledger::{Fact, Ledger};
+
+/// Operations in a batch.
+const BATCH_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+/// Microseconds that a commit takes, from half a millisecond to five seconds.
+const COMMIT_BOUNDS: &[u64] = &[
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000,
+];
+
+/// The store's counts. The writer's thread alone adds to them, once a commit.
+#[derive(Debug)]
+pub struct Counts {
+    /// How many operations shared each commit.
+    pub batch_operations: Histogram,
+    /// How long each commit took, in microseconds, with the work of its operations.
+    pub commit_micros: Histogram,
+    /// Commits that failed.
+    pub failed_commits: Count,
+    /// Message records purged.
+    pub purged_messages: Count,
+    /// Idempotency keys purged.
+    pub purged_keys: Count,
+    /// What became of the organisations' messages.
+    pub ledger: Ledger,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            batch_operations: Histogram::new(BATCH_BOUNDS),
+            commit_micros: Histogram::new(COMMIT_BOUNDS),
+            failed_commits: Count::default(),
+            purged_messages: Count::default(),
+            purged_keys: Count::default(),
+            ledger: Ledger::default(),
+        }
+    }
+}
+
+impl Counts {
+    /// A batch of so many operations, with these facts, became durable after so long.
+    pub(in crate::store) fn committed(
+        &self,
+        operations: usize,
+        took: Duration,
+        facts: Vec<(OrganisationId, Fact)>,
+    ) {
+        self.batch_operations.note(operations as u64);
+        self.commit_micros.note_micros(took);
+        if !facts.is_empty() {
+            self.ledger.enter(facts);
+        }
+    }
+
+    pub(in crate::store) fn purged(&self, purged: Purged) {
+        self.purged_messages.add(purged.messages as u64);
+        self.purged_keys.add(purged.idempotency_keys as u64);
+    }
+}

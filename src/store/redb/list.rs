@@ -1,0 +1,126 @@
+//! Listing messages, newest first, a bounded read at a time.
+
+use std::ops::Bound;
+
+use redb::{ReadOnlyTable, ReadTransaction};
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::Message;
+use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::message::decode_message;
+use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, IdKey, MESSAGES, META, Rows};
+use crate::store::{MessageFilter, MessagePage};
+
+/// How many rows one page looks at. A filter that matches little ends its page here.
+const MAX_ROWS: usize = 10_000;
+/// How many bytes of rows one page holds, about: where recipients are many, pages are short.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Reads a page of at most `limit` messages.
+pub(in crate::store) fn list(
+    transaction: &ReadTransaction,
+    filter: &MessageFilter,
+    limit: usize,
+    window_now: Timestamp,
+) -> Result<MessagePage, ReadError> {
+    let mut page = Page {
+        rows: transaction.open_table(MESSAGES)?,
+        filter,
+        limit,
+        window_now,
+        looked_at: 0,
+        bytes: 0,
+        messages: Vec::new(),
+    };
+    let mut last = None;
+    for id in newest_first(transaction, filter, window_now)? {
+        if page.is_full() {
+            return Ok(MessagePage { messages: page.messages, next: last });
+        }
+        let id = id?;
+        page.look_at(id)?;
+        last = Some(id);
+    }
+    Ok(MessagePage { messages: page.messages, next: None })
+}
+
+type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
+
+/// The ids that can match, from the organisation's own where the filter names one.
+fn newest_first(
+    transaction: &ReadTransaction,
+    filter: &MessageFilter,
+    window_now: Timestamp,
+) -> Result<Ids, ReadError> {
+    let (first, end) = bounds(transaction, filter, window_now)?;
+    let Some(OrganisationId(number)) = filter.organisation else {
+        let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
+        let all = transaction.open_table(MESSAGES)?;
+        let rows = all.range((Bound::Included(*first.as_bytes()), end))?.rev();
+        return Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value())))));
+    };
+    let end = match end {
+        Some(end) => Bound::Excluded((number, *end.as_bytes())),
+        None => Bound::Included((number, [u8::MAX; 16])),
+    };
+    let own = transaction.open_table(BY_ORGANISATION)?;
+    let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?.rev();
+    Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
+}
+
+/// The first id that can match and the one that all are before, if there is such a one.
+///
+/// An id's instant is that of acceptance or later, so nothing accepted from `t` on has an id
+/// before `t`, and nothing accepted before `t` one later than `t` and the most that an id was
+/// ever ahead.
+fn bounds(
+    transaction: &ReadTransaction,
+    filter: &MessageFilter,
+    window_now: Timestamp,
+) -> Result<(MessageId, Option<MessageId>), ReadError> {
+    let retained = window_now.minus(RECORD_RETENTION);
+    let first = MessageId::first_of(filter.created_from.map_or(retained, |at| at.max(retained)));
+    let created = match filter.created_before {
+        Some(before) => {
+            let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
+            let end = before.unix_millis().saturating_add(lead);
+            Some(MessageId::first_of(Timestamp::from_unix_millis(end)))
+        }
+        None => None,
+    };
+    // With neither, there is no end.
+    let end = match (filter.before, created) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    };
+    Ok((first, end))
+}
+
+/// A page in the making.
+struct Page<'a> {
+    rows: ReadOnlyTable<IdKey, Rows>,
+    filter: &'a MessageFilter,
+    limit: usize,
+    window_now: Timestamp,
+    looked_at: usize,
+    bytes: usize,
+    messages: Vec<Message>,
+}
+
+impl Page<'_> {
+    fn is_full(&self) -> bool {
+        self.messages.len() >= self.limit || self.looked_at >= MAX_ROWS || self.bytes >= MAX_BYTES
+    }
+
+    fn look_at(&mut self, id: MessageId) -> Result<(), ReadError> {
+        self.looked_at += 1;
+        let Some(row) = self.rows.get(id.as_bytes())? else { return Ok(()) };
+        let message = decode_message(id, row.value())?;
+        if !message.is_expired(self.window_now) && self.filter.matches(&message) {
+            self.bytes += row.value().len();
+            self.messages.push(message);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Files of earlier versions, brought to this one's layout when they are opened.
+//!
+//! Each step can be repeated: the version is written last, so a process that ends in between
+//! begins again.
+
+use std::ops::Bound;
+
+use redb::{Database, ReadableTable};
+
+use crate::domain::id::MessageId;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::record::message::decode_message;
+use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IdKey, Tables};
+use crate::store::redb::writer;
+
+/// How many messages one transaction takes over.
+const STEP: usize = 50_000;
+
+/// From version 1, which had no list of each organisation's messages.
+pub(super) fn from_1(database: &Database) -> Result<(), ReadError> {
+    let mut after = Bound::Unbounded;
+    loop {
+        let mut transaction = database.begin_write().map_err(redb::Error::from)?;
+        writer::prepare(&mut transaction);
+        let last = list_organisations_messages(&mut Tables::open(&transaction)?, after)?;
+        transaction.commit().map_err(redb::Error::from)?;
+        match last {
+            Some(last) => after = Bound::Excluded(last),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Takes over some messages after `after`; the last of them, or nothing once all are.
+fn list_organisations_messages(
+    tables: &mut Tables<'_>,
+    after: Bound<IdKey>,
+) -> Result<Option<IdKey>, ReadError> {
+    let mut found = Vec::new();
+    for row in tables.messages.range((after, Bound::Unbounded))?.take(STEP) {
+        let (id, row) = row?;
+        found.push(decode_message(MessageId::from_bytes(id.value()), row.value())?);
+    }
+    for message in &found {
+        let id = message.id;
+        tables.by_organisation.insert((message.organisation.0, *id.as_bytes()), ())?;
+        tables.note_lead(id, message.created_at)?;
+    }
+    if found.is_empty() {
+        tables.meta.insert(FORMAT_KEY, FORMAT_VERSION)?;
+    }
+    Ok(found.last().map(|message| *message.id.as_bytes()))
+}

@@ -1,0 +1,120 @@
+//! The ledger: what became of each organisation's messages since the start, as counts.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::domain::event::EventType;
+use crate::domain::id::OrganisationId;
+
+/// Something that became durable, and counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// A message was accepted.
+    Accepted,
+    /// The provider accepted a message.
+    Sent {
+        /// To so many recipients.
+        recipients: u64,
+    },
+    /// A message failed.
+    Failed,
+    /// A message was not sent, because a recipient became suppressed.
+    Suppressed,
+    /// An event came onto a record.
+    Event {
+        /// Its type.
+        event_type: EventType,
+        /// The recipients that it bounced from for good; zero for all but permanent bounces.
+        hard_bounces: u64,
+    },
+}
+
+/// An organisation's counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Messages accepted by us.
+    pub accepted: u64,
+    /// Messages accepted by the provider.
+    pub sent: u64,
+    /// Their recipients.
+    pub sent_recipients: u64,
+    /// Messages that failed.
+    pub failed: u64,
+    /// Messages that were not sent because a recipient became suppressed.
+    pub suppressed: u64,
+    /// Delivery events.
+    pub deliveries: u64,
+    /// Bounce events of all kinds.
+    pub bounces: u64,
+    /// Recipients that bounced for good.
+    pub hard_bounces: u64,
+    /// Complaint events.
+    pub complaints: u64,
+    /// Reject events.
+    pub rejects: u64,
+    /// Delivery delay events.
+    pub delivery_delays: u64,
+}
+
+/// The accounts of all organisations. The one who writes locks it once for many facts.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<BTreeMap<OrganisationId, Account>>);
+
+impl Ledger {
+    /// Enters facts.
+    pub fn enter(&self, facts: impl IntoIterator<Item = (OrganisationId, Fact)>) {
+        let mut accounts = self.lock();
+        for (organisation, fact) in facts {
+            accounts.entry(organisation).or_default().enter(fact);
+        }
+    }
+
+    /// Every account, by the organisation's number.
+    pub fn accounts(&self) -> BTreeMap<OrganisationId, Account> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<OrganisationId, Account>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    fn enter(&mut self, fact: Fact) {
+        match fact {
+            Fact::Accepted => self.accepted += 1,
+            Fact::Sent { recipients } => {
+                self.sent += 1;
+                self.sent_recipients += recipients;
+            }
+            Fact::Failed => self.failed += 1,
+            Fact::Suppressed => self.suppressed += 1,
+            Fact::Event { event_type, hard_bounces } => {
+                let count = match event_type {
+                    EventType::Delivery => &mut self.deliveries,
+                    EventType::Bounce => &mut self.bounces,
+                    EventType::Complaint => &mut self.complaints,
+                    EventType::Reject => &mut self.rejects,
+                    EventType::DeliveryDelay => &mut self.delivery_delays,
+                };
+                *count += 1;
+                self.hard_bounces += hard_bounces;
+            }
+        }
+    }
+
+    /// Adds another account to this one.
+    pub fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.sent += other.sent;
+        self.sent_recipients += other.sent_recipients;
+        self.failed += other.failed;
+        self.suppressed += other.suppressed;
+        self.deliveries += other.deliveries;
+        self.bounces += other.bounces;
+        self.hard_bounces += other.hard_bounces;
+        self.complaints += other.complaints;
+        self.rejects += other.rejects;
+        self.delivery_delays += other.delivery_delays;
+    }
+}

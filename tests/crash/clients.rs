@@ -1,0 +1,127 @@
+//! Clients that post from many connections until the process is gone.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::ledger::{Ledger, Seen};
+
+/// How many connections post at once.
+const CLIENTS: u64 = 16;
+/// How many clients share each of the keys that are posted at once.
+const SHARING: u64 = 4;
+
+/// Speaks to one life of the process.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) base: String,
+    pub(crate) key: String,
+    client: Client,
+}
+
+impl Api {
+    pub(crate) fn new(base: String, key: String) -> Self {
+        let client = Client::builder().no_proxy().timeout(Duration::from_mins(1)).build().unwrap();
+        Self { base, key, client }
+    }
+
+    /// Posts a message; its status and body, or nothing where the connection broke.
+    pub(crate) async fn post(&self, key: Option<&str>, to: &str) -> Option<(u16, Value)> {
+        let mut message = json!({
+            "from": "Ann <ann@example.com>",
+            "to": [to],
+            "subject": key.unwrap_or("without a key"),
+            "text": "How are you?",
+        });
+        if let Some(key) = key {
+            message["idempotencyKey"] = json!(key);
+        }
+        let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
+        let request = request.header("content-type", "application/json").body(message.to_string());
+        let response = request.send().await.ok()?;
+        let status = response.status().as_u16();
+        Some((status, serde_json::from_str(&response.text().await.ok()?).unwrap()))
+    }
+
+    /// Reads a message that must be there.
+    pub(crate) async fn read(&self, id: &str) -> Seen {
+        let request = self.client.get(format!("{}/emails/{id}", self.base)).bearer_auth(&self.key);
+        let response = request.send().await.unwrap();
+        let (status, text) = (response.status(), response.text().await.unwrap());
+        assert_eq!(status, 200, "{id}, which was answered with 200, reads {text}");
+        let record: Value = serde_json::from_str(&text).unwrap();
+        Seen {
+            status: record["status"].as_str().unwrap().to_owned(),
+            has_event: !record["lastEvent"].is_null(),
+        }
+    }
+
+    /// Posts from many connections until the process is gone.
+    pub(crate) fn load(&self, round: u64, seed: u64, ledger: &Arc<Mutex<Ledger>>) -> JoinSet<()> {
+        let mut clients = JoinSet::new();
+        for number in 0..CLIENTS {
+            let random = fastrand::Rng::with_seed(seed ^ (round << 16) ^ number);
+            let ledger = Arc::clone(ledger);
+            clients.spawn(Poster { api: self.clone(), round, number, random, ledger }.run());
+        }
+        clients
+    }
+}
+
+struct Poster {
+    api: Api,
+    round: u64,
+    number: u64,
+    random: fastrand::Rng,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+impl Poster {
+    async fn run(mut self) {
+        for post in 0_u64.. {
+            let key = self.key(post);
+            let to = if key.is_none() && self.random.u8(0..5) == 0 {
+                let label = format!("{}-{}-{post}", self.round, self.number);
+                format!("bounce+{label}@simulator.amazonses.com")
+            } else {
+                "success@simulator.amazonses.com".to_owned()
+            };
+            if let Some(key) = &key {
+                let mut ledger = self.ledger.lock().unwrap();
+                if !ledger.keys.contains_key(key) {
+                    ledger.unanswered.insert(key.clone());
+                }
+            }
+            match self.api.post(key.as_deref(), &to).await {
+                Some((200, body)) => {
+                    let id = body["id"].as_str().unwrap();
+                    self.ledger.lock().unwrap().answered(key.as_deref(), id);
+                }
+                Some((503, _)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Some((status, body)) => panic!("{status}: {body}"),
+                None => return,
+            }
+        }
+    }
+
+    /// None, one of its own, one that others post at the same time, or one from before.
+    fn key(&mut self, post: u64) -> Option<String> {
+        let (round, number) = (self.round, self.number);
+        match self.random.u8(0..8) {
+            0 | 1 => None,
+            2 => {
+                let ledger = self.ledger.lock().unwrap();
+                self.random.choice(ledger.keys.keys()).cloned()
+            }
+            3 => {
+                let ledger = self.ledger.lock().unwrap();
+                self.random.choice(&ledger.unanswered).cloned()
+            }
+            4 | 5 => Some(format!("shared-{round}-{}-{post}", number / SHARING)),
+            _ => Some(format!("own-{round}-{number}-{post}")),
+        }
+    }
+}

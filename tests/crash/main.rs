@@ -1,0 +1,32 @@
+//! The real process, killed at any moment, again and again: nothing that was acknowledged is lost.
+//!
+//! `CRASH_ROUNDS` says how many times, `SEED` repeats the choices of a run (the machine's timing
+//! aside). The long form: `cargo test --release --features long --test crash`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
+
+mod clients;
+mod ledger;
+mod old;
+mod site;
+mod torture;
+
+use torture::Torture;
+
+const ROUNDS: u64 = if cfg!(feature = "long") { 200 } else { 8 };
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_acknowledged_is_lost_whenever_the_process_is_killed() {
+    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
+    let rounds = number("CRASH_ROUNDS").unwrap_or(ROUNDS);
+    println!("SEED={seed} CRASH_ROUNDS={rounds}");
+    let mut torture = Torture::new(seed).await;
+    for round in 0..rounds {
+        torture.round(round).await;
+    }
+    println!("{}", torture.finish().await);
+}

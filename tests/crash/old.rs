@@ -1,0 +1,66 @@
+//! The data file while no process has it: messages past their retention are put in for the next
+//! process to purge, and all that is in it is looked at in the end.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use pillarbox::domain::admission::admit;
+use pillarbox::domain::id::{MessageId, MessageIds};
+use pillarbox::domain::message::Message;
+use pillarbox::domain::request::{Draft, SendRequest};
+use pillarbox::domain::time::Timestamp;
+use pillarbox::store::{MessageFilter, Store};
+use tokio::task::JoinSet;
+
+/// What the subject of a message past its retention says.
+pub(crate) const OLD_SUBJECT: &str = "past its retention";
+const AGE: Duration = Duration::from_hours(91 * 24);
+
+fn now() -> Timestamp {
+    Timestamp::from(SystemTime::now())
+}
+
+/// Opens the file.
+pub(crate) fn open(directory: &Path) -> Store {
+    Store::open(directory, now()).unwrap().0
+}
+
+/// Accepts messages of 91 days ago, each with a key.
+pub(crate) async fn add(directory: &Path, number: usize) {
+    let store = open(directory);
+    let organisation = store.organisation(&"acme".parse().unwrap()).unwrap().id;
+    let ids = MessageIds::new();
+    let mut accepting = JoinSet::new();
+    for _ in 0..number {
+        let created_at = now().minus(AGE);
+        let (store, id) = (store.clone(), ids.next(created_at));
+        accepting.spawn(async move {
+            let key = id.to_string();
+            let draft = Draft {
+                from: Some("ann@example.com"),
+                to: Some(vec!["bob@example.org"]),
+                subject: Some(OLD_SUBJECT),
+                text: Some("Body"),
+                idempotency_key: Some(&key),
+                ..Draft::default()
+            };
+            let facts = store.facts(organisation).unwrap();
+            let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
+            let accepted = store.accept(id, organisation, &admitted, created_at, created_at, || {});
+            accepted.await.unwrap();
+        });
+    }
+    accepting.join_all().await;
+}
+
+/// Every message in the file, those past their retention included.
+pub(crate) async fn all(store: &Store) -> Vec<Message> {
+    let (mut all, mut before): (Vec<Message>, Option<MessageId>) = (Vec::new(), None);
+    loop {
+        let filter = MessageFilter { before, ..MessageFilter::default() };
+        let page = store.list(filter, 10_000, now().minus(2 * AGE)).await.unwrap();
+        all.extend(page.messages);
+        let Some(next) = page.next else { return all };
+        before = Some(next);
+    }
+}

@@ -1,0 +1,255 @@
+//! The rounds: when the process is killed, and what must hold whenever it is up again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pillarbox::domain::message::Status;
+use pillarbox::ses::send::MESSAGE_ID_TAG;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::clients::Api;
+use crate::ledger::Ledger;
+use crate::old;
+use crate::site::{PATIENCE, Process, Site};
+
+/// How often the first creation of the data file is cut short.
+const CUT_CREATIONS: u32 = 5;
+/// After so many rounds the queue of events is waited for.
+const SETTLE_EVERY: u64 = 10;
+/// Messages past their retention that a round puts into the file.
+const OLD: usize = 2_500;
+/// How many older messages are read again in each round.
+const READ_AGAIN: usize = 100;
+
+pub(crate) struct Torture {
+    site: Site,
+    key: String,
+    seed: u64,
+    random: fastrand::Rng,
+    ledger: Arc<Mutex<Ledger>>,
+    /// How long the last start took.
+    start_took: Duration,
+    kills: u32,
+    kills_while_starting: u32,
+    old: usize,
+}
+
+impl Torture {
+    pub(crate) async fn new(seed: u64) -> Self {
+        let site = Site::new(seed).await;
+        let mut torture = Self {
+            site,
+            key: String::new(),
+            seed,
+            random: fastrand::Rng::with_seed(seed),
+            ledger: Arc::default(),
+            start_took: Duration::from_millis(200),
+            kills: 0,
+            kills_while_starting: 0,
+            old: 0,
+        };
+        for _ in 0..CUT_CREATIONS {
+            torture.cut_start().await;
+        }
+        let (process, _) = torture.start();
+        torture.key = torture.site.found();
+        drop(process);
+        torture
+    }
+
+    /// One life of the process, from its start to its death, and what it finds at its start.
+    pub(crate) async fn round(&mut self, round: u64) {
+        if self.random.u8(0..4) == 0 {
+            old::add(&self.site.data_dir(), OLD).await;
+            self.old += OLD;
+        }
+        for _ in 0..self.random.u32(0..3) {
+            self.cut_start().await;
+        }
+        let (process, api) = self.start();
+        if self.random.u8(0..5) == 0 {
+            // While it purges, and reads what is in the queue.
+            sleep(self.up_to(Duration::from_millis(200))).await;
+            self.kill(process);
+            return;
+        }
+        self.check(&api).await;
+        if round % SETTLE_EVERY == SETTLE_EVERY - 1 {
+            self.settle(&api).await;
+        }
+        let clients = api.load(round, self.seed, &self.ledger);
+        let suppression = format!("manual-{round}@example.org");
+        let arguments = ["suppression", "add", "--org", "acme", suppression.as_str()];
+        let command = self.site.command(&arguments).spawn().unwrap();
+        sleep(self.up_to(Duration::from_millis(800))).await;
+        self.kill(process);
+        clients.join_all().await;
+        // It works on the file where the process is gone, so it has to end before the next start.
+        let ended = tokio::task::spawn_blocking(|| command.wait_with_output().unwrap()).await;
+        if ended.unwrap().status.success() {
+            self.ledger.lock().unwrap().suppressed.push(suppression);
+        }
+    }
+
+    /// Waits until all is settled, compares everything, and says what was lived through.
+    pub(crate) async fn finish(mut self) -> String {
+        let (process, api) = self.start();
+        self.check(&api).await;
+        self.settle(&api).await;
+        let end = Instant::now() + PATIENCE;
+        self.kill(process);
+        // The purge takes a step at each start, and the next ones soon after.
+        loop {
+            let store = old::open(&self.site.data_dir());
+            let all = old::all(&store).await;
+            drop(store);
+            if all.iter().all(|message| message.subject != old::OLD_SUBJECT) {
+                break self.compare(&all);
+            }
+            assert!(Instant::now() < end, "messages past their retention are not purged");
+            let (process, _) = self.start();
+            sleep(Duration::from_secs(1)).await;
+            drop(process);
+        }
+        let ledger = self.ledger.lock().unwrap();
+        format!(
+            "{} kills ({} while starting), {} answers of 200 for {} messages and {} keys, {} sent, \
+             {} suppressions by hand, {} records purged; lost: 0",
+            self.kills,
+            self.kills_while_starting,
+            ledger.answers,
+            ledger.ids.len(),
+            ledger.keys.len(),
+            self.site.simulator.accepted_total(),
+            ledger.suppressed.len(),
+            self.old,
+        )
+    }
+
+    fn start(&mut self) -> (Process, Api) {
+        let began = Instant::now();
+        let process = self.site.spawn();
+        let base = process.listening();
+        self.start_took = began.elapsed();
+        (process, Api::new(base, self.key.clone()))
+    }
+
+    /// Begins a start and kills it at any moment until it would have listened.
+    async fn cut_start(&mut self) {
+        let process = self.site.spawn();
+        sleep(self.up_to(self.start_took)).await;
+        self.kills_while_starting += 1;
+        self.kill(process);
+    }
+
+    fn kill(&mut self, process: Process) {
+        self.kills += 1;
+        let log = process.log();
+        assert!(!log.contains("panicked") && !log.contains("damaged"), "{log}");
+        drop(process);
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.random.f64())
+    }
+
+    /// What must hold before the first request of a new life.
+    async fn check(&mut self, api: &Api) {
+        let (mut ids, suppressed, unanswered) = {
+            let mut ledger = self.ledger.lock().unwrap();
+            let fresh = std::mem::take(&mut ledger.fresh);
+            let suppressed: Vec<String> = ledger.suppressed.iter().rev().take(5).cloned().collect();
+            (fresh, suppressed, std::mem::take(&mut ledger.unanswered))
+        };
+        {
+            let ledger = self.ledger.lock().unwrap();
+            ids.extend(self.random.choose_multiple(ledger.ids.keys().cloned(), READ_AGAIN));
+        }
+        self.read(api, ids, |id, status| {
+            assert!(matches!(status, "sent" | "failed" | "suppressed"), "{id} is still {status}");
+        })
+        .await;
+        for address in suppressed {
+            let (status, body) = api.post(None, &address).await.unwrap();
+            assert_eq!((status, body["error"]["code"].as_str()), (422, Some("Suppressed")));
+        }
+        for key in unanswered {
+            for _ in 0..2 {
+                let answer = api.post(Some(&key), "success@simulator.amazonses.com").await;
+                let (status, body) = answer.unwrap();
+                assert_eq!(status, 200, "{body}");
+                self.ledger.lock().unwrap().answered(Some(&key), body["id"].as_str().unwrap());
+            }
+        }
+    }
+
+    async fn read(&self, api: &Api, ids: Vec<String>, check: impl Fn(&str, &str)) {
+        for part in ids.chunks(32) {
+            let mut reading = JoinSet::new();
+            for id in part {
+                let (api, id) = (api.clone(), id.clone());
+                reading.spawn(async move { (api.read(&id).await, id) });
+            }
+            for (seen, id) in reading.join_all().await {
+                check(&id, &seen.status);
+                self.ledger.lock().unwrap().read(&id, seen);
+            }
+        }
+    }
+
+    /// Waits until nothing is pending and the queue of events is empty; then every message that
+    /// the provider accepted is sent and has its event, and no other is.
+    async fn settle(&mut self, api: &Api) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let counts = self.site.simulator.queue_counts();
+            assert_eq!(counts.dropped, 0);
+            let open = {
+                let ledger = self.ledger.lock().unwrap();
+                let ids = ledger.ids.iter();
+                let open = ids.filter(|(_, seen)| !(seen.status == "sent" && seen.has_event));
+                open.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+            };
+            self.read(api, open, |_, _| {}).await;
+            let is_settled = {
+                let ledger = self.ledger.lock().unwrap();
+                ledger.ids.values().all(|seen| !matches!(&*seen.status, "queued" | "sending"))
+            };
+            if is_settled && counts.queued + counts.delayed + counts.in_flight == 0 {
+                break;
+            }
+            assert!(Instant::now() < end, "does not settle: {counts:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+        let ids: Vec<String> = self.ledger.lock().unwrap().ids.keys().cloned().collect();
+        self.read(api, ids, |_, _| {}).await;
+        for (id, seen) in &self.ledger.lock().unwrap().ids {
+            let accepted = self.site.simulator.accepted_by_tag(MESSAGE_ID_TAG, id);
+            let is_sent = seen.status == "sent";
+            assert_eq!(accepted, u64::from(is_sent), "the provider has {id} so often: {seen:?}");
+            assert_eq!(seen.has_event, is_sent, "{id} has lost its event: {seen:?}");
+        }
+        assert_eq!(self.site.simulator.repeated_tags(MESSAGE_ID_TAG), []);
+    }
+
+    /// All that is in the file, against all that was told.
+    fn compare(&self, all: &[pillarbox::domain::message::Message]) {
+        let ledger = self.ledger.lock().unwrap();
+        let mut subjects: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut sent = 0;
+        for message in all {
+            *subjects.entry(message.subject.as_str()).or_default() += 1;
+            sent += u64::from(message.status() == Status::Sent);
+            assert_ne!(message.status(), Status::Queued);
+        }
+        assert_eq!(sent, self.site.simulator.accepted_total());
+        for (key, id) in &ledger.keys {
+            assert_eq!(subjects.get(key.as_str()), Some(&1), "the key {key} of {id}");
+        }
+        let there: Vec<String> = all.iter().map(|message| message.id.to_string()).collect();
+        let missing = ledger.ids.keys().filter(|id| !there.contains(id)).count();
+        assert_eq!(missing, 0, "messages that were answered with 200");
+    }
+}
