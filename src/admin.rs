@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{Organisation, OrganisationName};
+use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::{Snapshot, Store, StoreError};
 
@@ -19,7 +20,9 @@ use wire::{Refusal, Request, Response};
 
 mod backup;
 pub mod client;
+mod dead_letter;
 mod domain;
+pub mod examine;
 mod expiry;
 mod line;
 pub mod live;
@@ -28,8 +31,10 @@ pub mod socket;
 mod status;
 mod suppression;
 mod tenant;
+mod test_send;
 pub mod wire;
 
+use examine::EventRoute;
 use live::LiveView;
 
 /// Marks the number of an organisation that was removed: no name has this character.
@@ -47,7 +52,16 @@ enum Place {
     /// On the file itself: no service runs.
     File,
     /// In a running service.
-    Service { ses: SesClient, live: Arc<dyn LiveView>, started: Instant },
+    Service { ses: SesClient, live: Arc<dyn LiveView>, started: Instant, ways: Option<Ways> },
+}
+
+/// The ways of messages and their events through a running service.
+#[derive(Debug)]
+pub struct Ways {
+    /// How messages come in.
+    pub intake: Arc<Intake>,
+    /// How their events come back.
+    pub events: EventRoute,
 }
 
 impl Admin {
@@ -58,8 +72,17 @@ impl Admin {
 
     /// A handler in a running service.
     pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        let place = Place::Service { ses, live, started: Instant::now() };
+        let place = Place::Service { ses, live, started: Instant::now(), ways: None };
         Self { store, clock, place }
+    }
+
+    /// Lets examinations try the ways of messages and events.
+    #[must_use]
+    pub fn with_ways(mut self, given: Ways) -> Self {
+        if let Place::Service { ways, .. } = &mut self.place {
+            *ways = Some(given);
+        }
+        self
     }
 
     /// Does what is asked.
@@ -90,6 +113,7 @@ impl Admin {
             Request::SuppressionRemove { scope, addresses } => {
                 self.unsuppress(&scope, &addresses).await
             }
+            Request::SuppressionClearAtSes { address } => self.clear_at_ses(&address).await,
             Request::SuppressionImport { rows, mode } => {
                 self.import_suppressions(&rows, mode).await
             }
@@ -101,10 +125,15 @@ impl Admin {
                 let query = message::Query { organisation, status, before, limit };
                 self.list_messages(&query).await
             }
+            Request::DeadLetterList {} => self.list_dead_letters(),
+            Request::DeadLetterShow { id } => self.show_dead_letter(&id),
+            Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
             Request::Status {} => Ok(self.status()),
             Request::ClockConfirm {} => self.confirm_clock(),
             // Only the socket can go on after the answer.
             Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),
+            Request::Examine { part } => self.examine(&part).await,
+            Request::TestSend { from } => self.test_send(from.as_deref()).await,
         }
     }
 

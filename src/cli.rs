@@ -11,10 +11,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use error::CliError;
 
+mod aws;
 mod backup;
 mod clock;
 mod compact;
 mod completions;
+mod dead_letter;
+mod doctor;
 mod domain;
 mod error;
 mod key;
@@ -61,8 +64,14 @@ enum Command {
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),
+    /// See and clear delivery events that could not be read.
+    DeadLetter(dead_letter::DeadLetter),
+    /// Set AWS up for delivery events.
+    Aws(aws::Aws),
     /// Show how the service is doing.
     Status(status::Status),
+    /// Check the set-up, and say what to do where something is wrong.
+    Doctor(doctor::Doctor),
     /// Confirm the wall clock's time after a jump.
     Clock(clock::Clock),
     /// Copy everything that is stored into a file, while the service runs or not.
@@ -100,6 +109,9 @@ pub fn run() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(error) => {
+            if let CliError::Incomplete { report, .. } = &error {
+                let _ = print(report);
+            }
             // What a provider said may be in it; lines are ours.
             let lines: Vec<_> = error.to_string().lines().map(table::escaped).collect();
             // Standard error may be closed; `eprintln` would panic.
@@ -120,7 +132,10 @@ impl Command {
             Self::Domain(domain) => one_thread()?.block_on(domain.run()),
             Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
             Self::Message(message) => one_thread()?.block_on(message.run()),
+            Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
+            Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
+            Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),
             Self::Backup(backup) => one_thread()?.block_on(backup.run()),
             Self::Restore(restore) => one_thread()?.block_on(restore.run()),

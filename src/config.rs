@@ -1,8 +1,9 @@
 //! Configuration: a TOML file and the environment become one typed [`Config`].
 //!
-//! Everything wrong is reported at once. Nothing here binds or creates anything, and the
-//! environment is a parameter; [`environment`] alone asks the process for it.
+//! Everything wrong is reported at once. Nothing here binds anything, and [`set_texts`] alone
+//! writes; the environment is a parameter, and [`environment`] alone asks the process for it.
 
+mod edit;
 mod error;
 mod layers;
 mod reader;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use http::Uri;
 
+pub use self::edit::{EditError, set_texts};
 pub use self::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
 use self::reader::Reader;
 use crate::domain::retry::Backoff;
@@ -123,6 +125,13 @@ pub struct Events {
     pub queue_url: Option<Uri>,
     /// The listener that SNS posts to.
     pub sns: Option<Sns>,
+}
+
+impl Events {
+    /// Whether anything brings events.
+    pub const fn are_brought(&self) -> bool {
+        self.queue_url.is_some() || self.sns.is_some()
+    }
 }
 
 /// The listener that SNS posts to.

@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use crate::clock::Clock;
 use crate::domain::event::EventType;
+use crate::domain::time::Timestamp;
 use crate::outbox::Outbox;
 use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
 use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
@@ -25,6 +26,7 @@ pub struct Feedback {
     clock: Clock,
     counts: Mutex<Counts>,
     troubles: Mutex<BTreeMap<Route, String>>,
+    last_event_at: Mutex<Option<Timestamp>>,
 }
 
 /// A way on which documents come.
@@ -76,7 +78,14 @@ struct Sorted {
 impl Feedback {
     /// Feedback for the messages of `store`, of which `outbox` may hold some.
     pub fn new(store: Store, outbox: Arc<Outbox>, clock: Clock) -> Self {
-        Self { store, outbox, clock, counts: Mutex::default(), troubles: Mutex::default() }
+        Self {
+            store,
+            outbox,
+            clock,
+            counts: Mutex::default(),
+            troubles: Mutex::default(),
+            last_event_at: Mutex::default(),
+        }
     }
 
     /// Takes in documents, together. When this returns without an error, all that follows from
@@ -116,6 +125,9 @@ impl Feedback {
             }
         }
         kept?;
+        if counts.readable() > 0 {
+            *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        }
         self.counts_mut().add(counts);
         Ok(())
     }
@@ -123,6 +135,11 @@ impl Feedback {
     /// How many documents were taken in.
     pub fn counts(&self) -> Counts {
         *self.counts_mut()
+    }
+
+    /// When the last readable document was taken in, if one was since the start.
+    pub fn last_event_at(&self) -> Option<Timestamp> {
+        *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why no documents can be had now, or not from everywhere, where that is so: what is wrong
@@ -149,7 +166,7 @@ impl Feedback {
 }
 
 impl Sorted {
-    fn add(&mut self, document: &str, now: crate::domain::time::Timestamp) {
+    fn add(&mut self, document: &str, now: Timestamp) {
         match parse(document) {
             Ok(Document::Event(event)) => {
                 self.counts.note(&event.kind);
@@ -199,6 +216,16 @@ impl Counts {
             },
         };
         *count += 1;
+    }
+
+    fn readable(&self) -> u64 {
+        let about_messages = self.sends
+            + self.deliveries
+            + self.bounces
+            + self.complaints
+            + self.rejects
+            + self.delivery_delays;
+        about_messages + self.others
     }
 
     fn add(&mut self, more: Self) {

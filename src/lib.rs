@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  http  admin  operator  logging
-//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  verification  listing
+//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  setup  verification  listing
 //! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  tally
 //! ```
@@ -33,6 +33,7 @@ pub mod quota;
 pub mod retention;
 pub mod service;
 pub mod ses;
+pub mod setup;
 pub mod simulator;
 pub mod store;
 pub mod tally;

@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
-use crate::admin::Admin;
+use crate::admin::examine::EventRoute;
 use crate::admin::live::Sending;
-use crate::admin::socket::Socket;
+use crate::admin::{Admin, Ways};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -33,6 +32,7 @@ use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Recovery, Store};
 use crate::{quota, retention, verification};
 
+use listeners::{Listeners, SocketOwner};
 use operators::Operators;
 use supervisor::Vitals;
 
@@ -42,6 +42,7 @@ pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
 mod error;
+mod listeners;
 mod operators;
 mod reload;
 mod run;
@@ -84,15 +85,6 @@ pub struct Service {
     socket: SocketOwner,
 }
 
-/// Who keeps the client listener's socket when this process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SocketOwner {
-    /// It ends with this process.
-    Ourselves,
-    /// A supervisor, which hands it to the next process: connections may wait in it.
-    Supervisor,
-}
-
 /// Whether the administration socket is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AdminPhase {
@@ -128,13 +120,7 @@ impl Service {
         );
         let set = config.ses.configuration_set.clone();
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
-        let socket = Socket::bind(&config.admin_socket)?;
-        let (listener, address, socket_owner) = bind_clients(config, inherited).await?;
-        let sns = match &config.ses.events.sns {
-            Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
-            None => None,
-        };
-        let operator_listener = operators::bind(config.operator_listen).await?;
+        let listeners = Listeners::bind(config, &clock, inherited).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -144,14 +130,20 @@ impl Service {
         background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
-        let live = Sending { dispatcher: Arc::clone(&dispatcher), outbox: Arc::clone(&outbox) };
+        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
+        let live = Sending {
+            dispatcher: Arc::clone(&dispatcher),
+            outbox: Arc::clone(&outbox),
+            feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
+        };
+        let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
+        let admin = admin.with_ways(ways);
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(socket.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
-        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
         let polling = queue.map(|queue| {
             let mut phases = stop_admin.subscribe();
             tokio::spawn(poll::run(queue, Arc::clone(&feedback), async move {
@@ -179,16 +171,17 @@ impl Service {
             bodies_lost: recovery.bodies_lost,
             started,
         };
-        let operators = Operators::start(operator_listener, parts)?;
+        let operators = Operators::start(listeners.operators, parts)?;
         let (drain, signal) = Drain::new();
-        let sns = sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
+        let sns =
+            listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let answering = tokio::spawn(async move {
-            if let Err(error) = http::serve(listener, api, limits, signal).await {
+            if let Err(error) = http::serve(listeners.clients, api, limits, signal).await {
                 error!(%error, "the client listener ended");
             }
         });
         Ok(Self {
-            address,
+            address: listeners.address,
             store,
             outbox,
             dispatcher,
@@ -206,7 +199,7 @@ impl Service {
             stop_admin,
             max_rate,
             config: config.clone(),
-            socket: socket_owner,
+            socket: listeners.owner,
         })
     }
 
@@ -316,26 +309,6 @@ impl Service {
     }
 }
 
-/// The client listener, its address, and whose socket it is.
-async fn bind_clients(
-    config: &Config,
-    inherited: Option<std::net::TcpListener>,
-) -> Result<(TcpListener, SocketAddr, SocketOwner), ServiceError> {
-    let failed = |source| ServiceError::Listen { address: config.listen, source };
-    let Some(inherited) = inherited else {
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        return Ok((listener, address, SocketOwner::Ourselves));
-    };
-    inherited.set_nonblocking(true).map_err(failed)?;
-    let listener = TcpListener::from_std(inherited).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    if address != config.listen {
-        warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
-    }
-    Ok((listener, address, SocketOwner::Supervisor))
-}
-
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they
 /// are told to come back.
 async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
@@ -361,7 +334,17 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery),
     Ok((store, recovery))
 }
 
-fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
+/// How events come back by this configuration.
+pub(crate) fn event_route(config: &Config) -> EventRoute {
+    let events = &config.ses.events;
+    EventRoute {
+        queue_url: events.queue_url.as_ref().map(ToString::to_string),
+        topics: events.sns.as_ref().map(|sns| sns.topics.clone()),
+    }
+}
+
+/// How the configuration says that SES is reached.
+pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
     SesOptions {
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),
@@ -373,8 +356,7 @@ fn ses_options(config: &Config, credentials: Credentials) -> SesOptions {
 }
 
 fn settings(config: &Config) -> Settings {
-    let events = &config.ses.events;
-    let has_events = events.queue_url.is_some() || events.sns.is_some();
+    let has_events = config.ses.events.are_brought();
     Settings {
         max_in_flight: config.sending.max_in_flight,
         backoff: config.sending.backoff,

@@ -21,6 +21,7 @@ pub mod account;
 mod aws_error;
 pub mod call;
 mod classify;
+pub mod configuration_set;
 mod connector;
 pub mod credentials;
 mod endpoint;
@@ -35,10 +36,12 @@ mod skew;
 pub mod sns;
 pub mod sqs;
 pub mod sts;
+pub mod suppression;
+pub mod tracking;
 mod transport;
 
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 
 /// How to reach SES.
 #[derive(Debug, Clone)]
@@ -109,7 +112,7 @@ impl SesClient {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The AWS region.
+    /// The region that is asked.
     pub fn region(&self) -> &str {
         self.inner.transport.terms().region
     }

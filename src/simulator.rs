@@ -35,8 +35,11 @@ mod send;
 mod server;
 mod ses;
 mod signature;
+mod skew;
 mod sqs;
 mod state;
+mod sts;
+mod suppression;
 
 pub use address::RecipientFate;
 pub use caught::{CaughtMessage, Header, RecipientOutcome, Tag};
@@ -44,7 +47,7 @@ pub use chance::Chance;
 pub use events::{Envelope, EventOptions, EventRoute, Events};
 pub use faults::{Fault, FaultScope, Faults, NotAProbability};
 pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};
-pub use options::{Credentials, Options};
+pub use options::{AccountAccess, Credentials, Options};
 pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
 
 use state::State;
@@ -185,6 +188,24 @@ impl Simulator {
     /// Forgets a domain or an address, as if it had been deleted at SES.
     pub fn remove_identity(&self, identity: &str) {
         self.state.identities().remove(identity);
+    }
+
+    /// Puts an address on the account's suppression list, as after a bounce.
+    pub fn suppress(&self, address: &str) {
+        let now = Timestamp::from(SystemTime::now());
+        self.state.suppressed().add(address, "BOUNCE".to_owned(), now);
+    }
+
+    /// Creates an event destination, from the body of `CreateConfigurationSetEventDestination`;
+    /// where that is refused, why.
+    pub fn create_event_destination(&self, set: &str, body: &str) -> Result<(), String> {
+        let created = self.state.configuration_sets().create_destination(set, body.as_bytes());
+        created.map(drop).map_err(|refusal| refusal.message.into_owned())
+    }
+
+    /// Sets how far the simulator's clock is ahead of the system's, in seconds.
+    pub fn set_clock_ahead(&self, seconds: i64) {
+        self.state.clock.set(seconds);
     }
 
     /// Stops accepting, lets the calls under way end within a second, and closes.

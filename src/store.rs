@@ -19,6 +19,7 @@ use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 
 use redb::accept::{Accept, KeyClaim};
+use redb::failure::ReadError;
 use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
 use redb::{Shared, list, message, purge, read_lock, suppress};
@@ -86,14 +87,14 @@ impl Store {
         use redb::open::faults::{Disk, Fault};
         let disk = Disk::formatted();
         let (opened, full, free) = (disk.clone(), disk.clone(), disk);
-        let (store, _) = Self::start(Opener::backend(move || opened.clone()), now)
+        let (store, _) = Self::start(Opener::backend(CACHE_BYTES, move || opened.clone()), now)
             .expect("a formatted disk opens");
         (store, move || full.set(Fault::Full), move || free.set(Fault::None))
     }
 
     /// What admission asks about an organisation, from one snapshot.
     pub fn facts(&self, organisation: OrganisationId) -> Result<OrganisationFacts, StoreError> {
-        Ok(OrganisationFacts::load(&self.shared, organisation)?)
+        self.noticed(OrganisationFacts::load(&self.shared, organisation))
     }
 
     /// Grows whenever an address becomes suppressed: where it stands still, no message that was
@@ -110,7 +111,8 @@ impl Store {
         key: IdempotencyKey<'_>,
         window_now: Timestamp,
     ) -> Result<Option<MessageId>, StoreError> {
-        Ok(redb::accept::find_replay(&self.shared, organisation, key.as_str(), window_now)?)
+        let found = redb::accept::find_replay(&self.shared, organisation, key.as_str(), window_now);
+        self.noticed(found)
     }
 
     /// As [`Store::replay`], after whatever is being committed now.
@@ -178,12 +180,12 @@ impl Store {
         id: MessageId,
         window_now: Timestamp,
     ) -> Result<Option<Message>, StoreError> {
-        Ok(self.shared.read(|transaction| message::read(transaction, id, window_now))?)
+        self.noticed(self.shared.read(|transaction| message::read(transaction, id, window_now)))
     }
 
     /// A message's events, oldest first.
     pub fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
-        Ok(self.shared.read(|transaction| message::read_events(transaction, id))?)
+        self.noticed(self.shared.read(|transaction| message::read_events(transaction, id)))
     }
 
     /// A page of messages, newest first, at most `limit`.
@@ -196,12 +198,10 @@ impl Store {
         let _turn = self.shared.listings.acquire().await.expect("the semaphore is never closed");
         let shared = Arc::clone(&self.shared);
         // A filter that matches little reads much.
-        tokio::task::spawn_blocking(move || {
+        let listed = tokio::task::spawn_blocking(move || {
             shared.read(|transaction| list::list(transaction, &filter, limit, window_now))
-        })
-        .await
-        .expect("a listing does not panic and is not aborted")
-        .map_err(StoreError::from)
+        });
+        self.noticed(listed.await.expect("a listing does not panic and is not aborted"))
     }
 
     /// Removes a bounded part of what is past its window at `window_now`.
@@ -271,7 +271,16 @@ impl Store {
         after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
         limit: usize,
     ) -> Result<Vec<(Option<OrganisationId>, Suppression)>, StoreError> {
-        Ok(self.shared.read(|transaction| suppress::list(transaction, after, limit))?)
+        self.noticed(self.shared.read(|transaction| suppress::list(transaction, after, limit)))
+    }
+
+    /// A read's answer. Where the file failed it, redb's handle refuses all that follows, so the
+    /// file is opened again, and not only when somebody writes.
+    fn noticed<T>(&self, read: Result<T, ReadError>) -> Result<T, StoreError> {
+        if matches!(read, Err(ReadError::File(_))) && self.health() == Health::Writable {
+            self.writer.probe();
+        }
+        Ok(read?)
     }
 
     /// Whether the store takes writes now.

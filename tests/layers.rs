@@ -42,7 +42,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 31] = [
+const CRATES: [(&str, &[&str]); 33] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -68,9 +68,11 @@ const CRATES: [(&str, &[&str]); 31] = [
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
+    ("rustix", &["cli"]),
     ("rustls", &["ses"]),
     ("sd_notify", &["service"]),
     ("rustls_native_certs", &["ses"]),
+    ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),
     ("webpki", &["ses"]),

@@ -9,6 +9,8 @@ mod destinations;
 mod events;
 #[path = "simulator/queue.rs"]
 mod queue;
+#[path = "simulator/suppression.rs"]
+mod suppression;
 
 use std::error::Error;
 use std::io;

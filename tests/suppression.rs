@@ -184,7 +184,8 @@ async fn the_list_of_an_ses_account_can_be_taken_over() {
 async fn a_list_of_many_requests_is_taken_in_whole_and_given_out_whole() {
     let site = Site::new().await;
     let count = 3 * MAX_IMPORT_ROWS + 7;
-    let rows: String = (0..count).rev().map(|n| format!("user{n:06}@example.org\n")).collect();
+    let rows: Vec<_> = (0..count).rev().map(|n| format!("user{n:06}@example.org\n")).collect();
+    let rows = rows.concat();
     let ran = site.import(&["--org", "beta", "--json"], &rows);
     assert_eq!(ran.json()["added"], count, "{ran:?}");
     let file = site.path("out.csv");

@@ -180,7 +180,7 @@ impl Admin {
         }
     }
 
-    fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
+    pub(super) fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
         match &self.place {
             Place::Service { ses, .. } => Ok(ses),
             Place::File => Err(Refusal::new(format!(

@@ -5,12 +5,18 @@ use std::sync::Arc;
 use crate::dispatch::{Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
+use crate::feedback::Feedback;
 use crate::outbox::{Live, Outbox};
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {
     /// How sending goes.
     fn sending(&self) -> SendingStatus;
+
+    /// What takes in the provider's events, where something brings them.
+    fn feedback(&self) -> Option<&Feedback> {
+        None
+    }
 
     /// How a pending message stands this moment; `None` where it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
@@ -23,11 +29,17 @@ pub struct Sending<P> {
     pub dispatcher: Arc<Dispatcher<P>>,
     /// What it sends from.
     pub outbox: Arc<Outbox>,
+    /// What takes in the provider's events, where something brings them.
+    pub feedback: Option<Arc<Feedback>>,
 }
 
 impl<P: Provider> LiveView for Sending<P> {
     fn sending(&self) -> SendingStatus {
         self.dispatcher.status()
+    }
+
+    fn feedback(&self) -> Option<&Feedback> {
+        self.feedback.as_deref()
     }
 
     fn message(&self, id: MessageId) -> Option<Live> {

@@ -1,14 +1,16 @@
 //! How the service is doing, and the operator's word on its clock.
 
 use crate::admin::wire::{
-    Cause, ClockConfirmed, ClockJump, Counts, PausedDomain, Provider, Refusal, Response, Sending,
-    ServiceStatus, StoreHealth,
+    Cause, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Refusal, Response,
+    Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place};
 use crate::clock::Jump;
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
 use crate::dispatch::pace::Rate;
+use crate::domain::time::Timestamp;
+use crate::feedback::Feedback;
 use crate::store::Health;
 
 impl Admin {
@@ -29,6 +31,7 @@ impl Admin {
             },
             clock_jump: self.clock.jump().map(ClockJump::from),
             sending,
+            events: self.events(),
             counts: Counts {
                 organisations: self.store.organisations().len(),
                 keys: self.store.api_keys().len(),
@@ -36,6 +39,38 @@ impl Admin {
                 domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
             },
         }))
+    }
+
+    fn events(&self) -> Events {
+        let feedback = match &self.place {
+            Place::File => None,
+            Place::Service { live, .. } => live.feedback(),
+        };
+        let stored = self.store.feedback_backlog().ok().map(|backlog| StoredEvents {
+            unmatched_waiting: backlog.unmatched,
+            dead_letters: backlog.dead_letters,
+        });
+        Events { taken_in: feedback.map(|feedback| self.taken_in(feedback)), stored }
+    }
+
+    fn taken_in(&self, feedback: &Feedback) -> TakenIn {
+        let counts = feedback.counts();
+        let now = self.clock.now().unix_millis();
+        let since = |at: Timestamp| now.saturating_sub(at.unix_millis()) / 1_000;
+        TakenIn {
+            send: counts.sends,
+            delivery: counts.deliveries,
+            bounce: counts.bounces,
+            complaint: counts.complaints,
+            reject: counts.rejects,
+            delivery_delay: counts.delivery_delays,
+            ignored: counts.others,
+            unmatched: counts.unmatched,
+            foreign: counts.foreign,
+            unreadable: counts.unreadable,
+            seconds_since_last: feedback.last_event_at().map(since),
+            trouble: feedback.trouble(),
+        }
     }
 
     pub(super) fn confirm_clock(&self) -> Result<Response, Refusal> {

@@ -10,6 +10,7 @@ use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{self, SuppressedAddress, SuppressionReason};
 use crate::store::Change;
 
+mod account;
 mod import;
 
 impl Admin {
@@ -34,7 +35,7 @@ impl Admin {
                 Change::Made => SuppressionOutcome::Added,
                 Change::None => SuppressionOutcome::AlreadyThere,
             };
-            changes.push(SuppressionChange { address: address.as_str().to_owned(), outcome });
+            changes.push(change_of(&address, outcome));
         }
         Ok(Response::SuppressionsChanged(SuppressionChanges { addresses: changes }))
     }
@@ -58,7 +59,7 @@ impl Admin {
                 Change::Made => SuppressionOutcome::Removed,
                 Change::None => SuppressionOutcome::NotThere,
             };
-            changes.push(SuppressionChange { address: address.as_str().to_owned(), outcome });
+            changes.push(change_of(&address, outcome));
         }
         Ok(Response::SuppressionsChanged(SuppressionChanges { addresses: changes }))
     }
@@ -107,6 +108,10 @@ impl Admin {
             Scope::Organisation(name) => Ok(Some(self.organisation_or_removed(name)?)),
         }
     }
+}
+
+fn change_of(address: &SuppressedAddress, outcome: SuppressionOutcome) -> SuppressionChange {
+    SuppressionChange { address: address.to_string(), outcome, at_ses: None }
 }
 
 /// Reads all addresses before anything is done about one.

@@ -5,23 +5,31 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use self::dead_letter::{
+    DeadLetter, DeadLetterList, DeadLetterShown, DeadLettersCleared, Letters,
+};
+pub use self::doctor::{Examined, Finding, Part, TestSent, Verdict};
 pub use self::domain::{
     DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, LastCheck, MailFrom,
     Purpose, SesAnswer, Setup, Sight,
 };
-pub use self::message::{Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary};
+pub use self::message::{
+    Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary, RecipientEvent, Timeline,
+};
 pub use self::status::{
-    Cause, ClockConfirmed, ClockJump, Counts, PausedDomain, Provider, Sending, ServiceStatus,
-    StoreHealth,
+    Cause, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Sending,
+    ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 pub use self::suppression::{
-    ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,
+    AtSes, ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,
     SuppressionCursor, SuppressionList, SuppressionOutcome, SuppressionsImported,
 };
 pub use self::tenant::{
     Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,
 };
 
+mod dead_letter;
+mod doctor;
 mod domain;
 mod message;
 mod status;
@@ -127,6 +135,11 @@ pub enum Request {
         /// Only those behind this one.
         after: Option<SuppressionCursor>,
     },
+    /// Take an address from the SES account's own suppression list.
+    SuppressionClearAtSes {
+        /// The address.
+        address: String,
+    },
     /// Suppress what a list says, each row judged for itself. What is suppressed already stays as
     /// it is, so that a list may be imported again.
     SuppressionImport {
@@ -151,12 +164,34 @@ pub enum Request {
         /// At most so many; a page has at most [`MAX_PAGE`].
         limit: usize,
     },
+    /// List the provider's documents that could not be read.
+    DeadLetterList {},
+    /// Show one of them.
+    DeadLetterShow {
+        /// Its id, or the beginning of it.
+        id: String,
+    },
+    /// Clear them away.
+    DeadLetterClear {
+        /// Which.
+        letters: Letters,
+    },
     /// Tell how the service is doing.
     Status {},
     /// Take the wall clock's time as right.
     ClockConfirm {},
     /// Send everything that is stored: the answer says how much, and what follows it is no line.
     Backup {},
+    /// Examine a part of the set-up with the service's own credentials and clock.
+    Examine {
+        /// Which.
+        part: Part,
+    },
+    /// Send a message to SES's mailbox simulator, the way that all messages go.
+    TestSend {
+        /// Its sender; an address of the first verified domain where it is not given.
+        from: Option<String>,
+    },
 }
 
 /// What the service answers.
@@ -185,6 +220,8 @@ pub enum Response {
     DomainRemoved(DomainRemoved),
     /// What was asked of each address holds.
     SuppressionsChanged(SuppressionChanges),
+    /// What became of an address on SES's list.
+    SuppressionClearedAtSes(AtSes),
     /// What became of the rows of a list.
     SuppressionsImported(SuppressionsImported),
     /// A page of suppressions.
@@ -193,12 +230,22 @@ pub enum Response {
     Message(Box<MessageRecord>),
     /// A page of messages.
     Messages(MessageList),
+    /// The provider's documents that could not be read.
+    DeadLetters(DeadLetterList),
+    /// One of them.
+    DeadLetter(DeadLetterShown),
+    /// They are gone.
+    DeadLettersCleared(DeadLettersCleared),
     /// How the service is doing.
     Status(Box<ServiceStatus>),
     /// The clock's time is taken as right.
     ClockConfirmed(ClockConfirmed),
     /// Everything that is stored follows.
     BackupBegins(BackupBegins),
+    /// What an examination came to.
+    Examined(Examined),
+    /// The message of an examination was accepted.
+    TestSent(TestSent),
     /// It was not done.
     Refused(Refusal),
 }

@@ -31,6 +31,12 @@ pub(super) enum CliError {
     /// The service did not do it.
     #[error("{0}")]
     Refused(String),
+    /// The set-up has faults, which have been printed.
+    #[error("{faults} of the checks found something that keeps it from working")]
+    Unwell {
+        /// How many.
+        faults: usize,
+    },
     /// The service answered something else.
     #[error("the service answered another question; use the pillarbox of the version that runs")]
     Unexpected,
@@ -116,6 +122,15 @@ pub(super) enum CliError {
         /// Whether the others had to stay out for that.
         strict: bool,
     },
+    /// SES did not take addresses from its own list; which and why has been told.
+    #[error(
+        "{addresses} addresses may still be on SES's own list, while here all was done as told; put \
+         that right and give the command again for them"
+    )]
+    NotClearedAtSes {
+        /// How many.
+        addresses: usize,
+    },
     /// An import did not come to its end.
     #[error("{source}. {done} rows are in; import the list again for the rest")]
     ImportStopped {
@@ -123,6 +138,14 @@ pub(super) enum CliError {
         done: u64,
         /// Why it ended.
         source: Box<CliError>,
+    },
+    /// It was done in part.
+    #[error("{open} of the steps above {} not done", if *open == 1 { "is" } else { "are" })]
+    Incomplete {
+        /// What was done, to be printed.
+        report: String,
+        /// How many steps were not.
+        open: usize,
     },
     /// The asynchronous runtime could not be started.
     #[error("cannot start: {0}")]
@@ -142,6 +165,7 @@ impl CliError {
             | Self::Ask(_)
             | Self::Refused(_)
             | Self::Unexpected
+            | Self::Unwell { .. }
             | Self::InUse { .. }
             | Self::NoData { .. }
             | Self::Open { .. }
@@ -153,7 +177,9 @@ impl CliError {
             | Self::Print(_)
             | Self::File { .. }
             | Self::RowsRefused { .. }
+            | Self::NotClearedAtSes { .. }
             | Self::ImportStopped { .. }
+            | Self::Incomplete { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }

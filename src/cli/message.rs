@@ -27,7 +27,7 @@ pub(super) struct Message {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show a message with its events.
+    /// Show a message with what happened to each recipient.
     Show {
         /// Its identifier.
         id: String,
@@ -150,21 +150,21 @@ fn shown(record: &MessageRecord) -> String {
         writeln!(text, "{:14}{}", format!("{name}:"), escaped(&value))
             .expect("text takes everything");
     }
-    if !record.events.is_empty() {
-        let mut table = Table::new(["OCCURRED", "EVENT", "RECIPIENTS", "DETAIL"]);
-        for event in &record.events {
+    let mut table = Table::new(["RECIPIENT", "OCCURRED", "EVENT", "DETAIL"]);
+    for timeline in &record.timelines {
+        if timeline.events.is_empty() {
+            table.row([&timeline.recipient, "", "(none yet)", ""]);
+        }
+        // Named once, so that a recipient's events stand together.
+        let names = std::iter::once(timeline.recipient.as_str()).chain(std::iter::repeat(""));
+        for (name, event) in names.zip(&timeline.events) {
             let detail: Vec<_> =
                 event.detail.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            table.row([
-                &event.occurred_at,
-                &event.event_type,
-                &event.recipients.join(", "),
-                &detail.join("; "),
-            ]);
+            table.row([name, &event.occurred_at, &event.event_type, &detail.join("; ")]);
         }
-        text.push('\n');
-        text.push_str(&table.or("no events"));
     }
+    text.push('\n');
+    text.push_str(&table.or("no recipients"));
     text
 }
 

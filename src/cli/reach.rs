@@ -234,6 +234,11 @@ impl Session {
         self.format
     }
 
+    /// Whether no service runs.
+    pub(super) fn is_on_file(&self) -> bool {
+        matches!(self.backend, Backend::File(_))
+    }
+
     /// Whether a person reads what is printed.
     pub(super) fn is_for_people(&self) -> bool {
         self.format == Format::People

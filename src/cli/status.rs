@@ -14,6 +14,8 @@ use crate::cli::error::CliError;
 use crate::cli::reach::{Format, Reach, Session};
 use crate::cli::table::escaped;
 
+mod events;
+
 const MIB: usize = 1 << 20;
 /// Between two looks of `--watch`.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -96,13 +98,14 @@ fn shown(status: &ServiceStatus) -> String {
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending));
     }
+    lines.extend(events::lines(&status.events, status.uptime_seconds));
     let Counts { organisations, keys, domains, domains_pending } = status.counts;
     lines.push(("organisations", organisations.to_string()));
     lines.push(("keys", keys.to_string()));
     lines.push(("domains", format!("{domains}, of these pending: {domains_pending}")));
     let mut text = String::new();
     for (name, value) in lines {
-        writeln!(text, "{:15}{}", format!("{name}:"), escaped(&value))
+        writeln!(text, "{:18}{}", format!("{name}:"), escaped(&value))
             .expect("text takes everything");
     }
     text

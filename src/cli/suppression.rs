@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{
-    MAX_ADDRESSES, Request, Response, Scope, SuppressionChanges, SuppressionList,
+    AtSes, MAX_ADDRESSES, Request, Response, Scope, SuppressionChanges, SuppressionList,
     SuppressionOutcome,
 };
 use crate::cli::error::CliError;
@@ -12,6 +12,7 @@ use crate::cli::table::Table;
 
 mod export;
 mod import;
+mod remove;
 mod sheet;
 
 /// Stands for standard input or output in place of a file.
@@ -30,7 +31,7 @@ enum Action {
     /// Suppress addresses.
     Add(Change),
     /// End suppressions.
-    Remove(Change),
+    Remove(remove::Remove),
     /// List suppressions.
     List(Filter),
     /// Suppress the addresses of a CSV file; those that are suppressed already stay as they are.
@@ -96,19 +97,11 @@ impl Suppression {
         let mut session = self.reach.open().await?;
         match self.action {
             Action::Add(given) => {
-                change(&mut session, &given, |scope, addresses| Request::SuppressionAdd {
-                    scope,
-                    addresses,
-                })
-                .await
+                let request = |scope, addresses| Request::SuppressionAdd { scope, addresses };
+                let changes = change(&mut session, &given, request).await?;
+                Ok(session.show(&changes, shown))
             }
-            Action::Remove(given) => {
-                change(&mut session, &given, |scope, addresses| Request::SuppressionRemove {
-                    scope,
-                    addresses,
-                })
-                .await
-            }
+            Action::Remove(given) => remove::run(&mut session, given).await,
             Action::List(filter) => list(&mut session, &filter).await,
             Action::Import(given) => import::run(&mut session, given).await,
             Action::Export(given) => export::run(&mut session, given).await,
@@ -120,7 +113,7 @@ async fn change(
     session: &mut Session,
     given: &Change,
     request: impl Fn(Scope, Vec<String>) -> Request,
-) -> Result<String, CliError> {
+) -> Result<SuppressionChanges, CliError> {
     let mut all = SuppressionChanges { addresses: Vec::new() };
     for part in given.addresses.chunks(MAX_ADDRESSES) {
         match session.ask(request(given.scope(), part.to_vec())).await? {
@@ -128,22 +121,30 @@ async fn change(
             _ => return Err(CliError::Unexpected),
         }
     }
-    Ok(session.show(&all, |all| {
-        let mut table = Table::new(["ADDRESS", "OUTCOME"]);
-        for change in &all.addresses {
-            let outcome = match change.outcome {
-                SuppressionOutcome::Added => "suppressed",
-                SuppressionOutcome::AlreadyThere => "was suppressed already; that entry stays",
-                SuppressionOutcome::Removed => "suppressed no more",
-                SuppressionOutcome::NotThere => "was not suppressed",
-                SuppressionOutcome::StillForAll => {
-                    "still suppressed, for all organisations; --all ends that"
-                }
-            };
-            table.row([&change.address, outcome]);
-        }
-        table.or("nothing to do")
-    }))
+    Ok(all)
+}
+
+fn shown(all: &SuppressionChanges) -> String {
+    let mut table = Table::new(["ADDRESS", "OUTCOME", "AT SES"]);
+    for change in &all.addresses {
+        let outcome = match change.outcome {
+            SuppressionOutcome::Added => "suppressed",
+            SuppressionOutcome::AlreadyThere => "was suppressed already; that entry stays",
+            SuppressionOutcome::Removed => "suppressed no more",
+            SuppressionOutcome::NotThere => "was not suppressed",
+            SuppressionOutcome::StillForAll => {
+                "still suppressed, for all organisations; --all ends that"
+            }
+        };
+        let at_ses = match &change.at_ses {
+            None => "not asked".to_owned(),
+            Some(AtSes::Cleared) => "suppressed no more".to_owned(),
+            Some(AtSes::NotThere) => "was not suppressed".to_owned(),
+            Some(AtSes::Failed { message }) => format!("perhaps suppressed still: {message}"),
+        };
+        table.row([&change.address, outcome, &at_ses]);
+    }
+    table.or("nothing to do")
 }
 
 async fn list(session: &mut Session, filter: &Filter) -> Result<String, CliError> {

@@ -43,6 +43,13 @@ pub enum CallError {
     Unreadable(String),
 }
 
+impl CallError {
+    /// Whether AWS refused the call with one of these names.
+    pub fn is_named(&self, names: &[&str]) -> bool {
+        matches!(self, Self::Refused { name: Some(name), .. } if names.contains(&name.as_str()))
+    }
+}
+
 impl From<TransportError> for CallError {
     fn from(error: TransportError) -> Self {
         match error {
@@ -69,13 +76,20 @@ impl SesClient {
         self.ask(Method::POST, path, &[JSON], body).await
     }
 
-    /// Puts a JSON document to `path` and reads the answer.
-    pub(super) async fn put<T: DeserializeOwned>(
+    /// Sends a JSON document whose answer says nothing but that it was taken.
+    pub(super) async fn tell(
         &self,
+        method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<T, CallError> {
-        self.ask(Method::PUT, path, &[JSON], body).await
+    ) -> Result<(), CallError> {
+        accepted(&self.reply(method, path, &[JSON], body).await?)
+    }
+
+    /// Deletes what is at `path`. The answer has no body that would say anything.
+    pub(super) async fn delete(&self, path: &str) -> Result<(), CallError> {
+        let reply = self.reply(Method::DELETE, path, &[], Bytes::new()).await?;
+        if reply.status.is_success() { Ok(()) } else { Err(refusal(&reply)) }
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -85,19 +99,32 @@ impl SesClient {
         headers: &[(&'static str, &'static str)],
         body: Bytes,
     ) -> Result<T, CallError> {
+        read(&self.reply(method, path, headers, body).await?)
+    }
+
+    async fn reply(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+        body: Bytes,
+    ) -> Result<Reply, CallError> {
         let url = joined(self.inner.endpoints.ses(), path)
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
         self.inner.spacing.turn().await;
         let call = Call { service: "ses", method, url: &url, headers, body };
-        read(&self.inner.transport.call(&call).await?)
+        Ok(self.inner.transport.call(&call).await?)
     }
+}
+
+/// Nothing, or the refusal that an answer is.
+pub(super) fn accepted(reply: &Reply) -> Result<(), CallError> {
+    if reply.status.is_success() { Ok(()) } else { Err(refusal(reply)) }
 }
 
 /// Reads an answer, or the refusal that it is.
 pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
-    if !reply.status.is_success() {
-        return Err(refusal(reply));
-    }
+    accepted(reply)?;
     let body = reply.body.as_ref().map_err(|error| CallError::Unreadable(error.clone()))?;
     // The parser's own message may repeat what it read; where it stopped is enough.
     serde_json::from_slice(body).map_err(|error| {
@@ -105,8 +132,7 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     })
 }
 
-/// The refusal that an answer is.
-pub(super) fn refusal(reply: &Reply) -> CallError {
+fn refusal(reply: &Reply) -> CallError {
     let status = reply.status.as_u16();
     let AwsError { name, message } = AwsError::read(reply);
     let lacking = matches!(

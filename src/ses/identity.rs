@@ -1,6 +1,7 @@
 //! Identities: the domains that SES lets the account send from.
 
 use bytes::Bytes;
+use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -164,7 +165,7 @@ impl SesClient {
             "BehaviorOnMxFailure": "USE_DEFAULT_VALUE",
         });
         let path = format!("/v2/email/identities/{domain}/mail-from");
-        self.put::<serde::de::IgnoredAny>(&path, Bytes::from(body.to_string())).await.map(drop)
+        self.tell(Method::PUT, &path, Bytes::from(body.to_string())).await
     }
 }
 

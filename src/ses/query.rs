@@ -11,7 +11,7 @@ use reqwest::Url;
 use roxmltree::{Document, Node};
 
 use crate::ses::SesClient;
-use crate::ses::call::{CallError, refusal};
+use crate::ses::call::{CallError, accepted};
 use crate::ses::transport::{Call, Terms};
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
@@ -56,9 +56,7 @@ impl SesClient {
             body: Bytes::from(form),
         };
         let reply = transport.call_on(Terms { region, ..own }, &call).await?;
-        if !reply.status.is_success() {
-            return Err(refusal(&reply));
-        }
+        accepted(&reply)?;
         let unreadable = |what: &str| CallError::Unreadable(format!("{action}: {what}"));
         let body = reply.body.map_err(CallError::Unreadable)?;
         let text = str::from_utf8(&body).map_err(|_| unreadable("not UTF-8"))?;

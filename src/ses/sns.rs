@@ -18,7 +18,10 @@ mod certificate;
 mod certificates;
 mod origin;
 mod post;
+mod topic;
 mod verifier;
+
+pub use topic::Subscription;
 
 pub(super) const SNS: Service = Service { name: "sns", version: "2010-03-31" };
 

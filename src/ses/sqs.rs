@@ -17,6 +17,8 @@ use crate::ses::call::{CallError, read};
 use crate::ses::endpoint::AWS_SUFFIXES;
 use crate::ses::transport::{Call, Terms};
 
+mod admin;
+
 /// The most messages in one call (SQS quotas: "batched message quota").
 pub const MAX_MESSAGES: usize = 10;
 /// How long SQS waits for messages before it answers with none: its longest.

@@ -15,7 +15,7 @@ use crate::ses::{SesClient, SesOptions};
 
 /// What becomes of a request.
 #[derive(Debug, Clone)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// These bytes, and the connection stays open.
     Keep(String),
     /// These bytes, and the connection ends.
@@ -29,23 +29,23 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn with_type(status: u16, content_type: &str, body: &str) -> Self {
+    pub(crate) fn with_type(status: u16, content_type: &str, body: &str) -> Self {
         Self::with_headers(status, &format!("content-type: {content_type}\r\n"), body)
     }
 
-    pub(super) fn with_headers(status: u16, headers: &str, body: &str) -> Self {
+    pub(crate) fn with_headers(status: u16, headers: &str, body: &str) -> Self {
         let length = body.len();
         Self::Keep(format!(
             "HTTP/1.1 {status} Status\r\n{headers}content-length: {length}\r\n\r\n{body}"
         ))
     }
 
-    pub(super) fn json(status: u16, body: &str) -> Self {
+    pub(crate) fn json(status: u16, body: &str) -> Self {
         Self::with_type(status, "application/json", body)
     }
 
     /// An error as SES words it.
-    pub(super) fn error(status: u16, name: &str, message: &str) -> Self {
+    pub(crate) fn error(status: u16, name: &str, message: &str) -> Self {
         let body = serde_json::json!({ "message": message }).to_string();
         let headers = format!("x-amzn-errortype: {name}:http://internal.amazon.com/coral/x/\r\n");
         Self::with_headers(status, &headers, &body)
@@ -54,13 +54,13 @@ impl Answer {
 
 /// A request as it came over the wire.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
-    pub(super) head: String,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Request {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Request {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(": ")?;
             key.eq_ignore_ascii_case(name).then_some(value)
@@ -69,7 +69,7 @@ impl Request {
 }
 
 /// A server on a port of its own; ends when dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     port: u16,
     requests: Arc<Mutex<Vec<Request>>>,
     connections: Arc<AtomicUsize>,
@@ -78,12 +78,12 @@ pub(super) struct Server {
 
 impl Server {
     /// Answers every request alike.
-    pub(super) async fn start(answer: Answer) -> Self {
+    pub(crate) async fn start(answer: Answer) -> Self {
         Self::with(move |_| answer.clone()).await
     }
 
     /// Answers as the function says.
-    pub(super) async fn with(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) async fn with(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -100,16 +100,16 @@ impl Server {
         Self { port, requests, connections, task }
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    pub(super) fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
     /// How many connections were made.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
@@ -161,7 +161,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     Some(request)
 }
 
-pub(super) fn options(endpoint: &str) -> SesOptions {
+pub(crate) fn options(endpoint: &str) -> SesOptions {
     SesOptions {
         region: "eu-west-1".to_owned(),
         endpoint: Some(endpoint.to_owned()),
@@ -172,6 +172,6 @@ pub(super) fn options(endpoint: &str) -> SesOptions {
     }
 }
 
-pub(super) fn client(endpoint: &str) -> SesClient {
+pub(crate) fn client(endpoint: &str) -> SesClient {
     SesClient::new(options(endpoint), Clock::system()).unwrap()
 }

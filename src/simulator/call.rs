@@ -2,9 +2,10 @@
 //!
 //! Must not know how connections are accepted, or what the operations do.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::header::DATE;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -16,8 +17,10 @@ use super::faults::{CallKind, Fault, Planned, internal_error};
 use super::server::{Cut, Severed};
 use super::ses::{self, Operation};
 use super::signature::Service;
+use super::skew::http_date;
 use super::sqs::{self, Action};
 use super::state::State;
+use super::sts;
 
 /// SES v2: the longest message, and so more than the longest request that can succeed.
 const BODY_MAX_BYTES: usize = 40 * 1024 * 1024;
@@ -33,10 +36,14 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 enum Call {
     Ses(Operation),
     Sqs(Action),
+    Sts,
 }
 
 impl Call {
     fn of(parts: &Parts) -> Self {
+        if sts::is_call(parts) {
+            return Self::Sts;
+        }
         Action::of(parts)
             .map_or_else(|| Self::Ses(Operation::of(&parts.method, parts.uri.path())), Self::Sqs)
     }
@@ -45,6 +52,7 @@ impl Call {
         match self {
             Self::Ses(operation) => operation.kind(),
             Self::Sqs(_) => CallKind::Queue,
+            Self::Sts => CallKind::Other,
         }
     }
 
@@ -52,13 +60,14 @@ impl Call {
         match self {
             Self::Ses(_) => Service::Ses,
             Self::Sqs(_) => Service::Sqs,
+            Self::Sts => Service::Sts,
         }
     }
 
     /// The refusal that a fault stands for, in the service's words.
     fn refusal_of(&self, fault: Fault) -> Option<Refusal> {
         match self {
-            Self::Ses(_) => fault.refusal(),
+            Self::Ses(_) | Self::Sts => fault.refusal(),
             Self::Sqs(_) => sqs::refusal_of(fault),
         }
     }
@@ -67,6 +76,7 @@ impl Call {
         match self {
             Self::Ses(_) => refusal.to_reply(),
             Self::Sqs(_) => sqs::refuse(refusal),
+            Self::Sts => sts::refuse(refusal),
         }
     }
 }
@@ -95,6 +105,8 @@ pub(super) async fn answer(
         .unwrap_or_else(|refusal| call.refuse(&refusal));
     let id = HeaderValue::try_from(state.ids.uuid()).expect("a UUID is a header value");
     reply.headers_mut().insert(REQUEST_ID, id);
+    let date = HeaderValue::try_from(http_date(state.clock.now()));
+    reply.headers_mut().insert(DATE, date.expect("a date is a header value"));
     spoil(reply, &call, planned, cut).await
 }
 
@@ -106,10 +118,10 @@ async fn handle(
     body: Incoming,
 ) -> Result<Reply, Refusal> {
     let body = read_body(body, BODY_MAX_BYTES, BODY_DISCARD_MAX_BYTES).await?;
-    state.verifier.verify(call.service(), &parts, &body, SystemTime::now())?;
+    state.verifier.verify(call.service(), &parts, &body, state.clock.now())?;
     let latency = match call {
         Call::Ses(_) => state.latency(),
-        Call::Sqs(_) => Duration::ZERO,
+        Call::Sqs(_) | Call::Sts => Duration::ZERO,
     };
     if latency > Duration::ZERO {
         tokio::time::sleep(latency).await;
@@ -119,6 +131,7 @@ async fn handle(
     }
     match call {
         Call::Ses(operation) => ses::answer(state, operation, &body),
+        Call::Sts => sts::answer(&body),
         Call::Sqs(action) => sqs::answer(state, *action, &parts, &body).await,
     }
 }

@@ -46,6 +46,16 @@ impl Default for Credentials {
     }
 }
 
+/// To whom the account may send, as `GetAccount` has it; the simulator itself sends to all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AccountAccess {
+    /// To everybody.
+    #[default]
+    Production,
+    /// To verified identities alone.
+    Sandbox,
+}
+
 /// How a simulator starts.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -57,6 +67,8 @@ pub struct Options {
     pub daily_quota: Option<u64>,
     /// SES calls per second of everything but `SendEmail` (SES: one); `None` is unlimited.
     pub other_call_rate: Option<f64>,
+    /// To whom the account may send.
+    pub access: AccountAccess,
     /// Domains and addresses that are verified from the start.
     pub verified: Vec<String>,
     /// Whether the sender must be verified at all.
@@ -94,6 +106,7 @@ impl Default for Options {
             send_rate: None,
             daily_quota: None,
             other_call_rate: None,
+            access: AccountAccess::default(),
             verified: Vec::new(),
             sender_check: SenderCheck::default(),
             verified_by: VerifiedBy::Look(2),

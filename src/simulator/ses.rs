@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::address::Address;
+use super::AccountAccess;
+use super::address::{Address, RecipientFate};
 use super::answer::{Refusal, Reply, json as json_reply};
 use super::canonical::percent_decode;
 use super::faults::CallKind;
@@ -36,6 +37,9 @@ pub(super) enum Operation {
     CreateEventDestination(String),
     UpdateEventDestination(String, String),
     ListEventDestinations(String),
+    PutSuppressedDestination,
+    GetSuppressedDestination(String),
+    DeleteSuppressedDestination(String),
     Unknown,
 }
 
@@ -70,6 +74,13 @@ impl Operation {
             }
             (&Method::GET, "configuration-sets", [set, "event-destinations"]) => {
                 Self::ListEventDestinations(owned(set))
+            }
+            (&Method::PUT, "suppression", ["addresses"]) => Self::PutSuppressedDestination,
+            (&Method::GET, "suppression", ["addresses", address]) => {
+                Self::GetSuppressedDestination(owned(address))
+            }
+            (&Method::DELETE, "suppression", ["addresses", address]) => {
+                Self::DeleteSuppressedDestination(owned(address))
             }
             _ => Self::Unknown,
         }
@@ -106,6 +117,11 @@ pub(super) fn answer(state: &State, operation: &Operation, body: &[u8]) -> Resul
         Operation::ListEventDestinations(set) => {
             state.read_configuration_sets().list_destinations(set)?
         }
+        Operation::PutSuppressedDestination => {
+            state.suppressed().put(body, Timestamp::from(SystemTime::now()))?
+        }
+        Operation::GetSuppressedDestination(address) => state.suppressed().get(address)?,
+        Operation::DeleteSuppressedDestination(address) => state.suppressed().delete(address)?,
         Operation::Unknown => {
             return Err(Refusal::new(
                 StatusCode::NOT_FOUND,
@@ -119,7 +135,7 @@ pub(super) fn answer(state: &State, operation: &Operation, body: &[u8]) -> Resul
 
 fn send_email(state: &State, body: &[u8], now: Instant) -> Result<Reply, Refusal> {
     let received_at = Timestamp::from(SystemTime::now());
-    let message = send::read(body, state.ids.message_id(received_at), received_at)?;
+    let mut message = send::read(body, state.ids.message_id(received_at), received_at)?;
     if let Some(name) = &message.configuration_set {
         state.read_configuration_sets().check(name)?;
     }
@@ -133,6 +149,11 @@ fn send_email(state: &State, body: &[u8], now: Instant) -> Result<Reply, Refusal
         )));
     }
     state.limits().admit(message.recipients.len(), now)?;
+    let suppressed = state.suppressed();
+    for recipient in message.recipients.iter_mut().filter(|r| suppressed.holds(&r.address)) {
+        recipient.fate = RecipientFate::Suppressed;
+    }
+    drop(suppressed);
     let reply = json_reply(StatusCode::OK, &json!({ "MessageId": message.id }));
     state.accept(message);
     Ok(reply)
@@ -148,7 +169,7 @@ fn account(state: &State, now: Instant) -> serde_json::Value {
     json!({
         "DedicatedIpAutoWarmupEnabled": false,
         "EnforcementStatus": "HEALTHY",
-        "ProductionAccessEnabled": true,
+        "ProductionAccessEnabled": state.access == AccountAccess::Production,
         "SendQuota": {
             "Max24HourSend": limits.daily_quota().map_or(UNLIMITED_QUOTA, as_double),
             "MaxSendRate": limits.send_rate().unwrap_or(UNLIMITED_RATE),

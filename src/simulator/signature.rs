@@ -29,6 +29,7 @@ const MISMATCH: &str = "The request signature we calculated does not match the s
 pub(super) enum Service {
     Ses,
     Sqs,
+    Sts,
 }
 
 impl Service {
@@ -36,6 +37,7 @@ impl Service {
         match self {
             Self::Ses => "ses",
             Self::Sqs => "sqs",
+            Self::Sts => "sts",
         }
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
-use super::Options;
 use super::caught::{Caught, CaughtMessage};
 use super::configuration_sets::ConfigurationSets;
 use super::events::{EventRoute, Events, Publisher, topic_arn};
@@ -20,6 +19,9 @@ use super::ids::Ids;
 use super::limits::{SendingLimits, TokenBucket};
 use super::queue::{NewMessage, Queue, QueueFull};
 use super::signature::{Service, Verifier};
+use super::skew::ClockOffset;
+use super::suppression::SuppressionList;
+use super::{AccountAccess, Options};
 use crate::domain::time::Timestamp;
 
 /// Messages that a subscriber may fall behind.
@@ -32,11 +34,14 @@ pub(super) struct State {
     pub(super) verifier: Verifier,
     pub(super) region: String,
     pub(super) ids: Ids,
+    pub(super) clock: ClockOffset,
+    pub(super) access: AccountAccess,
     faults: Mutex<FaultSequence>,
     limits: Mutex<SendingLimits>,
     other_calls: Option<Mutex<TokenBucket>>,
     identities: RwLock<Identities>,
     configuration_sets: RwLock<ConfigurationSets>,
+    suppressed: Mutex<SuppressionList>,
     caught: Mutex<Caught>,
     accepted: broadcast::Sender<Arc<CaughtMessage>>,
     latency_micros: AtomicU64,
@@ -69,6 +74,8 @@ impl State {
             events: options.events,
             stopped,
             ids: Ids::new(),
+            clock: ClockOffset::default(),
+            access: options.access,
             verifier: Verifier::new(credentials, region.clone(), signature_max_age),
             region,
             faults: Mutex::new(FaultSequence::new(options.faults, options.seed)),
@@ -76,6 +83,7 @@ impl State {
             other_calls: other_calls.map(Mutex::new),
             identities: RwLock::new(identities),
             configuration_sets: RwLock::new(ConfigurationSets::new(options.configuration_sets)),
+            suppressed: Mutex::default(),
             caught: Mutex::new(Caught::new(options.kept_messages)),
             accepted: broadcast::Sender::new(BROADCAST_CAPACITY),
             latency_micros: AtomicU64::new(0),
@@ -114,6 +122,10 @@ impl State {
 
     pub(super) fn read_configuration_sets(&self) -> RwLockReadGuard<'_, ConfigurationSets> {
         self.configuration_sets.read().expect(UNPOISONED)
+    }
+
+    pub(super) fn suppressed(&self) -> MutexGuard<'_, SuppressionList> {
+        self.suppressed.lock().expect(UNPOISONED)
     }
 
     pub(super) fn caught(&self) -> MutexGuard<'_, Caught> {
@@ -209,7 +221,7 @@ impl State {
 
     pub(super) fn count_call(&self, service: Service) {
         let counter = match service {
-            Service::Ses => &self.calls,
+            Service::Ses | Service::Sts => &self.calls,
             Service::Sqs => &self.queue_calls,
         };
         counter.fetch_add(1, Ordering::Relaxed);

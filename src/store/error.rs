@@ -32,6 +32,11 @@ pub enum OpenError {
         /// The file's format.
         version: u64,
     },
+    /// It is redb's, in a form that this version of redb does not read.
+    #[error(
+        "the file has redb's format {0}, which this pillarbox cannot read; it was left untouched"
+    )]
+    OtherFormat(u8),
     /// Its content cannot be read.
     #[error("the file is damaged: {0}; restore a backup")]
     Damaged(String),
@@ -56,6 +61,12 @@ impl OpenError {
         match error {
             DatabaseError::DatabaseAlreadyOpen => Self::InUse,
             DatabaseError::Storage(StorageError::Corrupted(what)) => Self::Damaged(what),
+            DatabaseError::UpgradeRequired(format) => Self::OtherFormat(format),
+            DatabaseError::Storage(StorageError::Io(error))
+                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
+            {
+                Self::Damaged("it is cut short".to_owned())
+            }
             // redb reports a wrong magic number as invalid data.
             DatabaseError::Storage(StorageError::Io(error))
                 if error.kind() == std::io::ErrorKind::InvalidData =>

@@ -34,18 +34,24 @@ impl Store {
         self.writer.run(weight, move |batch| dead_letter::keep_all(batch, &letters)).await
     }
 
+    /// Removes dead letters; how many of them were there.
+    pub async fn remove_dead_letters(&self, letters: &[DeadLetter]) -> Result<usize, StoreError> {
+        let keys: Vec<_> = letters.iter().map(dead_letter::key).collect();
+        self.writer.run(0, move |batch| dead_letter::remove(batch, &keys)).await
+    }
+
     /// The documents that could not be read, newest first, at most `limit`.
     pub fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
-        Ok(self.shared.read(|transaction| dead_letter::list(transaction, limit))?)
+        self.noticed(self.shared.read(|transaction| dead_letter::list(transaction, limit)))
     }
 
     /// How much of the provider's reports waits for its message or for a reader.
     pub fn feedback_backlog(&self) -> Result<FeedbackBacklog, StoreError> {
-        Ok(self.shared.read(|transaction| {
+        self.noticed(self.shared.read(|transaction| {
             Ok(FeedbackBacklog {
                 unmatched: transaction.open_table(UNMATCHED)?.len()?,
                 dead_letters: transaction.open_table(DEAD_LETTERS)?.len()?,
             })
-        })?)
+        }))
     }
 }

@@ -40,12 +40,21 @@ pub(super) mod tables;
 pub(super) mod unmatched;
 pub(super) mod writer;
 
+/// The file as it is open now.
+enum Handle {
+    /// Not at all: after the store is closed, and where the file cannot be opened.
+    Closed,
+    /// To be read: the disk takes no writes, and what would be written is lost.
+    Reading(Database),
+    /// To be read and written.
+    Writing(Database),
+}
+
 /// What readers and the writer share.
 pub(super) struct Shared {
     /// How to open the file again.
     opener: open::Opener,
-    /// `None` while the file is being opened again, and after the store is closed.
-    database: RwLock<Option<Database>>,
+    database: RwLock<Handle>,
     pub(super) directory: RwLock<Arc<Directory>>,
     pub(super) index: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
@@ -73,7 +82,7 @@ impl Shared {
     pub(super) fn new(opener: open::Opener, database: Database) -> Self {
         Self {
             opener,
-            database: RwLock::new(Some(database)),
+            database: RwLock::new(Handle::Writing(database)),
             directory: RwLock::default(),
             index: RwLock::default(),
             refusing: AtomicBool::new(false),
@@ -92,15 +101,17 @@ impl Shared {
         work: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         let guard = read_lock(&self.database);
-        let database = guard.as_ref().ok_or_else(closed)?;
-        work(&database.begin_read()?)
+        match &*guard {
+            Handle::Reading(database) | Handle::Writing(database) => work(&database.begin_read()?),
+            Handle::Closed => Err(closed()),
+        }
     }
 
     /// A snapshot that lives on by itself. Whoever holds it lets go where the store begins to
     /// refuse: while it lives, the file cannot be opened again.
     pub(super) fn begin_read(&self) -> Result<ReadTransaction, ReadError> {
         let guard = read_lock(&self.database);
-        let database = guard.as_ref().ok_or_else(closed)?;
+        let Handle::Writing(database) = &*guard else { return Err(closed()) };
         Ok(database.begin_read()?)
     }
 
@@ -111,7 +122,7 @@ impl Shared {
         work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         let guard = read_lock(&self.database);
-        let database = guard.as_ref().ok_or_else(closed)?;
+        let Handle::Writing(database) = &*guard else { return Err(closed()) };
         let mut transaction = database.begin_write()?;
         writer::prepare(&mut transaction);
         let done = work(Tables::open(&transaction)?)?;
@@ -119,17 +130,26 @@ impl Shared {
         Ok(done)
     }
 
-    /// Opens the file again: after an I/O error redb's handle refuses all further writes.
+    /// Opens the file again: after an I/O error redb's handle refuses all that follows. Where it
+    /// cannot be opened, because that takes a write, it can be read all the same.
     pub(super) fn reopen(&self) -> Result<(), redb::Error> {
         let mut guard = write_lock(&self.database);
         // The old handle holds the file's lock, so it goes first.
-        *guard = None;
-        *guard = Some(self.opener.open()?);
-        Ok(())
+        *guard = Handle::Closed;
+        match self.opener.open() {
+            Ok(database) => {
+                *guard = Handle::Writing(database);
+                Ok(())
+            }
+            Err(error) => {
+                *guard = self.opener.open_for_reading().map_or(Handle::Closed, Handle::Reading);
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn close(&self) {
-        *write_lock(&self.database) = None;
+        *write_lock(&self.database) = Handle::Closed;
     }
 
     pub(super) fn reload_directory(&self) -> Result<(), ReadError> {

@@ -76,6 +76,16 @@ impl DeadLetter {
     /// The most of a document that is kept, in bytes.
     pub const MAX_DOCUMENT_BYTES: usize = 8 * 1024;
 
+    /// Tells it from others: letters and digits, and the same for the same document.
+    pub fn id(&self) -> String {
+        use std::fmt::Write;
+        let key = crate::store::redb::dead_letter::key(self);
+        key.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("text takes everything");
+            text
+        })
+    }
+
     /// A dead letter with as much of the document as is kept.
     pub fn new(received_at: Timestamp, reason: impl Into<String>, document: &str) -> Self {
         let end = document.floor_char_boundary(Self::MAX_DOCUMENT_BYTES);

@@ -99,7 +99,7 @@ impl Site {
     pub(crate) fn read_events(&self) {
         let mut text = std::fs::read_to_string(&self.config).unwrap();
         let queue = self.simulator.queue_url();
-        text.push_str(&format!("[ses.events]\nqueue_url = \"{queue}\"\n"));
+        text = format!("{text}[ses.events]\nqueue_url = \"{queue}\"\n");
         std::fs::write(&self.config, text).unwrap();
     }
 

@@ -6,6 +6,7 @@ mod backup;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
+mod feedback;
 mod handover;
 mod harness;
 mod idempotency;

@@ -32,7 +32,6 @@ async fn wait_for(server: &Server, wanted: &[(&str, f64)]) -> BTreeMap<String, f
     let end = Instant::now() + PATIENCE;
     loop {
         let metrics = metrics(server).await;
-        #[expect(clippy::float_cmp, reason = "whole numbers")]
         let missing = wanted.iter().find(|(name, value)| metrics.get(*name) != Some(value));
         let Some((name, value)) = missing else { return metrics };
         let is = metrics.get(*name);

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{answer, install_crypto, message_with};
+use crate::harness::{PATIENCE, answer, install_crypto, message_with};
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -141,5 +141,35 @@ async fn a_clock_that_jumps_expires_nothing_until_the_jump_is_confirmed() {
     place.clock.confirm();
     assert_eq!(place.get(&format!("/emails/{id}")).await.0, 404);
     assert!(!place.send("k").await.1);
+    place.service.stop().await;
+}
+
+#[tokio::test]
+async fn jumps_of_a_day_keep_ids_in_order_messages_moving_and_everything_in_place() {
+    let place = Place::new().await;
+    let (first, _) = place.send("first").await;
+    let mut ids = vec![first.clone()];
+    for (n, at) in [NOON.plus(DAY), NOON.minus(DAY), NOON.plus(DAY * 100)].into_iter().enumerate() {
+        place.clock.set(at);
+        assert!(place.clock.jump().is_some());
+        let (id, replayed) = place.send(&n.to_string()).await;
+        assert!(!replayed);
+        ids.push(id);
+        assert_eq!(place.send("first").await, (first.clone(), true), "the key is still live");
+        // As the purge does by itself every minute.
+        let purged = place.service.store().purge(place.clock.settled(), 1_000).await.unwrap();
+        assert_eq!((purged.messages, purged.idempotency_keys), (0, 0));
+    }
+    assert!(ids.is_sorted(), "{ids:?}");
+    for id in &ids {
+        let end = std::time::Instant::now() + PATIENCE;
+        while place.get(&format!("/emails/{id}")).await.1["status"] != "sent" {
+            assert!(std::time::Instant::now() < end, "{id} is stuck");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    place.clock.set(NOON);
+    assert_eq!(place.clock.jump(), None);
+    assert_eq!(place.send("first").await, (first, true));
     place.service.stop().await;
 }

@@ -6,10 +6,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
 mod clients;
+mod files;
 mod ledger;
 mod old;
 mod site;
 mod torture;
+mod versions;
 
 use torture::Torture;
 
@@ -27,6 +29,9 @@ async fn nothing_acknowledged_is_lost_whenever_the_process_is_killed() {
     let mut torture = Torture::new(seed).await;
     for round in 0..rounds {
         torture.round(round).await;
+        if (round + 1).is_multiple_of(10) {
+            println!("{} rounds so far", round + 1);
+        }
     }
     println!("{}", torture.finish().await);
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
 mod backlog;
+mod contract;
 mod document;
 mod guide;
 mod killed;

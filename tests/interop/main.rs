@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+mod setup;
 mod sns;
 
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -10,6 +10,8 @@ use crate::domain::message::{self as domain, State};
 use crate::domain::request::TRANSACTIONAL;
 use crate::outbox::{Live, View};
 
+mod timeline;
+
 /// A message with its events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -42,6 +44,31 @@ pub struct MessageRecord {
     pub last_event: Option<LastEvent>,
     /// Its events, oldest first.
     pub events: Vec<Event>,
+    /// What happened to each recipient.
+    pub timelines: Vec<Timeline>,
+}
+
+/// What happened to one recipient.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeline {
+    /// The recipient as given, or as the provider names one that the message does not.
+    pub recipient: String,
+    /// Its events, oldest first; empty where nothing is known.
+    pub events: Vec<RecipientEvent>,
+}
+
+/// An event of one recipient.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecipientEvent {
+    /// What happened.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// When.
+    pub occurred_at: String,
+    /// What the provider told of it, by SES's names.
+    pub detail: BTreeMap<String, String>,
 }
 
 /// Why a message is not sent, or not yet.
@@ -124,6 +151,7 @@ impl MessageRecord {
     ) -> Self {
         let View { status, attempts, failure } = View::of(&message, live);
         let error = failure.map(Failure::from);
+        let timelines = timeline::of(&message.recipients, events);
         let (ses_message_id, sent_at) = match message.state {
             State::Sent { ses_message_id, sent_at } => {
                 (Some(ses_message_id), Some(sent_at.to_string()))
@@ -145,6 +173,7 @@ impl MessageRecord {
             sent_at,
             last_event: message.last_event.map(LastEvent::from),
             events: events.iter().map(Event::from).collect(),
+            timelines,
         }
     }
 }

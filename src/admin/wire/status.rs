@@ -16,8 +16,60 @@ pub struct ServiceStatus {
     pub clock_jump: Option<ClockJump>,
     /// How sending goes; `None` where no service runs.
     pub sending: Option<Sending>,
+    /// How the provider's events come in.
+    pub events: Events,
     /// How much is set up.
     pub counts: Counts,
+}
+
+/// How the provider's events come in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Events {
+    /// What the running service took in; `None` where none runs or nothing brings events.
+    pub taken_in: Option<TakenIn>,
+    /// What waits in the store; `None` where it cannot be read.
+    pub stored: Option<StoredEvents>,
+}
+
+/// What the running service took in since its start, repeats included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenIn {
+    /// The provider accepted a message.
+    pub send: u64,
+    /// The recipient's server accepted it.
+    pub delivery: u64,
+    /// It came back.
+    pub bounce: u64,
+    /// The recipient called it unwanted.
+    pub complaint: u64,
+    /// SES accepted it, then refused to send it on.
+    pub reject: u64,
+    /// The recipient's server does not take it for now.
+    pub delivery_delay: u64,
+    /// Of a type that is dropped.
+    pub ignored: u64,
+    /// Of those above, the ones about messages that are not known, or not yet.
+    pub unmatched: u64,
+    /// Of those above, the ones that name another organisation than the message's own.
+    pub foreign: u64,
+    /// Not readable.
+    pub unreadable: u64,
+    /// How long ago the last readable one came; `None` before the first.
+    pub seconds_since_last: Option<u64>,
+    /// Why none can be had now, where that is so.
+    pub trouble: Option<String>,
+}
+
+/// What of the provider's events waits in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredEvents {
+    /// Events whose message is not known yet.
+    pub unmatched_waiting: u64,
+    /// Documents that could not be read.
+    pub dead_letters: u64,
 }
 
 /// Whether the store takes writes.

@@ -13,11 +13,15 @@ pub struct SuppressionChanges {
 
 /// What became of an address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SuppressionChange {
     /// The address in the form in which it is compared.
     pub address: String,
     /// What was done.
     pub outcome: SuppressionOutcome,
+    /// What became of it on the SES account's own list, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ses: Option<AtSes>,
 }
 
 /// What was done about an address.
@@ -34,6 +38,21 @@ pub enum SuppressionOutcome {
     NotThere,
     /// It is suppressed for all organisations, and stays so.
     StillForAll,
+}
+
+/// What became of an address on the SES account's own suppression list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AtSes {
+    /// It is on it no more.
+    Cleared,
+    /// It was not on it.
+    NotThere,
+    /// SES did not do it.
+    Failed {
+        /// Why not.
+        message: String,
+    },
 }
 
 /// A page of suppressions.

@@ -68,7 +68,7 @@ impl Place {
         loop {
             let length = file.read_at(&mut piece, byte)?;
             let breaks = piece[..length].iter().take_while(|b| matches!(b, b'\r' | b'\n')).count();
-            let lines = piece[..breaks].iter().filter(|b| **b == b'\n').count();
+            let lines = piece[..breaks].split(|b| *b == b'\n').count() - 1;
             line += u64::try_from(lines).unwrap_or(u64::MAX);
             if length == 0 || breaks < length {
                 return Ok(line);

@@ -6,10 +6,13 @@ use crate::store::redb::open::Opener;
 use crate::store::redb::open::faults::{Disk, Fault};
 use crate::store::{Accepted, Health, MessageFilter, Store, StoreError};
 
+/// Every read is one of the disk.
+const NO_CACHE: usize = 0;
+
 /// A store on a disk in memory that fails when told to.
 async fn on_disk(disk: &Disk) -> Fixture {
     let backend = disk.clone();
-    let opener = Opener::backend(move || backend.clone());
+    let opener = Opener::backend(NO_CACHE, move || backend.clone());
     Fixture::on(Store::start(opener, START).unwrap().0).await
 }
 
@@ -42,24 +45,92 @@ async fn a_full_disk_refuses_and_reads_and_replays_go_on_until_there_is_space() 
 #[tokio::test]
 async fn a_refused_message_never_comes_to_life_whichever_sync_failed() {
     for failing in 0..6 {
-        let disk = Disk::formatted();
-        let fixture = on_disk(&disk).await;
-        fixture.accept(Some("before"), START).await.unwrap();
-        disk.set(Fault::SyncFails { after: failing });
-        let answer = fixture.accept(Some("k"), START).await;
-        disk.set(Fault::None);
-        fixture.store.writable().await;
-        let key = IdempotencyKey::parse("k").unwrap();
-        let replay = fixture.store.replay(fixture.organisation, key, START).unwrap();
-        let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
-        match answer {
-            Ok(Accepted::New(id)) => assert_eq!((replay, listed.len()), (Some(id), 2)),
-            Err(StoreError::Unavailable) => assert_eq!((replay, listed.len()), (None, 1)),
-            other => panic!("{other:?}"),
+        let (arrives, is_lost) =
+            (Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing });
+        for fault in [arrives, is_lost] {
+            let disk = Disk::formatted();
+            let fixture = on_disk(&disk).await;
+            fixture.accept(Some("before"), START).await.unwrap();
+            disk.set(fault);
+            let answer = fixture.accept(Some("k"), START).await;
+            disk.set(Fault::None);
+            fixture.store.writable().await;
+            let key = IdempotencyKey::parse("k").unwrap();
+            let replay = fixture.store.replay(fixture.organisation, key, START).unwrap();
+            let listed =
+                fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
+            match answer {
+                Ok(Accepted::New(id)) => assert_eq!((replay, listed.len()), (Some(id), 2)),
+                Err(StoreError::Unavailable) => assert_eq!((replay, listed.len()), (None, 1)),
+                other => panic!("{other:?}"),
+            }
+            drop(fixture);
+            let fixture = on_disk(&disk).await;
+            let after =
+                fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
+            assert_eq!(after.len(), listed.len(), "{fault:?}");
         }
-        drop(fixture);
-        let fixture = on_disk(&disk).await;
-        let after = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
-        assert_eq!(after.len(), listed.len(), "sync {failing}");
     }
+}
+
+#[tokio::test]
+async fn what_is_in_memory_is_what_is_on_disk_whichever_sync_failed() {
+    for failing in 0..6 {
+        for fault in [Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing }] {
+            let disk = Disk::formatted();
+            let fixture = on_disk(&disk).await;
+            disk.set(fault);
+            let _ = fixture.store.add_organisation("other".parse().unwrap()).await;
+            disk.set(Fault::None);
+            fixture.store.writable().await;
+            let in_memory = fixture.store.organisations();
+            drop(fixture);
+            assert_eq!(on_disk(&disk).await.store.organisations(), in_memory, "{fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_no_writes_is_read_and_refusals_do_not_wait_for_its_end() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::WritesFail);
+    for _ in 0..3 {
+        assert_eq!(fixture.accept(Some("new"), START).await, Err(StoreError::Unavailable));
+        let key = IdempotencyKey::parse("k").unwrap();
+        let replay = fixture.store.replay_after_commit(fixture.organisation, key, START).await;
+        assert_eq!(replay, Ok(Some(id)));
+        assert!(fixture.store.message(id, START).unwrap().is_some());
+        // Long enough for the file to be opened again, in vain.
+        tokio::time::sleep(std::time::Duration::from_millis(120)).await;
+    }
+    assert_eq!(fixture.store.health(), Health::Refusing);
+    disk.set(Fault::None);
+    fixture.store.writable().await;
+    let Ok(Accepted::New(new)) = fixture.accept(Some("new"), START).await else { panic!() };
+    drop(fixture);
+    let fixture = on_disk(&disk).await;
+    let key = IdempotencyKey::parse("new").unwrap();
+    assert_eq!(fixture.store.replay(fixture.organisation, key, START), Ok(Some(new)));
+    let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap();
+    assert_eq!(listed.messages.len(), 2);
+}
+
+#[tokio::test]
+async fn reads_that_failed_succeed_again_though_nobody_writes() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::ReadsFail);
+    assert_eq!(fixture.store.message(id, START), Err(StoreError::Unavailable));
+    assert!(fixture.store.facts(fixture.organisation).is_err());
+    disk.set(Fault::None);
+    let end = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while fixture.store.message(id, START).is_err() {
+        assert!(std::time::Instant::now() < end, "reads never succeed again");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    fixture.store.writable().await;
+    assert_eq!(fixture.accept(Some("k"), START).await, Ok(Accepted::Replayed(id)));
 }

@@ -49,6 +49,9 @@ fn nothing_acknowledged_is_lost_when_the_power_goes() {
         all.losses += survived.losses;
         all.losses_while_opening += survived.losses_while_opening;
         all.acknowledged += survived.acknowledged;
+        if (seed + 1 - first).is_multiple_of(500) {
+            println!("{} seeds so far: {all:?}", seed + 1 - first);
+        }
     }
     println!("{seeds} seeds from {first}: {all:?}, none lost");
     assert!(all.losses > seeds && all.acknowledged > 10 * seeds, "too little happened: {all:?}");

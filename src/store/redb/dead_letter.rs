@@ -22,8 +22,8 @@ pub(in crate::store) fn keep_all(
 ) -> Result<(), ReadError> {
     let table = &mut batch.tables.dead_letters;
     for letter in letters {
-        let digest = Sha256::digest(letter.document.as_bytes());
-        let key = &digest[..16];
+        let key = key(letter);
+        let key = key.as_slice();
         if table.get(key)?.is_none() {
             make_room(table, MAX_LETTERS, "unreadable documents")?;
             let row = encode_dead_letter(letter);
@@ -31,6 +31,26 @@ pub(in crate::store) fn keep_all(
         }
     }
     Ok(())
+}
+
+/// A dead letter's key: the beginning of its document's digest.
+pub(in crate::store) fn key(letter: &DeadLetter) -> [u8; 16] {
+    let digest = Sha256::digest(letter.document.as_bytes());
+    *digest.first_chunk().expect("a digest has 32 bytes")
+}
+
+/// Removes those with these keys; how many there were.
+pub(in crate::store) fn remove(
+    batch: &mut Batch<'_>,
+    keys: &[[u8; 16]],
+) -> Result<usize, ReadError> {
+    let mut removed = 0;
+    for key in keys {
+        if batch.tables.dead_letters.remove(key.as_slice())?.is_some() {
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 /// Reads dead letters, newest first.

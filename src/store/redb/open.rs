@@ -4,7 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable};
+use overlay::Overlay;
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError};
 use tempfile::NamedTempFile;
 
 use crate::domain::id::{MessageId, OrganisationId};
@@ -16,53 +18,81 @@ use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
 use crate::store::redb::{Shared, key_use, migrate, write_lock, writer};
 
+mod overlay;
+
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
 
 /// Opens the file, the first time and again after a failure.
 pub(in crate::store) struct Opener {
-    open: Box<dyn Fn() -> Result<Database, redb::DatabaseError> + Send + Sync>,
+    open: Box<Open>,
+    /// Opens it without changing it: what redb writes while it does so stays in memory.
+    open_for_reading: Box<Open>,
 }
+
+type Open = dyn Fn() -> Result<Database, DatabaseError> + Send + Sync;
 
 impl Opener {
     /// Opens a file, caching up to `cache_bytes` of it.
     pub(in crate::store) fn file(path: PathBuf, cache_bytes: usize) -> Self {
-        let open = move || Database::builder().set_cache_size(cache_bytes).open(&path);
-        Self { open: Box::new(open) }
+        let same_path = path.clone();
+        let open_for_reading = move || {
+            let file = FileBackend::new(File::open(&same_path).map_err(StorageError::from)?)?;
+            let overlay = Overlay::new(file);
+            Database::builder().set_cache_size(cache_bytes).create_with_backend(overlay)
+        };
+        Self {
+            open: Box::new(move || Database::builder().set_cache_size(cache_bytes).open(&path)),
+            open_for_reading: Box::new(open_for_reading),
+        }
     }
 
     /// Opens whatever storage `backend` gives, which fails as a test wants it to.
     #[cfg(test)]
     pub(in crate::store) fn backend<B: redb::StorageBackend>(
-        backend: impl Fn() -> B + Send + Sync + 'static,
+        cache_bytes: usize,
+        backend: impl Fn() -> B + Clone + Send + Sync + 'static,
     ) -> Self {
-        let open = move || Database::builder().create_with_backend(backend());
-        Self { open: Box::new(open) }
+        let builder = move || {
+            let mut builder = Database::builder();
+            builder.set_cache_size(cache_bytes);
+            builder
+        };
+        let same_backend = backend.clone();
+        let open_for_reading = move || builder().create_with_backend(Overlay::new(same_backend()));
+        Self {
+            open: Box::new(move || builder().create_with_backend(backend())),
+            open_for_reading: Box::new(open_for_reading),
+        }
     }
 
     pub(super) fn open(&self) -> Result<Database, redb::Error> {
         Ok((self.open)()?)
     }
 
-    /// Opens the file for the first time in this process and checks that it is ours.
+    /// What is in the file, to be read alone: whatever is written to it is lost.
+    pub(super) fn open_for_reading(&self) -> Result<Database, redb::Error> {
+        Ok((self.open_for_reading)()?)
+    }
+
+    /// Opens the file for the first time in this process, after a look at whether it is ours: a
+    /// file that is not stays as it is to the last byte.
     pub(in crate::store) fn open_first(&self) -> Result<Database, OpenError> {
+        let looked_at = (self.open_for_reading)().map_err(OpenError::from_database)?;
+        let version = require_format(&looked_at)?;
+        drop(looked_at);
         let database = (self.open)().map_err(OpenError::from_database)?;
-        match format(&database)? {
-            Some(1) => migrate::from_1(&database).map_err(OpenError::from_read)?,
-            version => require_known(version)?,
+        if version == 1 {
+            migrate::from_1(&database).map_err(OpenError::from_read)?;
         }
         Ok(database)
     }
 }
 
-/// Checks that a file is ours and of a version that is known, be it an earlier one.
-pub(super) fn require_format(database: &Database) -> Result<(), OpenError> {
-    require_known(format(database)?)
-}
-
-fn require_known(version: Option<u64>) -> Result<(), OpenError> {
-    match version {
-        Some(1..=FORMAT_VERSION) => Ok(()),
+/// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.
+pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
+    match format(database)? {
+        Some(version @ 1..=FORMAT_VERSION) => Ok(version),
         Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
         Some(_) | None => Err(OpenError::Foreign),
     }

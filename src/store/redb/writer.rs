@@ -123,6 +123,18 @@ impl Writer {
         self.queue.send(operation).await.map_err(|_| StoreError::Unavailable)
     }
 
+    /// Has something written, so that a file whose handle fails is opened again.
+    pub(in crate::store) fn probe(&self) {
+        let (reply, _) = oneshot::channel();
+        let write = |batch: &mut Batch<'_>| {
+            batch.tables.meta.insert(PROBE, 0)?;
+            Ok(())
+        };
+        let probe = Work { run: Some(write), done: None, weight: 0, reply };
+        // Where the queue is full, enough will be written.
+        let _ = self.queue.try_send(Box::new(probe));
+    }
+
     /// Runs `work` in the shared transaction and returns its result once that is durable.
     pub(in crate::store) async fn run<T, F>(&self, weight: usize, work: F) -> Result<T, StoreError>
     where
@@ -310,7 +322,8 @@ impl Thread {
             // Where none of the batch's rows is on disk, its callers need not wait for a write.
             if let Err(error) = self.shared.reopen() {
                 tracing::error!(%error, "the store could not be opened again");
-            } else if !waiting.is_empty() && self.is_absent(&accepted) {
+            }
+            if !waiting.is_empty() && self.is_absent(&accepted) {
                 refuse(std::mem::take(&mut waiting));
             }
             match self.clean(&accepted) {

@@ -8,11 +8,11 @@ use crate::domain::event::{BounceType, Event, EventDetail, LastEvent};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::suppression::{SuppressedAddress, SuppressionReason};
 use crate::domain::time::Timestamp;
-use crate::store::Store;
 use crate::store::conformance::feedback::{sent, tagged, untagged};
 use crate::store::conformance::{Fixture, START, hard_bounce};
 use crate::store::redb::open::Opener;
 use crate::store::redb::open::faults::Disk;
+use crate::store::{CACHE_BYTES, Store};
 
 /// Events of every kind, at few times and for few recipients, so that many of them coincide.
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -96,7 +96,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let disk = Disk::formatted();
-            let opener = Opener::backend(move || disk.clone());
+            let opener = Opener::backend(CACHE_BYTES, move || disk.clone());
             let store = Store::start(opener, START).unwrap().0;
             let shuffled: Vec<Event> = order.iter().map(|&index| events[index].clone()).collect();
             // Each in an organisation of its own, so that suppressions are told apart.

@@ -24,7 +24,7 @@ use crate::store::conformance::power::ledger::{Certainty, Known, LONG_AGO, Ledge
 use crate::store::conformance::{START, hard_bounce};
 use crate::store::redb::open::Opener;
 use crate::store::redb::open::power::{Drive, Syncs};
-use crate::store::{Accepted, OpenError, Reference, Report, Store, StoreError};
+use crate::store::{Accepted, CACHE_BYTES, OpenError, Reference, Report, Store, StoreError};
 
 /// How often the power goes in one story.
 const LIVES: u32 = 4;
@@ -105,7 +105,7 @@ impl Story {
                 self.drive.lose_power_after(self.random.u64(0..20));
             }
             let drive = self.drive.clone();
-            match Store::start(Opener::backend(move || drive.clone()), START) {
+            match Store::start(Opener::backend(CACHE_BYTES, move || drive.clone()), START) {
                 Ok((store, _)) if !self.drive.is_off() => {
                     self.drive.stay_on();
                     if life == 0 {

@@ -21,6 +21,12 @@ pub(in crate::store) enum Fault {
     Full,
     /// Writes arrive, and the one sync after `after` more fails.
     SyncFails { after: usize },
+    /// The one sync after `after` more fails, and what was written since the last one is gone.
+    SyncLoses { after: usize },
+    /// No write and no sync succeeds.
+    WritesFail,
+    /// No read succeeds.
+    ReadsFail,
 }
 
 /// A disk; clones are the same disk.
@@ -30,6 +36,8 @@ pub(in crate::store) struct Disk(Arc<Mutex<Content>>);
 #[derive(Debug)]
 struct Content {
     bytes: Vec<u8>,
+    /// As of the last sync.
+    synced: Vec<u8>,
     /// The blocks that have been given out.
     given: HashSet<u64>,
     fault: Fault,
@@ -40,6 +48,7 @@ impl Disk {
     pub(in crate::store) fn formatted() -> Self {
         let disk = Self(Arc::new(Mutex::new(Content {
             bytes: Vec::new(),
+            synced: Vec::new(),
             given: HashSet::new(),
             fault: Fault::None,
         })));
@@ -66,33 +75,49 @@ impl StorageBackend for Disk {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
         let content = self.content();
+        if content.fault == Fault::ReadsFail {
+            return Err(io::Error::other("read failed"));
+        }
         let bytes = content.bytes.get(offset..offset + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.content().bytes.resize(usize::try_from(len).unwrap(), 0);
+        let mut content = self.content();
+        if content.fault == Fault::WritesFail {
+            return Err(io::Error::other("write failed"));
+        }
+        content.bytes.resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut content = self.content();
+        let content = &mut *content;
         match &mut content.fault {
             Fault::SyncFails { after: 0 } => {
                 content.fault = Fault::None;
-                Err(io::Error::other("sync failed"))
+                return Err(io::Error::other("sync failed"));
             }
-            Fault::SyncFails { after } => {
-                *after -= 1;
-                Ok(())
+            Fault::SyncLoses { after: 0 } => {
+                content.fault = Fault::None;
+                content.bytes.clone_from(&content.synced);
+                return Err(io::Error::other("sync failed"));
             }
-            Fault::None | Fault::Full => Ok(()),
+            Fault::WritesFail => return Err(io::Error::other("sync failed")),
+            Fault::SyncFails { after } | Fault::SyncLoses { after } => *after -= 1,
+            Fault::None | Fault::Full | Fault::ReadsFail => {}
         }
+        content.synced.clone_from(&content.bytes);
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut content = self.content();
+        if content.fault == Fault::WritesFail {
+            return Err(io::Error::other("write failed"));
+        }
         for block in offset / BLOCK..=(offset + data.len() as u64 - 1) / BLOCK {
             if content.fault == Fault::Full && !content.given.contains(&block) {
                 return Err(io::ErrorKind::StorageFull.into());

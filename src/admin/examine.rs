@@ -1,0 +1,151 @@
+//! Examinations of the set-up at AWS: what is looked at, how it is, and what to do.
+//!
+//! Only asks: nothing here changes anything. A running service examines with its own credentials
+//! and clock; where none runs, the command does the same in its own process.
+
+use std::time::Duration;
+
+use crate::admin::wire::{Examined, Finding, Part, Refusal, Response};
+use crate::admin::{Admin, Place, domain_name};
+use crate::ses::call::CallError;
+use crate::ses::{SesClient, Skew};
+
+mod account;
+mod domain;
+mod events;
+mod set;
+
+/// From here on a clock deserves a look.
+const SKEW_WARNING: Duration = Duration::from_mins(1);
+/// AWS refuses requests that are signed further off ("Troubleshoot AWS Signature Version 4").
+const SKEW_REFUSED: Duration = Duration::from_mins(5);
+
+/// How events come back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventRoute {
+    /// The URL of the queue that is polled.
+    pub queue_url: Option<String>,
+    /// The topics that are believed where SNS posts; `None` where it does not.
+    pub topics: Option<Vec<String>>,
+}
+
+/// Examines the set-up at AWS.
+#[derive(Debug)]
+pub struct Examiner<'a> {
+    ses: &'a SesClient,
+    events: &'a EventRoute,
+}
+
+impl Admin {
+    pub(super) async fn examine(&self, part: &Part) -> Result<Response, Refusal> {
+        let Place::Service { ses, ways: Some(ways), .. } = &self.place else {
+            return Err(Refusal::new("no service runs that could be examined"));
+        };
+        let findings = Examiner::new(ses, &ways.events).examine(part).await?;
+        Ok(Response::Examined(Examined { findings }))
+    }
+}
+
+impl<'a> Examiner<'a> {
+    /// An examiner that asks with this client.
+    pub fn new(ses: &'a SesClient, events: &'a EventRoute) -> Self {
+        Self { ses, events }
+    }
+
+    /// Looks at one part.
+    pub async fn examine(&self, part: &Part) -> Result<Vec<Finding>, Refusal> {
+        Ok(match part {
+            Part::Credentials => self.credentials().await,
+            Part::Account => self.account().await,
+            Part::Domain { domain, state } => {
+                vec![self.domain(&domain_name(domain)?, state).await]
+            }
+            Part::ConfigurationSet => self.configuration_set().await,
+            Part::Events => self.event_route().await,
+        })
+    }
+
+    async fn credentials(&self) -> Vec<Finding> {
+        const ABOUT: &str = "credentials";
+        let caller = match self.ses.caller().await {
+            Ok(caller) => {
+                let message = format!("account {}, {}", caller.account, caller.arn);
+                Finding::ok(ABOUT, message)
+            }
+            Err(error) => unanswered(ABOUT, "sts:GetCallerIdentity", &error),
+        };
+        vec![caller, self.clock()]
+    }
+
+    /// Judged by the last answer's date, so to be asked after some call.
+    fn clock(&self) -> Finding {
+        const ABOUT: &str = "clock";
+        const ADVICE: &str = "set the clock and keep it right, with chrony or systemd-timesyncd \
+                              for example";
+        let Some(skew) = self.ses.clock_skew() else {
+            let message = "no answer of AWS has told its time";
+            return Finding::warning(ABOUT, message, "put the connection right first");
+        };
+        let apart = humantime::format_duration(Duration::from_secs(skew.apart().as_secs()));
+        let message = match skew {
+            Skew::Behind(_) => format!("{apart} behind AWS's"),
+            Skew::Ahead(_) => format!("{apart} ahead of AWS's"),
+        };
+        if skew.apart() >= SKEW_REFUSED {
+            let message = format!("{message}; AWS refuses requests from 5 minutes on");
+            Finding::not_ok(ABOUT, message, ADVICE)
+        } else if skew.apart() >= SKEW_WARNING {
+            let message = format!("{message}; at 5 minutes AWS refuses requests");
+            Finding::warning(ABOUT, message, ADVICE)
+        } else {
+            Finding::ok(ABOUT, "agrees with AWS's to within a minute")
+        }
+    }
+}
+
+/// What a call came to that brought no answer. `action` is its name in IAM's policies.
+fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Finding {
+    let message = error.to_string();
+    match error {
+        CallError::NotSupported { .. } => Finding::warning(
+            about,
+            message,
+            format!("{action} is not to be had there, so this cannot be told; see for yourself"),
+        ),
+        CallError::Credentials(_) => Finding::not_ok(
+            about,
+            message,
+            "give the service credentials where AWS's own tools look for them: environment, shared \
+             profile, container, web identity or instance metadata",
+        ),
+        CallError::Unreachable(_) => {
+            Finding::not_ok(about, message, "check the network, ses.region and ses.endpoint")
+        }
+        CallError::Refused { status: 401 | 403, name, .. } => {
+            Finding::not_ok(about, message, refused(name.as_deref(), action))
+        }
+        CallError::Refused { status: 429, .. } => {
+            Finding::warning(about, message, "others use the account's rate; try again")
+        }
+        CallError::Refused { .. } | CallError::Unreadable(_) => {
+            Finding::not_ok(about, message, "check ses.region and ses.endpoint")
+        }
+    }
+}
+
+fn refused(name: Option<&str>, action: &str) -> String {
+    let stem = name.unwrap_or_default();
+    match stem.strip_suffix("Exception").unwrap_or(stem) {
+        "AccessDenied" | "NotAuthorized" => {
+            format!("allow the action {action} in the IAM policy of these credentials")
+        }
+        "InvalidSignature" | "SignatureDoesNotMatch" | "RequestExpired" => {
+            "the secret key does not belong to the access key, the clock is wrong, or ses.region is \
+             not the endpoint's"
+                .to_owned()
+        }
+        "ExpiredToken" => "the credentials have expired: renew them".to_owned(),
+        _ => "AWS does not know these credentials: check the access key, or make a new one"
+            .to_owned(),
+    }
+}

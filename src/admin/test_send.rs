@@ -1,0 +1,91 @@
+//! The message that an examination sends: admitted, stored and sent as every other one.
+
+use crate::admin::wire::{Refusal, Response, TestSent};
+use crate::admin::{Admin, Place};
+use crate::domain::mailbox::Mailbox;
+use crate::domain::organisation::{DomainState, Organisation};
+use crate::domain::request::{Draft, SendRequest};
+use crate::intake;
+
+/// SES's mailbox simulator: it counts for no reputation, and is open to accounts in the sandbox
+/// (SES developer guide, "Using the mailbox simulator").
+const RECIPIENT: &str = "success@simulator.amazonses.com";
+/// The sender's address before the `@` where none is given.
+const LOCAL_PART: &str = "pillarbox-doctor";
+
+impl Admin {
+    pub(super) async fn test_send(&self, from: Option<&str>) -> Result<Response, Refusal> {
+        let Place::Service { ways: Some(ways), .. } = &self.place else {
+            return Err(Refusal::new(
+                "no service runs, and only a running service sends: start it and try again",
+            ));
+        };
+        let (organisation, from) = self.sender(from)?;
+        let draft = Draft {
+            from: Some(&from),
+            to: Some(vec![RECIPIENT]),
+            subject: Some("A test of the set-up"),
+            text: Some("pillarbox doctor sent this to see whether sending works."),
+            ..Draft::default()
+        };
+        // The sender was read before, and the rest is ours.
+        let request = SendRequest::parse(draft)
+            .map_err(|_| Refusal::new(format!("{from:?} cannot be the sender")))?;
+        let accepted =
+            ways.intake.accept(&organisation, request).await.map_err(|refusal| said(&refusal))?;
+        let id = accepted.id().to_string();
+        Ok(Response::TestSent(TestSent { id, from, to: RECIPIENT.to_owned() }))
+    }
+
+    /// Who sends: the given address, or one of the first domain that may be sent from, those that
+    /// SES has verified first.
+    fn sender(&self, from: Option<&str>) -> Result<(Organisation, String), Refusal> {
+        let wanted = match from {
+            Some(text) => {
+                let mailbox = Mailbox::parse(text)
+                    .map_err(|error| Refusal::new(format!("{text:?} is no sender: {error}")))?;
+                Some(mailbox.address().domain().as_str().to_owned())
+            }
+            None => None,
+        };
+        let mut domains = self.store.domains();
+        domains.retain(|domain| {
+            domain.state.is_verified() && wanted.as_ref().is_none_or(|name| *name == domain.name)
+        });
+        domains.sort_by_key(|domain| domain.state != DomainState::Verified);
+        let senders = domains.into_iter().filter_map(|domain| {
+            Some((self.store.organisation_by_id(domain.organisation)?, domain.name))
+        });
+        let (organisation, domain) = senders.into_iter().next().ok_or_else(|| {
+            Refusal::new(match &wanted {
+                Some(name) => format!(
+                    "{name} is not verified for any organisation; `pillarbox domain list` shows \
+                     the domains there are"
+                ),
+                None => "there is no verified domain to send from; `pillarbox domain add` adds one"
+                    .to_owned(),
+            })
+        })?;
+        let from = from.map_or_else(|| format!("{LOCAL_PART}@{domain}"), str::to_owned);
+        Ok((organisation, from))
+    }
+}
+
+fn said(refusal: &intake::Refusal) -> Refusal {
+    Refusal::new(match refusal {
+        intake::Refusal::UnverifiedDomain { domain } => {
+            format!("the sender's domain {domain} is not verified")
+        }
+        intake::Refusal::Suppressed { .. } => {
+            format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
+        }
+        intake::Refusal::QueueFull { .. } => {
+            "the queue is full: see pillarbox status for what holds up sending".to_owned()
+        }
+        intake::Refusal::StorageUnavailable => {
+            "the store refuses writes: make room on the disk, or repair it".to_owned()
+        }
+        intake::Refusal::ShuttingDown => "the service is stopping; try again later".to_owned(),
+        intake::Refusal::Internal => "the store is damaged; restore a backup".to_owned(),
+    })
+}

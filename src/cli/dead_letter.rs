@@ -1,0 +1,98 @@
+//! `dead-letter`: documents of the provider that could not be read.
+
+use clap::{Args, Subcommand};
+
+use crate::admin::wire::{DeadLetterShown, Letters, Request, Response};
+use crate::cli::error::CliError;
+use crate::cli::reach::Reach;
+use crate::cli::table::{Table, escaped};
+
+/// How much of an id a table shows, in characters; it does for the other commands.
+const ID_CHARS: usize = 12;
+
+#[derive(Debug, Args)]
+pub(super) struct DeadLetter {
+    #[command(flatten)]
+    reach: Reach,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List them, newest first.
+    List,
+    /// Show one with its document.
+    Show {
+        /// Its id, or the beginning of it.
+        id: String,
+    },
+    /// Clear them away; those that are left go after 90 days.
+    Clear(Clear),
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Clear {
+    /// Their ids, or the beginnings of them.
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// All of them.
+    #[arg(long)]
+    all: bool,
+}
+
+impl Action {
+    fn into_request(self) -> Request {
+        match self {
+            Self::List => Request::DeadLetterList {},
+            Self::Show { id } => Request::DeadLetterShow { id },
+            Self::Clear(Clear { all: true, .. }) => {
+                Request::DeadLetterClear { letters: Letters::All }
+            }
+            Self::Clear(Clear { ids, .. }) => {
+                Request::DeadLetterClear { letters: Letters::Ids(ids) }
+            }
+        }
+    }
+}
+
+impl DeadLetter {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let mut session = self.reach.open().await?;
+        match session.ask(self.action.into_request()).await? {
+            Response::DeadLetters(list) => Ok(session.show(&list, |list| {
+                let mut table = Table::new(["ID", "RECEIVED", "BYTES", "REASON"]);
+                for letter in &list.dead_letters {
+                    let id = letter.id.get(..ID_CHARS).unwrap_or(&letter.id);
+                    table.row([
+                        id,
+                        &letter.received_at,
+                        &letter.length.to_string(),
+                        &letter.reason,
+                    ]);
+                }
+                table.or("no dead letters")
+            })),
+            Response::DeadLetter(shown) => Ok(session.show(&shown, with_document)),
+            Response::DeadLettersCleared(cleared) => Ok(session
+                .show(&cleared, |cleared| format!("cleared {} dead letters\n", cleared.cleared))),
+            _ => Err(CliError::Unexpected),
+        }
+    }
+}
+
+fn with_document(shown: &DeadLetterShown) -> String {
+    let DeadLetterShown { letter, document } = shown;
+    let mut lines = vec![
+        format!("id:        {}", letter.id),
+        format!("received:  {}", letter.received_at),
+        format!("reason:    {}", escaped(&letter.reason)),
+    ];
+    if document.len() < letter.length {
+        lines.push(format!("length:    {}, of which {} are kept", letter.length, document.len()));
+    }
+    lines.push(String::new());
+    lines.extend(document.lines().map(escaped));
+    lines.join("\n") + "\n"
+}

@@ -1,0 +1,121 @@
+//! A message all the way: accepted and stored by the running service, sent, and its delivery event
+//! back on its record.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::admin::client::Client;
+use crate::admin::wire::{Finding, MessageRecord, Request, Response, TestSent};
+use crate::cli::doctor::report::Report;
+use crate::cli::error::CliError;
+
+const ABOUT: &str = "sending";
+const DELIVERY: &str = "delivery event";
+/// Between two looks at the message.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a trial needs.
+pub(super) struct Trial {
+    pub(super) client: Client,
+    pub(super) wait: Duration,
+    pub(super) waits_for_events: bool,
+}
+
+impl Trial {
+    pub(super) async fn run(
+        mut self,
+        from: Option<String>,
+        report: &mut Report,
+    ) -> Result<(), CliError> {
+        let sent = match self.client.ask(&Request::TestSend { from }).await? {
+            Response::TestSent(sent) => sent,
+            Response::Refused(refusal) => {
+                let advice = "put that right, or name another sender with --from";
+                report.add(Finding::not_ok(ABOUT, refusal.message, advice));
+                return Ok(());
+            }
+            _ => return Err(CliError::Unexpected),
+        };
+        report.progress(&format!("accepted {} from {} to {}", sent.id, sent.from, sent.to));
+        let end = Instant::now() + self.wait;
+        let mut shown = String::new();
+        loop {
+            let record = self.record(&sent).await?;
+            let state = state(&record);
+            if state != shown {
+                report.progress(&state);
+                shown = state;
+            }
+            let over = Instant::now() >= end;
+            if let Some(findings) = self.judge(&sent, &record, over) {
+                report.add_all(findings);
+                return Ok(());
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn record(&mut self, sent: &TestSent) -> Result<MessageRecord, CliError> {
+        match self.client.ask(&Request::MessageShow { id: sent.id.clone() }).await? {
+            Response::Message(record) => Ok(*record),
+            Response::Refused(refusal) => Err(CliError::Refused(refusal.message)),
+            _ => Err(CliError::Unexpected),
+        }
+    }
+
+    /// What the message's state comes to; `None` where there is more to wait for.
+    fn judge(&self, sent: &TestSent, record: &MessageRecord, over: bool) -> Option<Vec<Finding>> {
+        let wait = humantime::format_duration(self.wait);
+        let show = format!("pillarbox message show {} tells more", sent.id);
+        let why = record
+            .error
+            .as_ref()
+            .map_or_else(String::new, |error| format!(": {} ({})", error.message, error.code));
+        if record.status != "sent" {
+            let is_final = record.status == "failed" || record.status == "suppressed";
+            let message = if is_final {
+                format!("the message is {}{why}", record.status)
+            } else if over {
+                format!("the message is still {} after {wait}{why}", record.status)
+            } else {
+                return None;
+            };
+            return Some(vec![Finding::not_ok(ABOUT, message, show)]);
+        }
+        let accepted = Finding::ok(
+            ABOUT,
+            format!("SES took {} from {} at the attempt {}", sent.id, sent.from, record.attempts),
+        );
+        let event = |wanted| record.events.iter().find(|event| event.event_type == wanted);
+        let outcome = if let Some(event) = event("delivery") {
+            Finding::ok(DELIVERY, format!("it arrived, of {}", event.occurred_at))
+        } else if let Some(event) = event("bounce").or_else(|| event("reject")) {
+            Finding::not_ok(DELIVERY, format!("there was a {}", event.event_type), show)
+        } else if !self.waits_for_events {
+            Finding::warning(
+                DELIVERY,
+                "no events are waited for, so whether it was delivered cannot be seen",
+                "run pillarbox aws setup, or set ses.events.queue_url",
+            )
+        } else if over {
+            Finding::not_ok(
+                DELIVERY,
+                format!("none has come within {wait}"),
+                "see the checks of the configuration set, the event destination and the queue above, \
+                 and whether the topic may write to the queue",
+            )
+        } else {
+            return None;
+        };
+        Some(vec![accepted, outcome])
+    }
+}
+
+fn state(record: &MessageRecord) -> String {
+    let events: Vec<_> = record.events.iter().map(|event| event.event_type.as_str()).collect();
+    match (record.status.as_str(), events.as_slice()) {
+        (status, []) => status.to_owned(),
+        (status, events) => format!("{status}, with the events: {}", events.join(", ")),
+    }
+}

@@ -1,0 +1,149 @@
+//! The running service: its socket, what it says of itself, and whether its listener answers.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::admin::client::{Client, ConnectError};
+use crate::admin::wire::{
+    Finding, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
+};
+use crate::config::Config;
+
+const SERVICE: &str = "service";
+const SOCKET: &str = "admin socket";
+const LISTENER: &str = "client listener";
+/// The bits that let the group or others in.
+const NOT_OWNER: u32 = 0o077;
+/// How long the listener may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A request without a key: every pillarbox refuses it alike.
+const PROBE: &[u8] = b"GET /emails/doctor HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
+
+pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<Finding>) {
+    let path = &config.admin_socket;
+    let mut client = match Client::connect(path).await {
+        Ok(client) => client,
+        Err(error @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
+            let message = format!("not running: {error}");
+            let advice = "start it: pillarbox serve --config FILE. AWS is asked with the credentials \
+                          of this shell";
+            return (Err(error), vec![Finding::warning(SERVICE, message, advice)]);
+        }
+        Err(error) => {
+            let message = error.to_string();
+            let advice = "run this as the service's user or as root";
+            return (Err(error), vec![Finding::not_ok(SOCKET, message, advice)]);
+        }
+    };
+    let mut findings = vec![rights(config)];
+    match client.ask(&Request::Status {}).await {
+        Ok(Response::Status(status)) => findings.extend(status_findings(&status)),
+        Ok(_) => findings.push(Finding::not_ok(
+            SERVICE,
+            "it answered something else",
+            "use the pillarbox of the version that runs",
+        )),
+        Err(error) => {
+            let advice = "see the service's log";
+            findings.push(Finding::not_ok(SERVICE, error.to_string(), advice));
+        }
+    }
+    if config.listen.port() != 0 {
+        findings.push(listener(config.listen).await);
+    }
+    (Ok(client), findings)
+}
+
+fn rights(config: &Config) -> Finding {
+    let path = config.admin_socket.display();
+    match std::fs::symlink_metadata(&config.admin_socket) {
+        Ok(found) => {
+            let mode = found.permissions().mode() & 0o777;
+            if mode & NOT_OWNER == 0 {
+                Finding::ok(SOCKET, format!("{path}, mode {mode:04o}"))
+            } else {
+                let message = format!("{path} is open to others (mode {mode:04o})");
+                let advice = "who may open it may administer; restart the service, which makes it \
+                              anew with mode 0600";
+                Finding::not_ok(SOCKET, message, advice)
+            }
+        }
+        Err(error) => Finding::warning(SOCKET, format!("{path}: {error}"), "try again"),
+    }
+}
+
+fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
+    let own = env!("CARGO_PKG_VERSION");
+    let running = format!("version {} is running and answers", status.version);
+    let mut findings = vec![if status.version == own {
+        Finding::ok(SERVICE, running)
+    } else {
+        let message = format!("{running}; this is version {own}");
+        Finding::warning(SERVICE, message, "restart the service")
+    }];
+    if status.store == StoreHealth::Refusing {
+        let advice = "make room on the disk, or repair it; the store then goes on by itself";
+        findings.push(Finding::not_ok("store", "it refuses writes", advice));
+    }
+    if let Some(jump) = &status.clock_jump {
+        findings.push(Finding::not_ok(
+            "clock",
+            format!(
+                "it jumped: it says {}, and by the time passed it is {}",
+                jump.wall, jump.expected
+            ),
+            "set it right, or take its time as right: pillarbox clock confirm",
+        ));
+    }
+    findings.extend(status.sending.iter().flat_map(sending_findings));
+    findings
+}
+
+fn sending_findings(sending: &Sending) -> Vec<Finding> {
+    const ADVICE: &str = "see pillarbox status, and the checks below";
+    let mut findings = Vec::new();
+    if let Provider::Impaired { message, .. } = &sending.provider {
+        findings.push(Finding::not_ok("sending", format!("paused: {message}"), ADVICE));
+    }
+    for paused in &sending.paused_domains {
+        let message = format!("paused for {}: {}", paused.domain, paused.message);
+        findings.push(Finding::not_ok("sending", message, ADVICE));
+    }
+    findings
+}
+
+async fn listener(address: SocketAddr) -> Finding {
+    // A listener on all addresses is reached on the machine's own.
+    let mut reached = address;
+    if address.ip().is_unspecified() {
+        reached.set_ip(if address.is_ipv4() {
+            std::net::Ipv4Addr::LOCALHOST.into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    let probe = async {
+        let mut stream = TcpStream::connect(reached).await?;
+        stream.write_all(PROBE).await?;
+        let mut start = [0; REFUSAL.len()];
+        stream.read_exact(&mut start).await?;
+        std::io::Result::Ok(start)
+    };
+    let advice = "see the service's log, and what else listens there";
+    match timeout(PATIENCE, probe).await {
+        Ok(Ok(start)) if start == REFUSAL => {
+            Finding::ok(LISTENER, format!("{address} answers, and asks for a key"))
+        }
+        Ok(Ok(_)) => {
+            Finding::not_ok(LISTENER, format!("{address} answers, but not as pillarbox"), advice)
+        }
+        Ok(Err(error)) => Finding::not_ok(LISTENER, format!("{address}: {error}"), advice),
+        Err(_) => Finding::not_ok(LISTENER, format!("{address} does not answer"), advice),
+    }
+}

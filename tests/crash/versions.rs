@@ -1,0 +1,160 @@
+//! Files of every version of the format: each must be read by this one.
+//!
+//! `tests/crash/versions/format-N.redb` was written by the last pillarbox with the format N. Where
+//! the format changes, a new one is made first, by the ignored test below.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pillarbox::domain::admission::admit;
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::event::{BounceType, Event, EventDetail};
+use pillarbox::domain::id::MessageId;
+use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::message::{FailureCode, Message, State, Status, Transition};
+use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
+use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox::domain::time::Timestamp;
+use pillarbox::store::{Accepted, DeadLetter, MessageFilter, Reference, Report, Store};
+
+const THEN: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+const KEY: &str = "pb_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+/// How many of the messages are left pending, beside one that is sent and bounced.
+const PENDING: usize = 3;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/crash/versions")
+}
+
+fn bounce() -> Event {
+    let detail = EventDetail::Bounce {
+        bounce_type: BounceType::Permanent,
+        sub_type: "General".to_owned(),
+        diagnostic_code: Some("smtp; 550 5.1.1".to_owned()),
+    };
+    let recipients = vec!["bob@example.org".to_owned()];
+    Event { occurred_at: THEN.plus(Duration::from_secs(5)), recipients, detail }
+}
+
+/// The id of the n-th message.
+fn id(n: u8) -> MessageId {
+    let mut bytes = *MessageId::first_of(THEN).as_bytes();
+    bytes[6] = 0x70;
+    bytes[8] = 0x80;
+    bytes[15] = n;
+    MessageId::from_bytes(bytes)
+}
+
+async fn fill(store: &Store) {
+    let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
+    let key = ApiKey::parse(KEY).unwrap();
+    store.add_api_key(acme.id, "web".to_owned(), key.hash(), THEN).await.unwrap();
+    let domain = DomainName::parse("example.com").unwrap();
+    store.put_domain(acme.id, domain, DomainState::Assumed, THEN).await.unwrap();
+    for n in 0..=u8::try_from(PENDING).unwrap() {
+        let key = format!("key-{n}");
+        let draft = Draft {
+            from: Some("Ann <ann@example.com>"),
+            to: Some(vec!["Bob <bob@example.org>"]),
+            cc: Some(vec!["carol@example.org"]),
+            subject: Some("Grüße"),
+            text: Some("Body"),
+            idempotency_key: Some(&key),
+            ..Draft::default()
+        };
+        let facts = store.facts(acme.id).unwrap();
+        let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
+        let accepted = store.accept(id(n), acme.id, &admitted, THEN, THEN, || {}).await;
+        assert_eq!(accepted, Ok(Accepted::New(id(n))));
+    }
+    let sent = Transition::Sent { ses_message_id: "ses-0".to_owned(), sent_at: THEN };
+    store.record(id(0), 2, sent).await.unwrap();
+    let report = Report {
+        message: Reference::Tag(id(0)),
+        organisation: Some("acme".to_owned()),
+        ses_message_id: "ses-0".to_owned(),
+        accepted_at: THEN,
+        event: Some(bounce()),
+    };
+    store.apply(report.clone(), THEN).await.unwrap();
+    let unknown =
+        Report { message: Reference::ProviderId, ses_message_id: "ses-9".to_owned(), ..report };
+    store.apply(unknown, THEN).await.unwrap();
+    store.keep_dead_letters(vec![DeadLetter::new(THEN, "no JSON", "{")]).await.unwrap();
+    let manual = Suppression {
+        address: SuppressedAddress::parse("eve@example.org").unwrap(),
+        reason: SuppressionReason::Manual,
+        since: THEN,
+        cause: None,
+    };
+    store.suppress(None, manual).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "makes the file that later versions must read; only where the format has changed"]
+async fn make_a_file_of_the_current_version() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path(), THEN).unwrap().0;
+    fill(&store).await;
+    drop(store);
+    let file = directory.path().join(pillarbox::store::FILE_NAME);
+    // A file as small as it can be, for it is kept with the sources.
+    redb::Database::open(&file).unwrap().compact().unwrap();
+    std::fs::copy(file, fixtures().join("format-new.redb")).unwrap();
+}
+
+#[tokio::test]
+async fn files_of_every_version_are_read() {
+    let mut versions = 0;
+    for file in std::fs::read_dir(fixtures()).unwrap() {
+        let file = file.unwrap().path();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::copy(&file, directory.path().join(pillarbox::store::FILE_NAME)).unwrap();
+        let (store, recovery) = Store::open(directory.path(), THEN).unwrap();
+        assert_eq!((recovery.bodies_lost, recovery.live_keys), (PENDING, PENDING + 1), "{file:?}");
+        check(&store).await;
+        versions += 1;
+    }
+    assert!(versions > 0);
+}
+
+async fn check(store: &Store) {
+    let acme = store.authenticate(&ApiKey::parse(KEY).unwrap().hash()).unwrap();
+    assert_eq!(acme.name, "acme".parse().unwrap());
+    let listed: Vec<Message> =
+        store.list(MessageFilter::default(), 100, THEN).await.unwrap().into_iter().rev().collect();
+    assert_eq!(listed.len(), PENDING + 1);
+    for (n, message) in (0..).zip(&listed) {
+        assert_eq!(message.id, id(n));
+        assert_eq!((message.organisation, message.created_at), (acme.id, THEN));
+        assert_eq!(message.recipients, ["Bob <bob@example.org>", "carol@example.org"]);
+        assert_eq!(message.subject, "Grüße");
+        let key = format!("key-{n}");
+        let key = IdempotencyKey::parse(&key).unwrap();
+        assert_eq!(store.replay(acme.id, key, THEN), Ok(Some(message.id)));
+    }
+    let sent = State::Sent { ses_message_id: "ses-0".to_owned(), sent_at: THEN };
+    assert_eq!((&listed[0].state, listed[0].attempts), (&sent, 2));
+    assert_eq!(store.events(id(0)).unwrap(), [bounce()]);
+    for lost in &listed[1..] {
+        assert_eq!(lost.status(), Status::Failed);
+        assert_eq!(lost.failure().unwrap().code, FailureCode::BodyLostOnRestart);
+    }
+    let suppressions = store.suppressions(None, 10).unwrap();
+    let suppressions: Vec<_> = suppressions
+        .iter()
+        .map(|(whose, s)| (*whose, s.address.as_str(), s.reason, s.since, s.cause))
+        .collect();
+    let bounced = (
+        Some(acme.id),
+        "bob@example.org",
+        SuppressionReason::Bounce,
+        bounce().occurred_at,
+        Some(id(0)),
+    );
+    let manual = (None, "eve@example.org", SuppressionReason::Manual, THEN, None);
+    assert_eq!(suppressions, [manual, bounced]);
+    let backlog = store.feedback_backlog().unwrap();
+    assert_eq!((backlog.unmatched, backlog.dead_letters), (1, 1));
+}
