@@ -122,8 +122,14 @@ async fn files_of_every_version_are_read() {
 async fn check(store: &Store) {
     let acme = store.authenticate(&ApiKey::parse(KEY).unwrap().hash()).unwrap();
     assert_eq!(acme.name, "acme".parse().unwrap());
-    let listed: Vec<Message> =
-        store.list(MessageFilter::default(), 100, THEN).await.unwrap().into_iter().rev().collect();
+    let listed: Vec<Message> = store
+        .list(MessageFilter::default(), 100, THEN)
+        .await
+        .unwrap()
+        .messages
+        .into_iter()
+        .rev()
+        .collect();
     assert_eq!(listed.len(), PENDING + 1);
     for (n, message) in (0..).zip(&listed) {
         assert_eq!(message.id, id(n));
