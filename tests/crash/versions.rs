@@ -16,7 +16,7 @@ use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{Accepted, DeadLetter, MessageFilter, Reference, Report, Store};
+use pillarbox::store::{Accepted, DeadLetter, MessageFilter, NewApiKey, Reference, Report, Store};
 
 const THEN: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const KEY: &str = "pb_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
@@ -49,7 +49,8 @@ fn id(n: u8) -> MessageId {
 async fn fill(store: &Store) {
     let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
     let key = ApiKey::parse(KEY).unwrap();
-    store.add_api_key(acme.id, "web".to_owned(), key.hash(), THEN).await.unwrap();
+    let new = NewApiKey { label: "web".to_owned(), expires_at: None, hash: key.hash() };
+    store.add_api_key(acme.id, new, THEN).await.unwrap();
     let domain = DomainName::parse("example.com").unwrap();
     store.put_domain(acme.id, domain, DomainState::Assumed, THEN).await.unwrap();
     for n in 0..=u8::try_from(PENDING).unwrap() {
@@ -124,7 +125,7 @@ async fn files_of_every_version_are_read() {
 }
 
 async fn check(store: &Store) {
-    let acme = store.authenticate(&ApiKey::parse(KEY).unwrap().hash()).unwrap();
+    let acme = store.authenticate(&ApiKey::parse(KEY).unwrap().hash(), THEN).unwrap();
     assert_eq!(acme.name, "acme".parse().unwrap());
     let own = MessageFilter { organisation: Some(acme.id), ..MessageFilter::default() };
     let own = store.list(own, 100, THEN).await.unwrap();
