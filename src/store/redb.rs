@@ -60,7 +60,7 @@ pub(super) struct Shared {
     pub(super) suppression_epoch: AtomicU64,
     pub(super) counts: Counts,
     /// Listings that may read at one time: they must not take the processor from acceptance.
-    pub(super) listings: Semaphore,
+    pub(super) listings: Arc<Semaphore>,
 }
 
 const LISTINGS_AT_ONCE: usize = 2;
@@ -82,7 +82,7 @@ impl Shared {
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
             counts: Counts::default(),
-            listings: Semaphore::new(LISTINGS_AT_ONCE),
+            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
         }
     }
 
