@@ -141,6 +141,27 @@ pub fn for_service(resources: &Resources) -> Value {
             "Action": "ses:DeleteSuppressedDestination",
             "Resource": "*",
         },
+        {
+            "Sid": "OnlyForDomainAddMailFrom",
+            "Effect": "Allow",
+            "Action": "ses:PutEmailIdentityMailFromAttributes",
+            "Resource": resources.identities(),
+        },
+        {
+            "Sid": "OnlyForDoctorSes",
+            "Effect": "Allow",
+            "Action": [
+                "ses:GetConfigurationSet",
+                "ses:GetConfigurationSetEventDestinations",
+            ],
+            "Resource": resources.configuration_set(),
+        },
+        {
+            "Sid": "OnlyForDoctorQueues",
+            "Effect": "Allow",
+            "Action": "sqs:GetQueueAttributes",
+            "Resource": [resources.queue(), resources.dead_letter()],
+        },
     ] })
 }
 
