@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::ses::SesClient;
 use crate::ses::call::{CallError, accepted, read};
-use crate::ses::sqs::CONTENT_TYPE;
+use crate::ses::sqs::{CONTENT_TYPE, Queue};
 use crate::ses::transport::{Call, Reply};
 
 /// SQS's words for a queue that is not there: in the JSON protocol, and before it.
@@ -27,6 +27,16 @@ struct QueueUrl {
 struct Attributes {
     #[serde(rename = "Attributes", default)]
     attributes: BTreeMap<String, String>,
+}
+
+impl Queue {
+    /// All of its attributes by name, asked where its messages are received: its region and host
+    /// need not be the client's.
+    pub async fn attributes(&self) -> Result<BTreeMap<String, String>, CallError> {
+        const TARGET: (&str, &str) = ("x-amz-target", "AmazonSQS.GetQueueAttributes");
+        let request = json!({ "QueueUrl": self.url, "AttributeNames": ["All"] });
+        Ok(self.ask::<Attributes>(TARGET, &request, None).await?.attributes)
+    }
 }
 
 impl SesClient {
