@@ -17,7 +17,7 @@ use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{EventOptions, Events, Options, Simulator};
-use crate::store::{Store, StoreError};
+use crate::store::{NewApiKey, Store, StoreError};
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";
@@ -119,8 +119,9 @@ async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
     };
     let domain = DomainName::parse(DOMAIN).expect("a valid domain");
     store.put_domain(organisation.id, domain, DomainState::Assumed, now).await?;
-    if store.authenticate(&key.hash()).is_none() {
-        store.add_api_key(organisation.id, "dev".to_owned(), key.hash(), now).await?;
+    if store.authenticate(&key.hash(), now).is_none() {
+        let key = NewApiKey { label: "dev".to_owned(), expires_at: None, hash: key.hash() };
+        store.add_api_key(organisation.id, key, now).await?;
     }
     Ok(())
 }
