@@ -174,6 +174,27 @@ mod tests {
     }
 
     #[test]
+    fn the_services_policy_has_what_every_command_asks_through_it() {
+        let policy = for_service(&Resources::new("pillarbox", "eu-west-1").unwrap()).to_string();
+        for action in [
+            "ses:SendEmail",
+            "ses:GetAccount",
+            "ses:CreateEmailIdentity",
+            "ses:GetEmailIdentity",
+            "ses:PutEmailIdentityMailFromAttributes",
+            "ses:GetConfigurationSet",
+            "ses:GetConfigurationSetEventDestinations",
+            "ses:DeleteSuppressedDestination",
+            "sqs:ReceiveMessage",
+            "sqs:DeleteMessage",
+            "sqs:GetQueueAttributes",
+            "sns:ConfirmSubscription",
+        ] {
+            assert!(policy.contains(&format!("{action:?}")), "{action}: {policy}");
+        }
+    }
+
+    #[test]
     fn a_statement_is_added_once_and_others_stay() {
         let other =
             r#"{"Version":"2008-10-17","Id":"x","Statement":{"Sid":"Mine","Effect":"Deny"}}"#;

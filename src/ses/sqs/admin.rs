@@ -103,7 +103,20 @@ impl SesClient {
 
 #[cfg(test)]
 mod tests {
+    use crate::ses::sqs::Queue;
     use crate::ses::stub::{Answer, Server, client};
+
+    #[tokio::test]
+    async fn a_queue_is_asked_about_at_its_own_host() {
+        let answer = Answer::json(200, r#"{"Attributes":{"ApproximateNumberOfMessages":"7"}}"#);
+        let server = Server::start(answer).await;
+        let elsewhere = client("http://127.0.0.1:1");
+        let queue = Queue::new(&elsewhere, &format!("{}/123456789012/q", server.url())).unwrap();
+        let attributes = queue.attributes().await.unwrap();
+        assert_eq!(attributes["ApproximateNumberOfMessages"], "7");
+        let request = server.requests().remove(0);
+        assert_eq!(request.header("x-amz-target"), Some("AmazonSQS.GetQueueAttributes"));
+    }
 
     #[tokio::test]
     async fn a_queue_is_found_by_name_or_is_not_there() {
