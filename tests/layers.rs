@@ -66,7 +66,7 @@ const CRATES: [(&str, &[&str]); 30] = [
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
-    ("rustix", &["cli"]),
+    ("rustix", &["cli", "service"]),
     ("rustls", &["ses"]),
     ("rustls_native_certs", &["ses"]),
     ("toml_edit", &["config"]),
