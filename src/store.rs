@@ -27,6 +27,8 @@ use redb::{Shared, list, message, purge, read_lock, suppress};
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
 pub use redb::open::Recovery;
+#[cfg(any(test, fuzzing))]
+pub use redb::record::check::check_row;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
     Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, Purged,
