@@ -25,6 +25,7 @@ use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::operator::Parts;
+use crate::operator::key::PageKey;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
@@ -135,9 +136,11 @@ impl Service {
         };
         let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
-        let admin = admin.with_ways(ways);
+        let key = PageKey::generate()?;
+        let page = key.url(operators::address_of(&listeners.operators)?);
+        let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(listeners.admin.serve(Arc::clone(&admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -168,7 +171,7 @@ impl Service {
             bodies_lost: recovery.bodies_lost,
             started,
         };
-        let operators = Operators::start(listeners.operators, parts)?;
+        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();
         let sns =
             listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));

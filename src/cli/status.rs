@@ -18,6 +18,9 @@ const MIB: usize = 1 << 20;
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
+    /// Print the address that opens the operators' page in a browser, until the next restart.
+    #[arg(long)]
+    page: bool,
     #[command(flatten)]
     reach: Reach,
 }
@@ -25,6 +28,12 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let mut session = self.reach.open().await?;
+        if self.page {
+            return match session.ask(Request::Page {}).await? {
+                Response::Page { url } => Ok(format!("{url}\n")),
+                _ => Err(CliError::Unexpected),
+            };
+        }
         match session.ask(Request::Status {}).await? {
             Response::Status(status) => Ok(session.show(status.as_ref(), shown)),
             _ => Err(CliError::Unexpected),

@@ -12,6 +12,7 @@ mod idempotency;
 mod listing;
 mod memory;
 mod operator;
+mod page;
 mod reading;
 mod refusals;
 mod restart;
