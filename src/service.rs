@@ -25,6 +25,7 @@ use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::operator::Parts;
+use crate::operator::key::PageKey;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
@@ -127,10 +128,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let mut background = JoinSet::new();
-        background.spawn(retention::run(store.clone(), clock.clone()));
-        background.spawn(retention::keep_key_use(store.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+        let mut background = upkeep(&store, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
@@ -141,9 +139,11 @@ impl Service {
         };
         let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
-        let admin = admin.with_ways(ways);
+        let key = PageKey::generate()?;
+        let page = key.url(operators::address_of(&listeners.operators)?);
+        let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(listeners.admin.serve(Arc::clone(&admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -174,7 +174,7 @@ impl Service {
             bodies_lost: recovery.bodies_lost,
             started,
         };
-        let operators = Operators::start(listeners.operators, parts)?;
+        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();
         let sns =
             listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
@@ -367,6 +367,15 @@ fn settings(config: &Config) -> Settings {
         on_unknown: config.sending.on_unknown,
         unknown_wait: if has_events { WAIT_FOR_PROOF } else { Duration::ZERO },
     }
+}
+
+/// What goes on beside requests and sending: the purge, the use of keys, the state of domains.
+fn upkeep(store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(retention::run(store.clone(), clock.clone()));
+    tasks.spawn(retention::keep_key_use(store.clone()));
+    tasks.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+    tasks
 }
 
 fn limits(config: &Config) -> Limits {
