@@ -16,14 +16,16 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{Organisation, OrganisationName};
 use crate::intake::Intake;
 use crate::ses::SesClient;
-use crate::store::{Store, StoreError};
+use crate::store::{Snapshot, Store, StoreError};
 
 use wire::{Refusal, Request, Response};
 
+mod backup;
 pub mod client;
 mod dead_letter;
 mod domain;
 pub mod examine;
+mod expiry;
 mod line;
 pub mod live;
 mod message;
@@ -111,7 +113,9 @@ impl Admin {
             Request::OrganisationAdd { name } => self.add_organisation(&name).await,
             Request::OrganisationList {} => Ok(self.list_organisations()),
             Request::OrganisationRemove { name } => self.remove_organisation(&name).await,
-            Request::KeyAdd { organisation, label } => self.add_key(&organisation, label).await,
+            Request::KeyAdd { organisation, label, expires } => {
+                self.add_key(&organisation, label, expires.as_deref()).await
+            }
             Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
             Request::KeyRevoke { id } => self.revoke_key(id).await,
             Request::DomainAdd { organisation, domain, verification, mail_from } => {
@@ -145,9 +149,16 @@ impl Admin {
             Request::Status {} => Ok(self.status()),
             Request::Page {} => self.page(),
             Request::ClockConfirm {} => self.confirm_clock(),
+            // Only the socket can go on after the answer.
+            Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),
             Request::Examine { part } => self.examine(&part).await,
             Request::TestSend { from } => self.test_send(from.as_deref()).await,
         }
+    }
+
+    /// This moment of everything that is stored.
+    pub fn snapshot(&self) -> Result<Snapshot, Refusal> {
+        Ok(self.store.snapshot()?)
     }
 
     /// The organisation with this name.

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::admin::examine::EventRoute;
 use crate::admin::live::Sending;
@@ -35,6 +36,7 @@ use crate::{quota, retention, verification};
 
 use listeners::{Listeners, SocketOwner};
 use operators::Operators;
+use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
 pub use error::ServiceError;
@@ -47,6 +49,7 @@ mod operators;
 mod reload;
 mod run;
 mod sns;
+mod supervisor;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,6 +73,7 @@ pub struct Service {
     intake: Arc<Intake>,
     drain: Drain,
     operators: Operators,
+    page: SecretString,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -125,6 +129,7 @@ impl Service {
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = JoinSet::new();
         background.spawn(retention::run(store.clone(), clock.clone()));
+        background.spawn(retention::keep_key_use(store.clone()));
         background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
@@ -188,6 +193,7 @@ impl Service {
             intake,
             drain,
             operators,
+            page,
             phase,
             sending,
             answering,
@@ -218,6 +224,11 @@ impl Service {
         self.operators.address
     }
 
+    /// The address of the operators' page, with what opens it.
+    pub fn page(&self) -> &SecretString {
+        &self.page
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.store
@@ -236,6 +247,20 @@ impl Service {
     /// What takes in delivery events.
     pub fn feedback(&self) -> &Arc<Feedback> {
         &self.feedback
+    }
+
+    /// How long it goes on sending once it stops.
+    fn drain_time(&self) -> Duration {
+        self.config.sending.drain
+    }
+
+    /// What shows whether the service is alive.
+    fn vitals(&self) -> Vitals<SesClient> {
+        Vitals {
+            store: self.store.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
+            tasks: vec![self.sending.abort_handle(), self.answering.abort_handle()],
+        }
     }
 
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
@@ -286,6 +311,9 @@ impl Service {
             error!(%error, "the administration socket's task failed");
         }
         self.background.shutdown().await;
+        if let Err(error) = self.store.store_key_use().await {
+            warn!(%error, "it could not be stored when API keys were last used");
+        }
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
         info!("stopped");

@@ -26,13 +26,18 @@ use redb::{Shared, list, message, purge, read_lock, suppress};
 
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
+pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::open::Recovery;
+pub use redb::raw::{Chunk, NotAChunk};
+pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
+pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, Purged,
-    Reference, Report,
+    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, NewApiKey,
+    Purged, Reference, Report,
 };
 
+mod backup;
 #[cfg(test)]
 mod conformance;
 mod counts;
@@ -285,6 +290,12 @@ impl Store {
         } else {
             Health::Writable
         }
+    }
+
+    /// Ends once the writer has answered, be it that it refuses: it is alive.
+    pub async fn answered(&self) {
+        // What the answer is, `health` says.
+        let _ = self.writer.run(0, |_| Ok(())).await;
     }
 
     /// Waits until the store takes writes.

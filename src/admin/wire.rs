@@ -71,6 +71,10 @@ pub enum Request {
         organisation: String,
         /// What the operator calls it; may be empty.
         label: String,
+        /// How long it lets in, or until when; for ever where it is not given. Left out where it
+        /// is, so that an older service knows the request.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires: Option<String>,
     },
     /// List the API keys.
     KeyList {
@@ -181,6 +185,8 @@ pub enum Request {
     Page {},
     /// Take the wall clock's time as right.
     ClockConfirm {},
+    /// Send everything that is stored: the answer says how much, and what follows it is no line.
+    Backup {},
     /// Examine a part of the set-up with the service's own credentials and clock.
     Examine {
         /// Which.
@@ -244,12 +250,24 @@ pub enum Response {
     Status(Box<ServiceStatus>),
     /// The clock's time is taken as right.
     ClockConfirmed(ClockConfirmed),
+    /// Everything that is stored follows.
+    BackupBegins(BackupBegins),
     /// What an examination came to.
     Examined(Examined),
     /// The message of an examination was accepted.
     TestSent(TestSent),
     /// It was not done.
     Refused(Refusal),
+}
+
+/// How much follows: parts, each after its length in bytes (four, the highest first), and a length
+/// of 0 at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupBegins {
+    /// The version of the service, which the reader must be of too.
+    pub version: String,
+    /// How many rows follow.
+    pub rows: u64,
 }
 
 /// Why something was not done.
