@@ -43,7 +43,8 @@ pub mod wire;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// The most connections that are being told, at one time, that there are too many.
+/// The most connections that are being told, at one time, that there are too many: so many, and a
+/// quarter of those that are served.
 const MAX_REFUSALS: usize = 256;
 /// How long the client of a refused connection may still send.
 const REFUSAL_LINGER: Linger = Linger {
@@ -164,7 +165,7 @@ fn admit<H: Handler>(
         return;
     }
     shared.handler.refused(&ApiError::TooManyConnections);
-    if refusals.len() < MAX_REFUSALS {
+    if refusals.len() < MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)) {
         refusals.spawn(async move {
             let id = shared.request_ids.next();
             let answer = ApiError::TooManyConnections.to_raw(id, SystemTime::now());

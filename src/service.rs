@@ -42,6 +42,7 @@ pub use dev::{DevOptions, dev};
 pub use error::ServiceError;
 pub use run::{inherited_listener, serve, simulate};
 
+mod descriptors;
 mod dev;
 mod error;
 mod listeners;
@@ -108,6 +109,8 @@ impl Service {
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
         let started = SystemTime::now();
+        let max_connections =
+            descriptors::make_room(config.max_connections, config.sending.max_in_flight);
         let (store, recovery) = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
@@ -155,7 +158,7 @@ impl Service {
                 let _ = phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
             }))
         });
-        let limits = limits(config);
+        let limits = Limits { max_connections, ..limits(config) };
         let bodies = BodyReader::new(&limits);
         let api = Api::new(
             Arc::clone(&intake),
@@ -171,7 +174,7 @@ impl Service {
             dispatcher: Arc::clone(&dispatcher),
             feedback: Arc::clone(&feedback),
             clients: Arc::clone(api.counts()),
-            max_connections: config.max_connections,
+            max_connections,
             file: config.data_dir.join(FILE_NAME),
             bodies_lost: recovery.bodies_lost,
             started,
@@ -379,7 +382,6 @@ fn settings(config: &Config) -> Settings {
 
 fn limits(config: &Config) -> Limits {
     Limits {
-        max_connections: config.max_connections,
         max_request_bytes: config.max_request_bytes,
         max_reading_bytes: config.max_reading_bytes,
         ..Limits::default()

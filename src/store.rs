@@ -31,6 +31,8 @@ pub use redb::open::Recovery;
 pub use redb::raw::{Chunk, NotAChunk};
 pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
 pub use redb::snapshot::Snapshot;
+#[cfg(any(test, fuzzing))]
+pub use redb::record::check::check_row;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
     Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, NewApiKey,
@@ -195,10 +197,13 @@ impl Store {
         limit: usize,
         window_now: Timestamp,
     ) -> Result<MessagePage, StoreError> {
-        let _turn = self.shared.listings.acquire().await.expect("the semaphore is never closed");
+        let listings = Arc::clone(&self.shared.listings);
+        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
         let shared = Arc::clone(&self.shared);
-        // A filter that matches little reads much.
+        // A filter that matches little reads much. Whoever asked may go meanwhile; the read does
+        // not, so the turn is its own.
         let listed = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             shared.read(|transaction| list::list(transaction, &filter, limit, window_now))
         });
         self.noticed(listed.await.expect("a listing does not panic and is not aborted"))

@@ -68,7 +68,7 @@ const CRATES: [(&str, &[&str]); 33] = [
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
-    ("rustix", &["cli"]),
+    ("rustix", &["cli", "service"]),
     ("rustls", &["ses"]),
     ("sd_notify", &["service"]),
     ("rustls_native_certs", &["ses"]),

@@ -88,7 +88,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     if let Some(message) = parts.feedback.trouble() {
         found.push(ready(
             "events_unavailable",
-            format!("Delivery events cannot be had: {message}"),
+            format!("Not all delivery events can be had: {message}"),
             "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         ));
     }

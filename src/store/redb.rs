@@ -67,7 +67,7 @@ pub(super) struct Shared {
     pub(super) key_use: RwLock<key_use::KeyUse>,
     pub(super) counts: Counts,
     /// Listings that may read at one time: they must not take the processor from acceptance.
-    pub(super) listings: Semaphore,
+    pub(super) listings: Arc<Semaphore>,
 }
 
 const LISTINGS_AT_ONCE: usize = 2;
@@ -90,7 +90,7 @@ impl Shared {
             suppression_epoch: AtomicU64::new(0),
             key_use: RwLock::default(),
             counts: Counts::default(),
-            listings: Semaphore::new(LISTINGS_AT_ONCE),
+            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
         }
     }
 

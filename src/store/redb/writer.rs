@@ -1,5 +1,4 @@
-//! The one thread that writes: takes what is queued, runs it in one transaction, commits once,
-//! then answers all.
+//! The one thread that writes: runs what is queued in one transaction, commits once, answers all.
 //!
 //! There is no timer: while one commit is on its way to the disk, the next batch gathers. Where a
 //! commit fails, its outcome is in doubt. The file is then opened again, rows of that batch which
@@ -265,8 +264,7 @@ impl Thread {
                 suppressed: SuppressionChange::Unchanged,
                 shared: &self.shared,
             };
-            // An operation that panics must not end the writer: the batch is refused, as after a
-            // failed write.
+            // An operation that panics costs its batch, as a failed write does, not the writer.
             for (position, operation) in operations.iter_mut().enumerate() {
                 let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
                 progress.accepted.append(&mut batch.accepted);
