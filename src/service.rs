@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -73,6 +74,7 @@ pub struct Service {
     intake: Arc<Intake>,
     drain: Drain,
     operators: Operators,
+    page: SecretString,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -191,6 +193,7 @@ impl Service {
             intake,
             drain,
             operators,
+            page,
             phase,
             sending,
             answering,
@@ -219,6 +222,11 @@ impl Service {
     /// The operator listener's address, with the port that it was given.
     pub fn operator_address(&self) -> SocketAddr {
         self.operators.address
+    }
+
+    /// The address of the operators' page, with what opens it.
+    pub fn page(&self) -> &SecretString {
+        &self.page
     }
 
     /// The store.

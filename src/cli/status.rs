@@ -25,7 +25,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 #[derive(Debug, Args)]
 pub(super) struct Status {
     /// Print the address that opens the operators' page in a browser, until the next restart.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     page: bool,
     #[command(flatten)]
     reach: Reach,

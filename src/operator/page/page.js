@@ -122,7 +122,7 @@ function showOrganisations(organisations) {
     }
     return row;
   });
-  find("organisation-rows").replaceChildren(...(rows.length ? rows : [emptyRow(6, "There is no organisation yet: pillarbox org add NAME")]));
+  fill(find("organisation-rows"), rows.length ? rows : [emptyRow(6, "There is no organisation yet: pillarbox org add NAME")], false);
   const names = organisations.map((one) => one.name).join("\n");
   if (showOrganisations.names === names) return;
   showOrganisations.names = names;
@@ -130,6 +130,14 @@ function showOrganisations(organisations) {
   const chosen = select.value;
   select.replaceChildren(element("option", "All", { value: "" }), ...organisations.map((one) => element("option", one.name)));
   select.value = chosen;
+}
+
+// Puts rows into a table. Where it is narrow, each cell shows its column's name.
+function fill(table, rows, further) {
+  const names = [...table.closest("table").querySelectorAll("thead th")].map((head) => head.textContent);
+  for (const row of rows) if (row.children.length > 1) [...row.children].forEach((cell, index) => { cell.dataset.label = names[index]; });
+  if (further) table.append(...rows);
+  else table.replaceChildren(...rows);
 }
 
 function emptyRow(columns, text) {
@@ -185,8 +193,8 @@ async function search(further) {
     if (turn !== listing.turn) return;
     const focused = document.activeElement?.dataset?.id;
     const found = page.messages.map(messageRow);
-    if (further) rows.append(...found);
-    else rows.replaceChildren(...(found.length ? found : [emptyRow(5, page.next ? "None among the newest; look further back." : "There are none.")]));
+    const none = emptyRow(5, page.next ? "None among the newest; look further back." : "There are none.");
+    fill(rows, found.length || further ? found : [none], further);
     if (focused) rows.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
     listing.next = page.next;
     find("more-messages").hidden = !page.next;
@@ -269,8 +277,7 @@ async function readSuppressions(further) {
       return row;
     });
     const table = find("suppression-rows");
-    if (further) table.append(...rows);
-    else table.replaceChildren(...(rows.length ? rows : [emptyRow(5, "Nobody is suppressed.")]));
+    fill(table, rows.length || further ? rows : [emptyRow(5, "Nobody is suppressed.")], further);
     nextSuppression = page.next;
     find("more-suppressions").hidden = !page.next;
     find("suppressions-note").textContent = "";
