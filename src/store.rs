@@ -29,10 +29,10 @@ pub use error::{OpenError, StoreError};
 pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::open::Recovery;
 pub use redb::raw::{Chunk, NotAChunk};
-pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
-pub use redb::snapshot::Snapshot;
 #[cfg(any(test, fuzzing))]
 pub use redb::record::check::check_row;
+pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
+pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
     Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, NewApiKey,

@@ -21,4 +21,5 @@ mod secrets;
 mod sending;
 mod status;
 mod systemd;
+mod tls;
 mod windows;
