@@ -63,15 +63,19 @@ fn main() -> anyhow::Result<()> {
     let document = parsed(body.as_bytes())?;
     let admitted = admitted(&document)?;
 
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
+    let output = directory.join("criterion");
+    fs::create_dir_all(&output)?;
     let mut criterion = Criterion::default()
         .without_plots()
+        .output_directory(&output)
         .warm_up_time(Duration::from_millis(if options.short { 200 } else { 1_000 }))
         .measurement_time(Duration::from_millis(if options.short { 500 } else { 5_000 }));
     let mut figures = Vec::new();
     let mut measure = |part: &str, work: &dyn Fn()| -> anyhow::Result<()> {
         criterion.bench_function(part, |bencher| bencher.iter(work));
         let allocations = allocation_counter::measure(work);
-        let nanoseconds = median(part)?;
+        let nanoseconds = median(&output, part)?;
         println!("{part}: {nanoseconds:.0} ns, {} allocations", allocations.count_total);
         figures.push(json!({
             "part": part,
@@ -93,8 +97,6 @@ fn main() -> anyhow::Result<()> {
     measure("all", &|| {
         black_box(whole(black_box(body.as_bytes()), id, &name).is_ok());
     })?;
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
-    fs::create_dir_all(&directory)?;
     fs::write(directory.join("parts.json"), serde_json::to_vec_pretty(&figures)?)?;
     Ok(())
 }
@@ -115,11 +117,8 @@ fn whole(body: &[u8], id: MessageId, name: &OrganisationName) -> anyhow::Result<
 }
 
 /// The median that criterion has written down, in nanoseconds.
-fn median(part: &str) -> anyhow::Result<f64> {
-    // Criterion's own choice of place.
-    let home = std::env::var("CARGO_TARGET_DIR")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target").to_owned());
-    let path = Path::new(&home).join("criterion").join(part).join("new/estimates.json");
+fn median(output: &Path, part: &str) -> anyhow::Result<f64> {
+    let path = output.join(part).join("new/estimates.json");
     let text = fs::read(&path).with_context(|| format!("criterion left no {}", path.display()))?;
     let estimates: Value = serde_json::from_slice(&text)?;
     estimates["median"]["point_estimate"].as_f64().context("criterion's estimates have a median")

@@ -8,6 +8,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use secrecy::SecretString;
+
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
@@ -52,7 +54,14 @@ enum Place {
     /// On the file itself: no service runs.
     File,
     /// In a running service.
-    Service { ses: SesClient, live: Arc<dyn LiveView>, started: Instant, ways: Option<Ways> },
+    Service {
+        ses: SesClient,
+        live: Arc<dyn LiveView>,
+        started: Instant,
+        ways: Option<Ways>,
+        /// The address of the operators' page, with what opens it.
+        page: Option<SecretString>,
+    },
 }
 
 /// The ways of messages and their events through a running service.
@@ -72,7 +81,7 @@ impl Admin {
 
     /// A handler in a running service.
     pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        let place = Place::Service { ses, live, started: Instant::now(), ways: None };
+        let place = Place::Service { ses, live, started: Instant::now(), ways: None, page: None };
         Self { store, clock, place }
     }
 
@@ -81,6 +90,15 @@ impl Admin {
     pub fn with_ways(mut self, given: Ways) -> Self {
         if let Place::Service { ways, .. } = &mut self.place {
             *ways = Some(given);
+        }
+        self
+    }
+
+    /// Lets operators be told where their page is, and what opens it.
+    #[must_use]
+    pub fn with_page(mut self, url: SecretString) -> Self {
+        if let Place::Service { page, .. } = &mut self.place {
+            *page = Some(url);
         }
         self
     }
@@ -121,14 +139,15 @@ impl Admin {
                 self.list_suppressions(scope.as_ref(), after.as_ref())
             }
             Request::MessageShow { id } => self.show_message(&id),
-            Request::MessageList { organisation, status, before, limit } => {
-                let query = message::Query { organisation, status, before, limit };
+            Request::MessageList { organisation, status, recipient, before, limit } => {
+                let query = message::Query { organisation, status, recipient, before, limit };
                 self.list_messages(&query).await
             }
             Request::DeadLetterList {} => self.list_dead_letters(),
             Request::DeadLetterShow { id } => self.show_dead_letter(&id),
             Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
             Request::Status {} => Ok(self.status()),
+            Request::Page {} => self.page(),
             Request::ClockConfirm {} => self.confirm_clock(),
             // Only the socket can go on after the answer.
             Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),

@@ -4,6 +4,7 @@
 //! protocol, `wire` alone knows the API's field names. It must not know the store or the
 //! provider: a handler stands between.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
@@ -57,6 +58,9 @@ const REFUSAL_LINGER: Linger = Linger {
 
 /// What answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
 pub trait Handler: Send + Sync + 'static {
+    /// A response's body: whole, or one that goes on for as long as there is something to tell.
+    type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
+
     /// Answers a request. The response gets its `X-Request-Id` afterwards.
     ///
     /// The call is dropped where the connection breaks: what must happen all the same must not
@@ -65,7 +69,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         request: Request<Incoming>,
         id: RequestId,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
 
     /// Learns of a request that was refused before it came to the handler, or in its stead.
     fn refused(&self, _error: &ApiError) {}
@@ -76,16 +80,19 @@ pub trait Handler: Send + Sync + 'static {
     }
 }
 
-impl<F, R> Handler for F
+impl<F, R, B> Handler for F
 where
     F: Fn(Request<Incoming>, RequestId) -> R + Send + Sync + 'static,
-    R: Future<Output = Response<Full<Bytes>>> + Send,
+    R: Future<Output = Response<B>> + Send,
+    B: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static,
 {
+    type Body = B;
+
     fn handle(
         &self,
         request: Request<Incoming>,
         id: RequestId,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send {
+    ) -> impl Future<Output = Response<B>> + Send {
         self(request, id)
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -25,6 +26,7 @@ use crate::http::limits::Limits;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::operator::Parts;
+use crate::operator::key::PageKey;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
@@ -72,6 +74,7 @@ pub struct Service {
     intake: Arc<Intake>,
     drain: Drain,
     operators: Operators,
+    page: SecretString,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -128,10 +131,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let mut background = JoinSet::new();
-        background.spawn(retention::run(store.clone(), clock.clone()));
-        background.spawn(retention::keep_key_use(store.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+        let mut background = upkeep(&store, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
@@ -142,9 +142,11 @@ impl Service {
         };
         let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
-        let admin = admin.with_ways(ways);
+        let key = PageKey::generate()?;
+        let page = key.url(operators::address_of(&listeners.operators)?);
+        let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(listeners.admin.serve(Arc::clone(&admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -175,7 +177,7 @@ impl Service {
             bodies_lost: recovery.bodies_lost,
             started,
         };
-        let operators = Operators::start(listeners.operators, parts)?;
+        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();
         let sns =
             listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
@@ -190,6 +192,7 @@ impl Service {
             intake,
             drain,
             operators,
+            page,
             phase,
             sending,
             answering,
@@ -219,6 +222,11 @@ impl Service {
     /// The operator listener's address, with the port that it was given.
     pub fn operator_address(&self) -> SocketAddr {
         self.operators.address
+    }
+
+    /// The address of the operators' page, with what opens it.
+    pub fn page(&self) -> &SecretString {
+        &self.page
     }
 
     /// The store.
@@ -367,6 +375,15 @@ fn settings(config: &Config) -> Settings {
         on_unknown: config.sending.on_unknown,
         unknown_wait: if has_events { WAIT_FOR_PROOF } else { Duration::ZERO },
     }
+}
+
+/// What goes on beside requests and sending: the purge, the use of keys, the state of domains.
+fn upkeep(store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(retention::run(store.clone(), clock.clone()));
+    tasks.spawn(retention::keep_key_use(store.clone()));
+    tasks.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+    tasks
 }
 
 fn limits(config: &Config) -> Limits {

@@ -54,7 +54,7 @@ const CRATES: [(&str, &[&str]); 34] = [
     ("config", &["config"]),
     ("csv", &["cli"]),
     ("email_address", &["domain"]),
-    ("form_urlencoded", &["http", "ses", "simulator"]),
+    ("form_urlencoded", &["http", "operator", "ses", "simulator"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "operator", "simulator"]),
     ("httparse", &["http"]),

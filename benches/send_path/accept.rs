@@ -69,6 +69,7 @@ pub(crate) fn read(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// Sends for a while that does not count, then for one that does.
+#[expect(clippy::cast_precision_loss, reason = "no run has 2^53 requests")]
 pub(crate) fn warm_run(
     server: &Server,
     requests: &Requests,
@@ -77,7 +78,12 @@ pub(crate) fn warm_run(
 ) -> anyhow::Result<Seen> {
     let authorization = authorization();
     load::run(server.address, &authorization, requests, connections, Duration::from_secs(1))?;
-    load::run(server.address, &authorization, requests, connections, scale.load_time)
+    let used_before = server.processor_time()?;
+    let mut seen =
+        load::run(server.address, &authorization, requests, connections, scale.load_time)?;
+    let used = server.processor_time()?.saturating_sub(used_before);
+    seen.processor_us = used.as_secs_f64() * 1e6 / seen.requests as f64;
+    Ok(seen)
 }
 
 /// Medians of the rounds; the ratio is the median of the rounds' own ratios.
@@ -90,11 +96,13 @@ fn compare(connections: usize, pairs: &[(Seen, Seen)], commit_p50: f64, commit_p
             "per_second": of(&|(ours, _)| ours.rate()),
             "p50_us": of(&|(ours, _)| ours.p50_us),
             "p99_us": of(&|(ours, _)| ours.p99_us),
+            "processor_us": of(&|(ours, _)| ours.processor_us),
         },
         "bare": {
             "per_second": of(&|(_, bare)| bare.rate()),
             "p50_us": of(&|(_, bare)| bare.p50_us),
             "p99_us": of(&|(_, bare)| bare.p99_us),
+            "processor_us": of(&|(_, bare)| bare.processor_us),
         },
         "ratio": of(&|(ours, bare)| ours.rate() / bare.rate()),
         "commit": { "p50_us": commit_p50, "p99_us": commit_p99 },

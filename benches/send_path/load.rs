@@ -40,6 +40,9 @@ pub(crate) struct Seen {
     pub(crate) p99_us: f64,
     refused: u64,
     broken: u64,
+    /// What the server took of the processor for each request, in microseconds.
+    #[serde(skip)]
+    pub(crate) processor_us: f64,
 }
 
 impl Seen {

@@ -159,6 +159,9 @@ pub enum Request {
         organisation: Option<String>,
         /// Only those with this status.
         status: Option<String>,
+        /// Only those to this recipient.
+        #[serde(default)]
+        recipient: Option<String>,
         /// Only those accepted before this one.
         before: Option<String>,
         /// At most so many; a page has at most [`MAX_PAGE`].
@@ -178,6 +181,8 @@ pub enum Request {
     },
     /// Tell how the service is doing.
     Status {},
+    /// Tell the address of the operators' page, with what opens it.
+    Page {},
     /// Take the wall clock's time as right.
     ClockConfirm {},
     /// Send everything that is stored: the answer says how much, and what follows it is no line.
@@ -228,6 +233,11 @@ pub enum Response {
     Suppressions(SuppressionList),
     /// A message.
     Message(Box<MessageRecord>),
+    /// The address of the operators' page, with what opens it.
+    Page {
+        /// A URL for a browser. It is a secret.
+        url: String,
+    },
     /// A page of messages.
     Messages(MessageList),
     /// The provider's documents that could not be read.

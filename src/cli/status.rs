@@ -24,6 +24,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
+    /// Print the address that opens the operators' page in a browser, until the next restart.
+    #[arg(long, conflicts_with = "watch")]
+    page: bool,
     #[command(flatten)]
     reach: Reach,
     /// Show it again and again, until Ctrl-C; every two seconds unless told otherwise.
@@ -33,6 +36,13 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) async fn run(self) -> Result<String, CliError> {
+        if self.page {
+            let mut session = self.reach.open().await?;
+            return match session.ask(Request::Page {}).await? {
+                Response::Page { url } => Ok(format!("{url}\n")),
+                _ => Err(CliError::Unexpected),
+            };
+        }
         match self.watch {
             Some(interval) => watch(&self.reach, interval).await.map(|never| match never {}),
             None => ask(self.reach.open().await?).await,

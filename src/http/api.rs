@@ -86,6 +86,8 @@ impl<'a> Endpoint<'a> {
 }
 
 impl Handler for Api {
+    type Body = Full<Bytes>;
+
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();

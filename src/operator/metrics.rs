@@ -17,7 +17,7 @@ use crate::operator::families::{self, Families, Label, MICROS};
 use crate::operator::process::{Process, unix_seconds};
 use crate::store::{FeedbackBacklog, Health};
 
-mod organisations;
+pub(super) mod organisations;
 
 const CAUSES: [health::Cause; 4] = [
     health::Cause::Unreachable,

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 
@@ -71,7 +71,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         what: "cannot set up the organisation",
         source: std::io::Error::other(error),
     })?;
-    print_welcome(service.address(), &key, &data_dir, &simulator);
+    print_welcome(&service, &key, &data_dir, &simulator);
     let mut hangup = listen_for(SignalKind::hangup())?;
     tokio::select! {
         () = signals.next() => {}
@@ -126,7 +126,9 @@ async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn print_welcome(address: SocketAddr, key: &ApiKey, data_dir: &Path, simulator: &Simulator) {
+fn print_welcome(service: &Service, key: &ApiKey, data_dir: &Path, simulator: &Simulator) {
+    let address = service.address();
+    let page = service.page().expose_secret();
     let key = key.reveal();
     println!(
         "\
@@ -134,6 +136,7 @@ pillarbox is running on a simulator: nothing leaves this machine.
 
   address   http://{address}
   API key   {key}
+  page      {page}
   data      {}
   commands  pillarbox status --socket {}
   caught    {}/simulator/messages

@@ -14,6 +14,7 @@ mod keys;
 mod listing;
 mod memory;
 mod operator;
+mod page;
 mod reading;
 mod refusals;
 mod restart;

@@ -23,6 +23,10 @@ use crate::store::redb::tables::{MESSAGES, PROBE, Tables};
 use crate::store::redb::{Shared, accept};
 use crate::tally::ledger::Fact;
 
+pub(in crate::store) use change::{DirectoryChange, SuppressionChange};
+
+mod change;
+
 /// How many operations may wait for the writer before callers wait to hand over theirs.
 const QUEUE_CAPACITY: usize = 4_096;
 /// How many operations share one commit.
@@ -78,24 +82,6 @@ struct Progress {
     accepted: Vec<MessageId>,
     /// The operation that panicked.
     panicked: Option<usize>,
-}
-
-/// Whether a batch suppressed an address that was not suppressed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum SuppressionChange {
-    /// None.
-    Unchanged,
-    /// At least one: messages admitted before must be looked at again.
-    Added,
-}
-
-/// Whether a batch changed organisations, keys or domains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum DirectoryChange {
-    /// Nothing of them.
-    Unchanged,
-    /// The snapshot has to be made anew.
-    Changed,
 }
 
 /// Hands operations to the writer's thread.
