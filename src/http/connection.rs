@@ -217,7 +217,7 @@ async fn respond<H: Handler>(
 pub(super) async fn answer<H: Handler>(
     shared: &Shared<H>,
     request: Request<Incoming>,
-) -> Response<Full<Bytes>> {
+) -> Response<H::Body> {
     let id = shared.request_ids.next();
     let mut response = handle(&shared.handler, request, id).await;
     let name = HeaderName::from_static(REQUEST_ID_HEADER);
