@@ -60,10 +60,21 @@ pub struct Config {
     /// Request bodies being read, in bytes, all connections together; at least
     /// `max_request_bytes`.
     pub max_reading_bytes: usize,
+    /// What the client listener speaks TLS with; plain HTTP where it is not given.
+    pub tls: Option<Tls>,
     /// How messages are sent.
     pub sending: Sending,
     /// The provider.
     pub ses: Ses,
+}
+
+/// What the client listener speaks TLS with: two files, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, followed by those of its issuers.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 /// How messages are sent.
@@ -191,8 +202,25 @@ impl Config {
                 default.max_reading_bytes,
                 max_request_bytes,
             ),
+            tls: Tls::read(reader),
             sending: Sending::read(reader, &default.sending, max_request_bytes),
             ses: Ses::read(reader, default.ses),
+        }
+    }
+}
+
+impl Tls {
+    fn read(reader: &mut Reader) -> Option<Self> {
+        let certificate = reader.take_optional("tls.certificate", values::path);
+        let key = reader.take_optional("tls.key", values::path);
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(Self { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                let rule = "give both or neither: a certificate is of no use without its key";
+                reader.inconsistent(&["tls.certificate", "tls.key"], rule);
+                None
+            }
         }
     }
 }
@@ -293,6 +321,7 @@ impl Default for Config {
             max_request_bytes: 10 * MIB,
             max_connections: 10_000,
             max_reading_bytes: 256 * MIB,
+            tls: None,
             sending: Sending::default(),
             ses: Ses::default(),
         }

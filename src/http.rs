@@ -23,6 +23,7 @@ use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::error::ApiError;
 use crate::http::limits::{Limits, Linger};
 use crate::http::request_id::{RequestId, RequestIds};
+use crate::http::tls::Tls;
 use crate::tally::Mark;
 
 pub mod api;
@@ -33,12 +34,14 @@ mod deadline;
 pub mod drain;
 pub mod error;
 mod framing;
+mod h2;
 mod head;
 pub mod json;
 pub mod limits;
 mod openapi;
 pub mod provider;
 pub mod request_id;
+pub mod tls;
 pub mod wire;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
@@ -108,6 +111,34 @@ pub async fn serve<H: Handler>(
     limits: Limits,
     drain: DrainSignal,
 ) -> Result<Drained, getrandom::Error> {
+    serve_over(Transport::Plain, listener, handler, limits, drain).await
+}
+
+/// Serves a listener as [`serve`] does, over TLS: HTTP/2 or HTTP/1.1, as each client wishes.
+pub async fn serve_tls<H: Handler>(
+    tls: Arc<Tls>,
+    listener: TcpListener,
+    handler: H,
+    limits: Limits,
+    drain: DrainSignal,
+) -> Result<Drained, getrandom::Error> {
+    serve_over(Transport::Tls(tls), listener, handler, limits, drain).await
+}
+
+/// What is between TCP and HTTP.
+#[derive(Debug)]
+enum Transport {
+    Plain,
+    Tls(Arc<Tls>),
+}
+
+async fn serve_over<H: Handler>(
+    transport: Transport,
+    listener: TcpListener,
+    handler: H,
+    limits: Limits,
+    drain: DrainSignal,
+) -> Result<Drained, getrandom::Error> {
     let shared = Arc::new(Shared::new(handler, limits, drain.clone(), RequestIds::new()?));
     let mut connections = JoinSet::new();
     let mut refusals = JoinSet::new();
@@ -123,7 +154,7 @@ pub async fn serve<H: Handler>(
             Some(ended) = connections.join_next() => note_end(ended),
             Some(ended) = refusals.join_next() => note_end(ended),
             accepted = listener.accept(), if phase != DrainPhase::Holding => match accepted {
-                Ok((stream, _)) => admit(stream, &shared, &mut connections, &mut refusals),
+                Ok((stream, _)) => admit(stream, &transport, &shared, &mut connections, &mut refusals),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "connections cannot be accepted for now");
@@ -148,6 +179,7 @@ pub async fn serve<H: Handler>(
 
 fn admit<H: Handler>(
     stream: TcpStream,
+    transport: &Transport,
     shared: &Arc<Shared<H>>,
     connections: &mut JoinSet<()>,
     refusals: &mut JoinSet<()>,
@@ -158,21 +190,33 @@ fn admit<H: Handler>(
     let shared = Arc::clone(shared);
     if connections.len() < shared.limits.max_connections {
         let mark = shared.handler.connected();
+        let acceptor = match transport {
+            Transport::Plain => None,
+            Transport::Tls(tls) => Some(tls.acceptor()),
+        };
         connections.spawn(async move {
-            connection::serve(stream, &shared).await;
+            match acceptor {
+                Some(acceptor) => tls::serve(stream, acceptor, shared).await,
+                None => connection::serve(stream, &shared).await,
+            }
             drop(mark);
         });
         return;
     }
     shared.handler.refused(&ApiError::TooManyConnections);
-    if refusals.len() < MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)) {
+    let max_refusals = match transport {
+        Transport::Plain => MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)),
+        Transport::Tls(_) => 0,
+    };
+    if refusals.len() < max_refusals {
         refusals.spawn(async move {
             let id = shared.request_ids.next();
             let answer = ApiError::TooManyConnections.to_raw(id, SystemTime::now());
             connection::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });
     }
-    // Beyond that, closing at once is all that there is room for.
+    // Beyond that, and where it would take a handshake first, closing at once is all that there is
+    // room for.
 }
 
 /// Whether an accept failed for the one connection's own sake (accept(2)), so that the next one

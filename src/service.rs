@@ -19,11 +19,11 @@ use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::feedback::{Feedback, poll};
-use crate::http;
 use crate::http::api::Api;
 use crate::http::body::BodyReader;
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
+use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
@@ -87,6 +87,7 @@ pub struct Service {
     max_rate: watch::Sender<MaxRate>,
     config: Config,
     socket: SocketOwner,
+    client_tls: Option<Arc<Tls>>,
 }
 
 /// Whether the administration socket is served.
@@ -180,11 +181,9 @@ impl Service {
         let (drain, signal) = Drain::new();
         let sns =
             listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
-        let answering = tokio::spawn(async move {
-            if let Err(error) = http::serve(listeners.clients, api, limits, signal).await {
-                error!(%error, "the client listener ended");
-            }
-        });
+        let client_tls = listeners.tls.clone();
+        let answering =
+            tokio::spawn(listeners::answer(listeners.clients, listeners.tls, api, limits, signal));
         Ok(Self {
             address: listeners.address,
             store,
@@ -206,6 +205,7 @@ impl Service {
             max_rate,
             config: config.clone(),
             socket: listeners.owner,
+            client_tls,
         })
     }
 

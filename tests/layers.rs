@@ -42,7 +42,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 33] = [
+const CRATES: [(&str, &[&str]); 34] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -69,9 +69,10 @@ const CRATES: [(&str, &[&str]); 33] = [
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
     ("rustix", &["cli", "service"]),
-    ("rustls", &["ses"]),
+    ("rustls", &["http", "ses"]),
     ("sd_notify", &["service"]),
     ("rustls_native_certs", &["ses"]),
+    ("tokio_rustls", &["http"]),
     ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain"]),

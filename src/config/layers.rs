@@ -11,7 +11,7 @@ use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 22] = [
+pub(super) const KEYS: [&str; 24] = [
     "listen",
     "operator_listen",
     "data_dir",
@@ -19,6 +19,8 @@ pub(super) const KEYS: [&str; 22] = [
     "max_request_bytes",
     "max_connections",
     "max_reading_bytes",
+    "tls.certificate",
+    "tls.key",
     "sending.max_pending_bytes",
     "sending.max_in_flight",
     "sending.max_rate",
@@ -36,7 +38,7 @@ pub(super) const KEYS: [&str; 22] = [
     "ses.events.sns_topics",
 ];
 
-const SECTIONS: [&str; 3] = ["sending", "ses", "ses.events"];
+const SECTIONS: [&str; 4] = ["tls", "sending", "ses", "ses.events"];
 const PREFIX: &str = "PILLARBOX_";
 /// How alike two names must be, from 0 to 1, for one to be taken for a slip of the other.
 const LIKENESS: f64 = 0.7;

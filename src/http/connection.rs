@@ -200,20 +200,29 @@ async fn respond<H: Handler>(
     request: Request<Incoming>,
 ) -> Result<Response<H::Body>, Infallible> {
     let number = responses.begin();
-    let id = shared.request_ids.next();
     let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = handle(&shared.handler, request, id).await;
+    let mut response = answer(shared, request).await;
     responses.give();
-    let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id.to_header_value());
     // After a body that was not read to its end, or whose end only hyper knows, no further request
     // is read.
     let is_last =
         is_chunked || progress.is_body_left(number) || shared.drain.phase() > DrainPhase::Serving;
     if is_last {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
+}
+
+/// Has a request handled, and marks the response with the request's id.
+pub(super) async fn answer<H: Handler>(
+    shared: &Shared<H>,
+    request: Request<Incoming>,
+) -> Response<H::Body> {
+    let id = shared.request_ids.next();
+    let mut response = handle(&shared.handler, request, id).await;
+    let name = HeaderName::from_static(REQUEST_ID_HEADER);
+    response.headers_mut().insert(name, id.to_header_value());
+    response
 }
 
 /// Calls the handler; its panic costs this one request.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::admin::socket::BindError;
+use crate::http::tls::TlsError;
 use crate::ses::SesError;
 use crate::ses::sns::{NotATopic, VerifierError};
 use crate::ses::sqs::NotAQueue;
@@ -20,6 +21,9 @@ pub enum ServiceError {
         /// Why.
         source: OpenError,
     },
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// An address cannot be listened on.
     #[error(
         "cannot listen on {address}: {source}; another address can be given, with port 0 for a free one"

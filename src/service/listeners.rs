@@ -2,13 +2,20 @@
 //! them fails whole.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::admin::socket::Socket;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::http;
+use crate::http::api::Api;
+use crate::http::drain::DrainSignal;
+use crate::http::limits::Limits;
+use crate::http::tls::Tls;
+use crate::service::reload::load_tls;
 use crate::service::{ServiceError, operators, sns};
 
 /// Who keeps the client listener's socket when this process ends.
@@ -26,6 +33,8 @@ pub(super) struct Listeners {
     pub(super) admin: Socket,
     /// Where clients come in.
     pub(super) clients: TcpListener,
+    /// What TLS is spoken with there, if it is.
+    pub(super) tls: Option<Arc<Tls>>,
     /// The address of that, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) owner: SocketOwner,
@@ -42,6 +51,7 @@ impl Listeners {
         clock: &Clock,
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
+        let tls = load_tls(config)?;
         let admin = Socket::bind(&config.admin_socket)?;
         let failed = |source| ServiceError::Listen { address: config.listen, source };
         let (clients, owner) = if let Some(listener) = inherited {
@@ -59,6 +69,23 @@ impl Listeners {
             None => None,
         };
         let operators = operators::bind(config.operator_listen).await?;
-        Ok(Self { admin, clients, address, owner, sns, operators })
+        Ok(Self { admin, clients, tls, address, owner, sns, operators })
+    }
+}
+
+/// Answers clients until the drain stops it.
+pub(super) async fn answer(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    api: Api,
+    limits: Limits,
+    drain: DrainSignal,
+) {
+    let served = match tls {
+        Some(tls) => http::serve_tls(tls, listener, api, limits, drain).await,
+        None => http::serve(listener, api, limits, drain).await,
+    };
+    if let Err(error) = served {
+        error!(%error, "the client listener ended");
     }
 }

@@ -1,23 +1,45 @@
 //! A new configuration for the running service: what can change does, and the rest is named.
 
-use tracing::{info, warn};
+use std::sync::Arc;
 
-use crate::config::Config;
+use tracing::{error, info, warn};
+
+use crate::config::{self, Config};
+use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::service::{Service, settings};
 
+/// What the client listener is to speak TLS with, if it is to.
+pub(super) fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, TlsError> {
+    config.tls.as_ref().map(|tls| Tls::load(&files(tls)).map(Arc::new)).transpose()
+}
+
+fn files(tls: &config::Tls) -> TlsFiles {
+    TlsFiles { certificate: tls.certificate.clone(), key: tls.key.clone() }
+}
+
 impl Service {
-    /// Takes over what can change while running: all of `sending`. Where other keys differ, the
-    /// log names them; they need a restart.
+    /// Takes over what can change while running: all of `sending`, and the certificate, from its
+    /// files anew. Where other keys differ, the log names them; they need a restart.
     pub fn reload(&mut self, new: &Config) {
         for key in self.needs_restart(new) {
             warn!(key, "this key has changed and takes effect at the next start");
         }
+        self.reload_tls(new);
         let sending = new.sending.clone();
         self.outbox.budget().set_max(sending.max_pending_bytes);
         self.max_rate.send_replace(sending.max_rate);
         self.config.sending = sending;
         self.dispatcher.set_settings(settings(&self.config));
         info!("the configuration was read again");
+    }
+
+    /// New handshakes are made with what the files hold now; connections stay as they are.
+    fn reload_tls(&mut self, new: &Config) {
+        let (Some(tls), Some(configured)) = (&self.client_tls, &new.tls) else { return };
+        match tls.replace(&files(configured)) {
+            Ok(()) => self.config.tls = Some(configured.clone()),
+            Err(error) => error!(%error, "the certificate stays as it was until this is put right"),
+        }
     }
 
     fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
@@ -28,6 +50,7 @@ impl Service {
             ("operator_listen", old.operator_listen != new.operator_listen),
             ("data_dir", old.data_dir != new.data_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
+            ("tls", old.tls.is_some() != new.tls.is_some()),
             ("max_request_bytes", old.max_request_bytes != new.max_request_bytes),
             ("max_connections", old.max_connections != new.max_connections),
             ("max_reading_bytes", old.max_reading_bytes != new.max_reading_bytes),

@@ -22,4 +22,5 @@ mod secrets;
 mod sending;
 mod status;
 mod systemd;
+mod tls;
 mod windows;
