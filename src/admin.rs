@@ -8,20 +8,24 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use secrecy::SecretString;
+
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{Organisation, OrganisationName};
 use crate::intake::Intake;
 use crate::ses::SesClient;
-use crate::store::{Store, StoreError};
+use crate::store::{Snapshot, Store, StoreError};
 
 use wire::{Refusal, Request, Response};
 
+mod backup;
 pub mod client;
 mod dead_letter;
 mod domain;
 pub mod examine;
+mod expiry;
 mod line;
 pub mod live;
 mod message;
@@ -50,7 +54,14 @@ enum Place {
     /// On the file itself: no service runs.
     File,
     /// In a running service.
-    Service { ses: SesClient, live: Arc<dyn LiveView>, started: Instant, ways: Option<Ways> },
+    Service {
+        ses: SesClient,
+        live: Arc<dyn LiveView>,
+        started: Instant,
+        ways: Option<Ways>,
+        /// The address of the operators' page, with what opens it.
+        page: Option<SecretString>,
+    },
 }
 
 /// The ways of messages and their events through a running service.
@@ -70,7 +81,7 @@ impl Admin {
 
     /// A handler in a running service.
     pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        let place = Place::Service { ses, live, started: Instant::now(), ways: None };
+        let place = Place::Service { ses, live, started: Instant::now(), ways: None, page: None };
         Self { store, clock, place }
     }
 
@@ -79,6 +90,15 @@ impl Admin {
     pub fn with_ways(mut self, given: Ways) -> Self {
         if let Place::Service { ways, .. } = &mut self.place {
             *ways = Some(given);
+        }
+        self
+    }
+
+    /// Lets operators be told where their page is, and what opens it.
+    #[must_use]
+    pub fn with_page(mut self, url: SecretString) -> Self {
+        if let Place::Service { page, .. } = &mut self.place {
+            *page = Some(url);
         }
         self
     }
@@ -93,7 +113,9 @@ impl Admin {
             Request::OrganisationAdd { name } => self.add_organisation(&name).await,
             Request::OrganisationList {} => Ok(self.list_organisations()),
             Request::OrganisationRemove { name } => self.remove_organisation(&name).await,
-            Request::KeyAdd { organisation, label } => self.add_key(&organisation, label).await,
+            Request::KeyAdd { organisation, label, expires } => {
+                self.add_key(&organisation, label, expires.as_deref()).await
+            }
             Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
             Request::KeyRevoke { id } => self.revoke_key(id).await,
             Request::DomainAdd { organisation, domain, verification, mail_from } => {
@@ -117,18 +139,26 @@ impl Admin {
                 self.list_suppressions(scope.as_ref(), after.as_ref())
             }
             Request::MessageShow { id } => self.show_message(&id),
-            Request::MessageList { organisation, status, before, limit } => {
-                let query = message::Query { organisation, status, before, limit };
+            Request::MessageList { organisation, status, recipient, before, limit } => {
+                let query = message::Query { organisation, status, recipient, before, limit };
                 self.list_messages(&query).await
             }
             Request::DeadLetterList {} => self.list_dead_letters(),
             Request::DeadLetterShow { id } => self.show_dead_letter(&id),
             Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
             Request::Status {} => Ok(self.status()),
+            Request::Page {} => self.page(),
             Request::ClockConfirm {} => self.confirm_clock(),
+            // Only the socket can go on after the answer.
+            Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),
             Request::Examine { part } => self.examine(&part).await,
             Request::TestSend { from } => self.test_send(from.as_deref()).await,
         }
+    }
+
+    /// This moment of everything that is stored.
+    pub fn snapshot(&self) -> Result<Snapshot, Refusal> {
+        Ok(self.store.snapshot()?)
     }
 
     /// The organisation with this name.

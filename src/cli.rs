@@ -12,16 +12,21 @@ use tokio::runtime::{Builder, Runtime};
 use error::CliError;
 
 mod aws;
+mod backup;
 mod clock;
+mod compact;
+mod completions;
 mod dead_letter;
 mod doctor;
 mod domain;
 mod error;
 mod key;
+mod man;
 mod message;
 mod org;
 mod progress;
 mod reach;
+mod restore;
 mod run;
 mod status;
 mod suppression;
@@ -29,10 +34,12 @@ mod table;
 
 /// Exit code for wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
+/// What the program is called.
+const NAME: &str = "pillarbox";
 
 /// Self-hosted transactional email: one binary, one file, sent through Amazon SES.
 #[derive(Debug, Parser)]
-#[command(name = "pillarbox", version, arg_required_else_help = true)]
+#[command(name = NAME, version, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.")]
 struct Cli {
     #[command(subcommand)]
@@ -67,6 +74,16 @@ enum Command {
     Doctor(doctor::Doctor),
     /// Confirm the wall clock's time after a jump.
     Clock(clock::Clock),
+    /// Copy everything that is stored into a file, while the service runs or not.
+    Backup(backup::Backup),
+    /// Check a backup and put it in the place of the data file; no service may run.
+    Restore(restore::Restore),
+    /// Make the data file as small as it can be; no service may run.
+    Compact(compact::Compact),
+    /// Print completions for a shell.
+    Completions(completions::Completions),
+    /// Write the manual's pages.
+    Man(man::Man),
 }
 
 /// Runs the process's command line; what `main` calls.
@@ -80,7 +97,13 @@ pub fn run() -> ExitCode {
         }
     };
     match cli.command.run() {
-        Ok(text) => print(&text),
+        Ok(text) => match print(&text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                let _ = writeln!(io::stderr(), "pillarbox: done, but not printed: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Err(CliError::Usage(rule)) => {
             let _ = Cli::command().error(ErrorKind::ValueValidation, rule).print();
             ExitCode::from(EXIT_USAGE)
@@ -114,6 +137,11 @@ impl Command {
             Self::Status(status) => one_thread()?.block_on(status.run()),
             Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),
             Self::Clock(clock) => one_thread()?.block_on(clock.run()),
+            Self::Backup(backup) => one_thread()?.block_on(backup.run()),
+            Self::Restore(restore) => one_thread()?.block_on(restore.run()),
+            Self::Compact(compact) => one_thread()?.block_on(compact.run()),
+            Self::Completions(completions) => Ok(completions.run()),
+            Self::Man(man) => man.run(),
         }
     }
 }
@@ -123,16 +151,12 @@ fn one_thread() -> Result<Runtime, CliError> {
     Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)
 }
 
-fn print(text: &str) -> ExitCode {
+fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
         // `pillarbox message list | head` has what it wants.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "pillarbox: done, but not printed: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
     }
 }
 

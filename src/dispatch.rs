@@ -5,12 +5,13 @@
 //! attempt's outcome is recorded before anything else happens to the message.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet, yield_now};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info};
 
 use crate::clock::Clock;
@@ -46,6 +47,8 @@ const START_STEP: usize = 64;
 /// Attempts in memory for each call that may be under way: the others have ended, and wait for
 /// the store to take their outcome.
 const ATTEMPTS_PER_CALL: usize = 2;
+/// How often a look is taken whether the dispatcher has turned.
+const TURN_POLL: Duration = Duration::from_millis(50);
 
 /// How to send.
 #[derive(Debug, Clone)]
@@ -77,6 +80,8 @@ pub struct Dispatcher<P> {
     calls: Tally,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: Tally,
+    /// Rounds of the loop that starts calls.
+    turns: AtomicU64,
     counts: Counts,
     /// Told when rate or settings have changed.
     changed: Notify,
@@ -103,6 +108,8 @@ pub struct SendingStatus {
     pub condition: Condition,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
+    /// Messages that the provider has accepted since the start.
+    pub sent: u64,
 }
 
 /// In which part of its life the dispatcher is.
@@ -151,6 +158,7 @@ impl<P: Provider> Dispatcher<P> {
             domains: Domains::default(),
             calls: Tally::default(),
             unrecorded: Tally::default(),
+            turns: AtomicU64::new(0),
             counts: Counts::default(),
             changed: Notify::new(),
             returned: Notify::new(),
@@ -222,6 +230,16 @@ impl<P: Provider> Dispatcher<P> {
             unrecorded: self.unrecorded.count(),
             condition: flow.health.condition().clone(),
             paused_domains: self.domains.paused(Instant::now()),
+            sent: self.counts.sent(),
+        }
+    }
+
+    /// Ends once the loop that starts calls has gone round again: it is alive.
+    pub async fn turned(&self) {
+        let before = self.turns.load(Ordering::Relaxed);
+        while self.turns.load(Ordering::Relaxed) == before {
+            self.changed.notify_one();
+            sleep(TURN_POLL).await;
         }
     }
 
@@ -233,6 +251,7 @@ impl<P: Provider> Dispatcher<P> {
             let expiry = self.expire();
             tokio::pin!(expiry);
             loop {
+                self.turns.fetch_add(1, Ordering::Relaxed);
                 let now_phase = *phase.borrow_and_update();
                 self.enter(entered, now_phase);
                 entered = now_phase;

@@ -4,6 +4,7 @@
 //! protocol, `wire` alone knows the API's field names. It must not know the store or the
 //! provider: a handler stands between.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
@@ -42,7 +43,8 @@ pub mod wire;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// The most connections that are being told, at one time, that there are too many.
+/// The most connections that are being told, at one time, that there are too many: so many, and a
+/// quarter of those that are served.
 const MAX_REFUSALS: usize = 256;
 /// How long the client of a refused connection may still send.
 const REFUSAL_LINGER: Linger = Linger {
@@ -53,6 +55,9 @@ const REFUSAL_LINGER: Linger = Linger {
 
 /// What answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
 pub trait Handler: Send + Sync + 'static {
+    /// A response's body: whole, or one that goes on for as long as there is something to tell.
+    type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
+
     /// Answers a request. The response gets its `X-Request-Id` afterwards.
     ///
     /// The call is dropped where the connection breaks: what must happen all the same must not
@@ -61,7 +66,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         request: Request<Incoming>,
         id: RequestId,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
 
     /// Learns of a request that was refused before it came to the handler, or in its stead.
     fn refused(&self, _error: &ApiError) {}
@@ -72,16 +77,19 @@ pub trait Handler: Send + Sync + 'static {
     }
 }
 
-impl<F, R> Handler for F
+impl<F, R, B> Handler for F
 where
     F: Fn(Request<Incoming>, RequestId) -> R + Send + Sync + 'static,
-    R: Future<Output = Response<Full<Bytes>>> + Send,
+    R: Future<Output = Response<B>> + Send,
+    B: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static,
 {
+    type Body = B;
+
     fn handle(
         &self,
         request: Request<Incoming>,
         id: RequestId,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send {
+    ) -> impl Future<Output = Response<B>> + Send {
         self(request, id)
     }
 }
@@ -157,7 +165,7 @@ fn admit<H: Handler>(
         return;
     }
     shared.handler.refused(&ApiError::TooManyConnections);
-    if refusals.len() < MAX_REFUSALS {
+    if refusals.len() < MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)) {
         refusals.spawn(async move {
             let id = shared.request_ids.next();
             let answer = ApiError::TooManyConnections.to_raw(id, SystemTime::now());

@@ -47,7 +47,12 @@ pub fn start(messages: MessageLines) {
         .with_target(false)
         // Its own complaints would go to the same broken place, and panic there.
         .log_internal_errors(false)
-        .with_ansi(stderr().is_terminal());
+        .with_ansi(stderr().is_terminal() && !no_color());
     // Where a subscriber is set already, as in a test, that one stays.
     let _ = subscriber.try_init();
+}
+
+/// Whether whoever looks wants no colours (<https://no-color.org>).
+fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }

@@ -1,8 +1,10 @@
-//! The operator listener: is the process alive, can it do its work, and how it goes in numbers.
+//! The operator listener: is the process alive, can it do its work, how it goes in numbers, and a
+//! page for people.
 //!
 //! It only reads: every path takes GET and HEAD alone, and nothing behind them changes anything.
 //! The HTTP edge's machinery serves it; this part knows paths and what to show on them.
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,7 +15,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use serde::Serialize;
+use tokio::sync::watch;
 
+use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
@@ -27,11 +31,18 @@ use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::Store;
 
+use key::PageKey;
+use live::{PageBody, Told};
+use page::Path;
 use trouble::{Readiness, Trouble};
 
 mod families;
+pub mod key;
+mod live;
 mod metrics;
+mod page;
 mod process;
+mod state;
 mod trouble;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
@@ -73,27 +84,33 @@ impl Parts {
 }
 
 /// Answers operators' requests.
-#[derive(Debug, Clone)]
-pub struct Operator(Arc<Parts>);
+pub struct Operator {
+    parts: Arc<Parts>,
+    admin: Arc<Admin>,
+    key: PageKey,
+    told: watch::Receiver<Told>,
+}
 
 /// A path of the operator listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Endpoint {
+enum Endpoint<'a> {
     /// `/healthz`: the process answers.
     Health,
     /// `/readyz`: it can take messages and send them.
     Readiness,
     /// `/metrics`: the numbers.
     Metrics,
+    /// The page and what it reads.
+    Page(Path<'a>),
 }
 
-impl Endpoint {
-    fn of(path: &str) -> Option<Self> {
+impl<'a> Endpoint<'a> {
+    fn of(path: &'a str) -> Option<Self> {
         match path {
             "/healthz" => Some(Self::Health),
             "/readyz" => Some(Self::Readiness),
             "/metrics" => Some(Self::Metrics),
-            _ => None,
+            _ => Path::of(path).map(Self::Page),
         }
     }
 }
@@ -106,9 +123,17 @@ struct ReadinessDocument {
 }
 
 impl Operator {
-    /// A listener's handler that looks at these parts.
-    pub fn new(parts: Parts) -> Self {
-        Self(Arc::new(parts))
+    /// A listener's handler that looks at these parts, and shows on its page what `admin` reads;
+    /// and the task that looks, to be polled for as long as the page is to be live.
+    pub fn new(
+        parts: Parts,
+        admin: Arc<Admin>,
+        key: PageKey,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let parts = Arc::new(parts);
+        let (teller, told) = watch::channel(Told::default());
+        let looking = live::look(Arc::clone(&parts), teller);
+        (Self { parts, admin, key, told }, looking)
     }
 
     /// The limits of its listener.
@@ -116,22 +141,26 @@ impl Operator {
         Limits { max_connections: MAX_CONNECTIONS, ..Limits::default() }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, ApiError> {
+    async fn answer(&self, request: &Request<Incoming>) -> Result<Response<PageBody>, ApiError> {
         let endpoint = Endpoint::of(request.uri().path()).ok_or(ApiError::NotFound)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(ApiError::MethodNotAllowed { allow: ALLOW });
         }
-        Ok(match endpoint {
+        let whole = match endpoint {
+            Endpoint::Page(path) => {
+                return self.page(path, request.uri(), request.headers()).await;
+            }
             Endpoint::Health => response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
             Endpoint::Readiness => self.readiness(),
             Endpoint::Metrics => {
-                response(StatusCode::OK, families::CONTENT_TYPE, metrics::render(&self.0))
+                response(StatusCode::OK, families::CONTENT_TYPE, metrics::render(&self.parts))
             }
-        })
+        };
+        Ok(whole.map(PageBody::from))
     }
 
     fn readiness(&self) -> Response<Full<Bytes>> {
-        let reasons: Vec<_> = trouble::find(&self.0)
+        let reasons: Vec<_> = trouble::find(&self.parts)
             .into_iter()
             .filter(|trouble| trouble.readiness == Readiness::NotReady)
             .collect();
@@ -143,11 +172,13 @@ impl Operator {
 }
 
 impl Handler for Operator {
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
-        self.answer(&request).unwrap_or_else(|error| {
+    type Body = PageBody;
+
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<PageBody> {
+        self.answer(&request).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
             tracing::debug!(request_id = %id, status = status.as_u16(), code, "an operator's request was refused");
-            error.into_response()
+            error.into_response().map(PageBody::from)
         })
     }
 }

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::admin::examine::EventRoute;
 use crate::admin::live::Sending;
@@ -25,6 +26,7 @@ use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::operator::Parts;
+use crate::operator::key::PageKey;
 use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
@@ -34,11 +36,13 @@ use crate::{quota, retention, verification};
 
 use listeners::{Listeners, SocketOwner};
 use operators::Operators;
+use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
 pub use error::ServiceError;
 pub use run::{inherited_listener, serve, simulate};
 
+mod descriptors;
 mod dev;
 mod error;
 mod listeners;
@@ -46,6 +50,7 @@ mod operators;
 mod reload;
 mod run;
 mod sns;
+mod supervisor;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,6 +74,7 @@ pub struct Service {
     intake: Arc<Intake>,
     drain: Drain,
     operators: Operators,
+    page: SecretString,
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
@@ -103,6 +109,8 @@ impl Service {
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
         let started = SystemTime::now();
+        let max_connections =
+            descriptors::make_room(config.max_connections, config.sending.max_in_flight);
         let (store, recovery) = open_store(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
@@ -122,9 +130,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let mut background = JoinSet::new();
-        background.spawn(retention::run(store.clone(), clock.clone()));
-        background.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+        let mut background = upkeep(&store, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
         let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
@@ -135,9 +141,11 @@ impl Service {
         };
         let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
-        let admin = admin.with_ways(ways);
+        let key = PageKey::generate()?;
+        let page = key.url(operators::address_of(&listeners.operators)?);
+        let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(listeners.admin.serve(Arc::new(admin), async move {
+        let administering = tokio::spawn(listeners.admin.serve(Arc::clone(&admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -147,7 +155,7 @@ impl Service {
                 let _ = phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
             }))
         });
-        let limits = limits(config);
+        let limits = Limits { max_connections, ..limits(config) };
         let bodies = BodyReader::new(&limits);
         let api = Api::new(
             Arc::clone(&intake),
@@ -163,12 +171,12 @@ impl Service {
             dispatcher: Arc::clone(&dispatcher),
             feedback: Arc::clone(&feedback),
             clients: Arc::clone(api.counts()),
-            max_connections: config.max_connections,
+            max_connections,
             file: config.data_dir.join(FILE_NAME),
             bodies_lost: recovery.bodies_lost,
             started,
         };
-        let operators = Operators::start(listeners.operators, parts)?;
+        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();
         let sns =
             listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
@@ -185,6 +193,7 @@ impl Service {
             intake,
             drain,
             operators,
+            page,
             phase,
             sending,
             answering,
@@ -215,6 +224,11 @@ impl Service {
         self.operators.address
     }
 
+    /// The address of the operators' page, with what opens it.
+    pub fn page(&self) -> &SecretString {
+        &self.page
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.store
@@ -233,6 +247,20 @@ impl Service {
     /// What takes in delivery events.
     pub fn feedback(&self) -> &Arc<Feedback> {
         &self.feedback
+    }
+
+    /// How long it goes on sending once it stops.
+    fn drain_time(&self) -> Duration {
+        self.config.sending.drain
+    }
+
+    /// What shows whether the service is alive.
+    fn vitals(&self) -> Vitals<SesClient> {
+        Vitals {
+            store: self.store.clone(),
+            dispatcher: Arc::clone(&self.dispatcher),
+            tasks: vec![self.sending.abort_handle(), self.answering.abort_handle()],
+        }
     }
 
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
@@ -283,6 +311,9 @@ impl Service {
             error!(%error, "the administration socket's task failed");
         }
         self.background.shutdown().await;
+        if let Err(error) = self.store.store_key_use().await {
+            warn!(%error, "it could not be stored when API keys were last used");
+        }
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
         info!("stopped");
@@ -346,9 +377,17 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
+/// What goes on beside requests and sending: the purge, the use of keys, the state of domains.
+fn upkeep(store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(retention::run(store.clone(), clock.clone()));
+    tasks.spawn(retention::keep_key_use(store.clone()));
+    tasks.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));
+    tasks
+}
+
 fn limits(config: &Config) -> Limits {
     Limits {
-        max_connections: config.max_connections,
         max_request_bytes: config.max_request_bytes,
         max_reading_bytes: config.max_reading_bytes,
         ..Limits::default()

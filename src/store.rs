@@ -26,13 +26,20 @@ use redb::{Shared, list, message, purge, read_lock, suppress};
 
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
+pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::open::Recovery;
+pub use redb::raw::{Chunk, NotAChunk};
+#[cfg(any(test, fuzzing))]
+pub use redb::record::check::check_row;
+pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
+pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, Purged,
-    Reference, Report,
+    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, NewApiKey,
+    Purged, Reference, Report,
 };
 
+mod backup;
 #[cfg(test)]
 mod conformance;
 mod counts;
@@ -190,10 +197,13 @@ impl Store {
         limit: usize,
         window_now: Timestamp,
     ) -> Result<MessagePage, StoreError> {
-        let _turn = self.shared.listings.acquire().await.expect("the semaphore is never closed");
+        let listings = Arc::clone(&self.shared.listings);
+        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
         let shared = Arc::clone(&self.shared);
-        // A filter that matches little reads much.
+        // A filter that matches little reads much. Whoever asked may go meanwhile; the read does
+        // not, so the turn is its own.
         let listed = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             shared.read(|transaction| list::list(transaction, &filter, limit, window_now))
         });
         self.noticed(listed.await.expect("a listing does not panic and is not aborted"))
@@ -285,6 +295,12 @@ impl Store {
         } else {
             Health::Writable
         }
+    }
+
+    /// Ends once the writer has answered, be it that it refuses: it is alive.
+    pub async fn answered(&self) {
+        // What the answer is, `health` says.
+        let _ = self.writer.run(0, |_| Ok(())).await;
     }
 
     /// Waits until the store takes writes.

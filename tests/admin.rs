@@ -64,6 +64,7 @@ impl LiveView for Facts {
             unrecorded: 0,
             condition: self.condition.lock().unwrap().clone(),
             paused_domains: vec![(OrganisationId(1), "example.com".into(), "no MX".into())],
+            sent: 0,
         }
     }
 
@@ -304,10 +305,11 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
 
     let mut hashes = Vec::new();
     for label in ["first", "second"] {
-        let request = Request::KeyAdd { organisation: "acme".into(), label: label.into() };
+        let request =
+            Request::KeyAdd { organisation: "acme".into(), label: label.into(), expires: None };
         let Response::KeyAdded(added) = service.ask(request).await else { panic!() };
         let hash = ApiKey::parse(&added.key.0).unwrap().hash();
-        assert!(service.store.authenticate(&hash).is_some());
+        assert!(service.store.authenticate(&hash, NOON).is_some());
         hashes.push((added.id, hash));
     }
     let Response::KeyRevoked(revoked) = service.ask(Request::KeyRevoke { id: hashes[0].0 }).await
@@ -315,8 +317,8 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
         panic!()
     };
     assert_eq!((revoked.id, revoked.label.as_str()), (hashes[0].0, "first"));
-    assert!(service.store.authenticate(&hashes[0].1).is_none());
-    assert!(service.store.authenticate(&hashes[1].1).is_some());
+    assert!(service.store.authenticate(&hashes[0].1, NOON).is_none());
+    assert!(service.store.authenticate(&hashes[1].1, NOON).is_some());
     service.refusal(Request::KeyRevoke { id: hashes[0].0 }).await;
 
     let Response::OrganisationRemoved(removed) =
@@ -325,8 +327,8 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
         panic!()
     };
     assert_eq!((removed.keys_revoked, removed.domains_removed), (1, 0));
-    assert!(service.store.authenticate(&hashes[1].1).is_none());
-    let gone = Request::KeyAdd { organisation: "acme".into(), label: String::new() };
+    assert!(service.store.authenticate(&hashes[1].1, NOON).is_none());
+    let gone = Request::KeyAdd { organisation: "acme".into(), label: String::new(), expires: None };
     assert!(service.refusal(gone).await.contains("pillarbox org add acme"));
 }
 
@@ -520,7 +522,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
 
     let listed = offline.command(&["key", "list"]).await;
     let row: Vec<_> = listed.out.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!((row[0], row[1], row[3]), ("1", "acme", "shop"));
+    assert_eq!((row[0], row[1], row[5]), ("1", "acme", "shop"));
     assert!(!listed.out.contains(&text));
 
     let asking = offline.command(&["domain", "add", "--org", "acme", "example.com"]).await;
@@ -537,7 +539,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     assert_eq!(offline.command(&["suppression", "add", "--all", "bob@example.org"]).await.code, 0);
 
     let (store, _) = Store::open(offline.directory.path(), NOON).unwrap();
-    assert!(store.authenticate(&ApiKey::parse(&text).unwrap().hash()).is_some());
+    assert!(store.authenticate(&ApiKey::parse(&text).unwrap().hash(), NOON).is_some());
     assert_eq!(store.domains()[0].state, DomainState::Assumed);
     assert_eq!(store.suppressions(None, 10).unwrap().len(), 1);
 }

@@ -271,6 +271,27 @@ async fn a_set_that_has_ses_rewrite_links_or_that_publishes_too_little_is_a_faul
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn events_that_go_where_no_queue_can_be_are_as_good_as_none() {
+    let site = Site::new(Options::default()).await;
+    let body = json!({
+        "EventDestinationName": "figures",
+        "EventDestination": {
+            "Enabled": true,
+            "MatchingEventTypes": EVENTS,
+            "CloudWatchDestination": { "DimensionConfigurations": [{
+                "DimensionName": "set",
+                "DimensionValueSource": "MESSAGE_TAG",
+                "DefaultDimensionValue": "mail",
+            }] },
+        },
+    });
+    site.simulator.create_event_destination("mail", &body.to_string()).unwrap();
+    let examined = site.doctor(&[]).await;
+    examined.says("event destination", "notOk", "none that is enabled and publishes to SNS");
+    assert_eq!(examined.faults(), ["event destination"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_sandbox_and_a_queue_that_is_not_there_are_told() {
     let options = Options { access: AccountAccess::Sandbox, ..Options::default() };
     let site = Site::new(options).await;

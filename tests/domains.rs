@@ -175,6 +175,7 @@ impl LiveView for Idle {
             rate_limit: Rate::PerSecond(14.0),
             quota: None,
             unrecorded: 0,
+            sent: 0,
             condition: Condition::Up,
             paused_domains: Vec::new(),
         }

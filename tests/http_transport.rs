@@ -36,6 +36,8 @@ struct Echo {
 }
 
 impl Handler for Echo {
+    type Body = Full<Bytes>;
+
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         match head.uri.path() {

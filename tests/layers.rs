@@ -42,17 +42,19 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 30] = [
+const CRATES: [(&str, &[&str]); 33] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
     ("aws_smithy_runtime_api", &["ses"]),
     ("aws_smithy_types", &["ses"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("config", &["config"]),
     ("csv", &["cli"]),
     ("email_address", &["domain"]),
-    ("form_urlencoded", &["http", "ses", "simulator"]),
+    ("form_urlencoded", &["http", "operator", "ses", "simulator"]),
     ("hashbrown", &["store"]),
     ("http_body_util", &["http", "operator", "simulator"]),
     ("httparse", &["http"]),
@@ -66,8 +68,9 @@ const CRATES: [(&str, &[&str]); 30] = [
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
     ("roxmltree", &["ses"]),
-    ("rustix", &["cli"]),
+    ("rustix", &["cli", "service"]),
     ("rustls", &["ses"]),
+    ("sd_notify", &["service"]),
     ("rustls_native_certs", &["ses"]),
     ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),

@@ -14,7 +14,7 @@ use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::organisation::{DomainState, Organisation};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::Store;
+use pillarbox::store::{NewApiKey, Store};
 
 use crate::message;
 
@@ -195,7 +195,8 @@ pub(crate) fn prepared() -> anyhow::Result<tempfile::TempDir> {
 pub(crate) async fn set_up(store: &Store) -> anyhow::Result<Organisation> {
     let organisation = store.add_organisation("acme".parse()?).await?.context("a new name")?;
     let key = ApiKey::parse(API_KEY)?;
-    store.add_api_key(organisation.id, "bench".to_owned(), key.hash(), now()).await?;
+    let new = NewApiKey { label: "bench".to_owned(), expires_at: None, hash: key.hash() };
+    store.add_api_key(organisation.id, new, now()).await?;
     let domain = DomainName::parse(message::DOMAIN)?;
     store.put_domain(organisation.id, domain, DomainState::Assumed, now()).await?;
     Ok(organisation)

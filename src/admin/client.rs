@@ -4,12 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::admin::line::{self, Line};
 use crate::admin::wire::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Request, Response};
+use crate::store::{Chunk, NotAChunk};
 
 /// How long a response may take: SES's calls wait their turn, and a listing may read much.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(2);
@@ -71,6 +72,9 @@ pub enum AskError {
         "the service's answer cannot be read ({0}); use the pillarbox of the version that runs"
     )]
     Unreadable(serde_json::Error),
+    /// What came is no part of a backup.
+    #[error("the service's backup cannot be read: {0}")]
+    NotAChunk(#[from] NotAChunk),
 }
 
 /// A connection to a running service.
@@ -94,6 +98,24 @@ impl Client {
         }
     }
 
+    /// The next part of a backup that [`Request::Backup`] began; `None` after the last.
+    pub async fn next_part(&mut self) -> Result<Option<Chunk>, AskError> {
+        let part = async {
+            let length = self.stream.read_u32().await.map_err(ended)?;
+            if length == 0 {
+                return Ok(None);
+            }
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            if length > Chunk::MAX_BYTES {
+                return Err(NotAChunk.into());
+            }
+            let mut bytes = vec![0; length];
+            self.stream.read_exact(&mut bytes).await.map_err(ended)?;
+            Ok(Some(Chunk::from_bytes(bytes)?))
+        };
+        timeout(RESPONSE_TIMEOUT, part).await.map_err(|_| AskError::TimedOut)?
+    }
+
     /// Asks, and waits for the response.
     pub async fn ask(&mut self, request: &Request) -> Result<Response, AskError> {
         let mut line = serde_json::to_vec(request).expect("a request has no map with other keys");
@@ -109,5 +131,13 @@ impl Client {
             Line::Whole(line) => serde_json::from_slice(&line).map_err(AskError::Unreadable),
             Line::TooLong | Line::End => Err(AskError::Ended),
         }
+    }
+}
+
+/// The end of the connection within a part is the service's, not the network's.
+fn ended(error: io::Error) -> AskError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => AskError::Ended,
+        _ => AskError::Broken(error),
     }
 }

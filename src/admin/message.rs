@@ -4,6 +4,7 @@ use crate::admin::wire::{MAX_PAGE, MessageList, MessageRecord, MessageSummary, R
 use crate::admin::{Admin, Place};
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
+use crate::domain::suppression::SuppressedAddress;
 use crate::listing;
 use crate::outbox::Live;
 use crate::store::MessageFilter;
@@ -12,6 +13,7 @@ use crate::store::MessageFilter;
 pub(super) struct Query {
     pub(super) organisation: Option<String>,
     pub(super) status: Option<String>,
+    pub(super) recipient: Option<String>,
     pub(super) before: Option<String>,
     pub(super) limit: usize,
 }
@@ -40,6 +42,7 @@ impl Admin {
                 .map(|name| self.organisation_or_removed(name))
                 .transpose()?,
             status: query.status.as_deref().map(status).transpose()?,
+            recipient: query.recipient.as_deref().map(recipient).transpose()?,
             ..MessageFilter::default()
         };
         let (limit, now) = (query.limit.min(MAX_PAGE), self.clock.settled());
@@ -58,6 +61,12 @@ impl Admin {
             Place::File => None,
         }
     }
+}
+
+fn recipient(text: &str) -> Result<SuppressedAddress, Refusal> {
+    SuppressedAddress::of_recipient(text).ok_or_else(|| {
+        Refusal::new(format!("{text:?} is not an address; write it as in ada@example.net"))
+    })
 }
 
 fn message_id(text: &str) -> Result<MessageId, Refusal> {

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{error, warn};
 
-use crate::admin::Admin;
 use crate::admin::line::{self, Line};
-use crate::admin::wire::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Refusal, Response};
+use crate::admin::wire::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Refusal, Request, Response};
+use crate::admin::{Admin, backup};
 
 /// Connections at one time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
@@ -198,7 +198,11 @@ async fn converse(mut stream: UnixStream, admin: Arc<Admin>, mut stopped: watch:
         };
         let Ok(Ok(line)) = read else { return };
         let (response, last) = match line {
-            Line::Whole(line) => (answer(&admin, &line).await, false),
+            Line::Whole(line) => match serde_json::from_slice(&line) {
+                Ok(Request::Backup {}) => return back_up(&admin, &mut writer).await,
+                Ok(request) => (admin.handle(request).await, false),
+                Err(error) => (unknown(&error), false),
+            },
             Line::TooLong => {
                 (refused(format!("a request has at most {MAX_REQUEST_BYTES} bytes")), true)
             }
@@ -211,15 +215,24 @@ async fn converse(mut stream: UnixStream, admin: Arc<Admin>, mut stopped: watch:
     }
 }
 
-async fn answer(admin: &Admin, line: &[u8]) -> Response {
-    match serde_json::from_slice(line) {
-        Ok(request) => admin.handle(request).await,
-        Err(error) => refused(format!(
-            "the service, version {}, does not know this request ({error}); use the pillarbox of \
-             the version that runs",
-            env!("CARGO_PKG_VERSION")
-        )),
+/// Answers with everything that is stored. The connection ends with it: it is no lines any more.
+async fn back_up(admin: &Admin, writer: &mut (impl AsyncWrite + Unpin)) {
+    let (response, snapshot) = match admin.snapshot() {
+        Ok(snapshot) => (Response::BackupBegins(backup::begins(&snapshot)), Some(snapshot)),
+        Err(refusal) => (Response::Refused(refusal), None),
+    };
+    let written = timeout(WRITE_TIMEOUT, writer.write_all(&encode(&response))).await;
+    if let (Ok(Ok(())), Some(snapshot)) = (written, snapshot) {
+        backup::send(snapshot, writer).await;
     }
+}
+
+fn unknown(error: &serde_json::Error) -> Response {
+    refused(format!(
+        "the service, version {}, does not know this request ({error}); use the pillarbox of the \
+         version that runs",
+        env!("CARGO_PKG_VERSION")
+    ))
 }
 
 fn refused(message: String) -> Response {

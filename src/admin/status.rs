@@ -1,5 +1,7 @@
 //! How the service is doing, and the operator's word on its clock.
 
+use secrecy::ExposeSecret as _;
+
 use crate::admin::wire::{
     Cause, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Refusal, Response,
     Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
@@ -70,6 +72,18 @@ impl Admin {
             unreadable: counts.unreadable,
             seconds_since_last: feedback.last_event_at().map(since),
             trouble: feedback.trouble(),
+        }
+    }
+
+    /// Where the operators' page is.
+    pub(super) fn page(&self) -> Result<Response, Refusal> {
+        match &self.place {
+            Place::Service { page: Some(url), .. } => {
+                Ok(Response::Page { url: url.expose_secret().to_owned() })
+            }
+            Place::Service { .. } | Place::File => Err(Refusal::new(
+                "no service runs, so there is no page; start it with `pillarbox serve`",
+            )),
         }
     }
 

@@ -4,11 +4,11 @@ use crate::admin::wire::{
     Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,
     Refusal, Response,
 };
-use crate::admin::{Admin, organisation_name};
+use crate::admin::{Admin, expiry, organisation_name};
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
 use crate::domain::organisation::{self, ApiKeyEntry};
-use crate::store::Change;
+use crate::store::{Change, NewApiKey};
 
 /// The longest label of a key, in characters.
 const MAX_LABEL_CHARS: usize = 100;
@@ -49,6 +49,7 @@ impl Admin {
         &self,
         organisation: &str,
         label: String,
+        expires: Option<&str>,
     ) -> Result<Response, Refusal> {
         let organisation = self.organisation(organisation)?;
         if label.chars().count() > MAX_LABEL_CHARS || label.chars().any(char::is_control) {
@@ -61,7 +62,9 @@ impl Admin {
             Refusal::new(format!("the system gives no random numbers ({error}); try again"))
         })?;
         let now = self.clock.now();
-        let added = self.store.add_api_key(organisation.id, label, key.hash(), now).await?;
+        let expires_at = expires.map(|text| expiry::parse(text, now)).transpose()?;
+        let new = NewApiKey { label, expires_at, hash: key.hash() };
+        let added = self.store.add_api_key(organisation.id, new, now).await?;
         let entry = added.ok_or_else(|| Self::gone(&organisation))?;
         Ok(Response::KeyAdded(KeyAdded {
             id: entry.id.0,
@@ -99,6 +102,8 @@ impl Admin {
             organisation: self.shown(entry.organisation),
             label: entry.label.clone(),
             created_at: entry.created_at.to_string(),
+            expires_at: entry.expires_at.map(|end| end.to_string()),
+            last_used_at: self.store.key_last_used(entry.id).map(|time| time.to_string()),
         }
     }
 }

@@ -71,6 +71,10 @@ pub enum Request {
         organisation: String,
         /// What the operator calls it; may be empty.
         label: String,
+        /// How long it lets in, or until when; for ever where it is not given. Left out where it
+        /// is, so that an older service knows the request.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires: Option<String>,
     },
     /// List the API keys.
     KeyList {
@@ -155,6 +159,9 @@ pub enum Request {
         organisation: Option<String>,
         /// Only those with this status.
         status: Option<String>,
+        /// Only those to this recipient.
+        #[serde(default)]
+        recipient: Option<String>,
         /// Only those accepted before this one.
         before: Option<String>,
         /// At most so many; a page has at most [`MAX_PAGE`].
@@ -174,8 +181,12 @@ pub enum Request {
     },
     /// Tell how the service is doing.
     Status {},
+    /// Tell the address of the operators' page, with what opens it.
+    Page {},
     /// Take the wall clock's time as right.
     ClockConfirm {},
+    /// Send everything that is stored: the answer says how much, and what follows it is no line.
+    Backup {},
     /// Examine a part of the set-up with the service's own credentials and clock.
     Examine {
         /// Which.
@@ -222,6 +233,11 @@ pub enum Response {
     Suppressions(SuppressionList),
     /// A message.
     Message(Box<MessageRecord>),
+    /// The address of the operators' page, with what opens it.
+    Page {
+        /// A URL for a browser. It is a secret.
+        url: String,
+    },
     /// A page of messages.
     Messages(MessageList),
     /// The provider's documents that could not be read.
@@ -234,12 +250,24 @@ pub enum Response {
     Status(Box<ServiceStatus>),
     /// The clock's time is taken as right.
     ClockConfirmed(ClockConfirmed),
+    /// Everything that is stored follows.
+    BackupBegins(BackupBegins),
     /// What an examination came to.
     Examined(Examined),
     /// The message of an examination was accepted.
     TestSent(TestSent),
     /// It was not done.
     Refused(Refusal),
+}
+
+/// How much follows: parts, each after its length in bytes (four, the highest first), and a length
+/// of 0 at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupBegins {
+    /// The version of the service, which the reader must be of too.
+    pub version: String,
+    /// How many rows follow.
+    pub rows: u64,
 }
 
 /// Why something was not done.

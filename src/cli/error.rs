@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::admin::client::{AskError, ConnectError};
 use crate::config::ConfigError;
 use crate::service::ServiceError;
-use crate::store::OpenError;
+use crate::store::{CopyError, OpenError, RestoreError};
 
 /// Exit code for a failure.
 const EXIT_FAILED: u8 = 1;
@@ -71,6 +71,38 @@ pub(super) enum CliError {
         /// Why.
         source: OpenError,
     },
+    /// A service runs that must not.
+    #[error(
+        "a service answers at {}; stop it first, and start it again afterwards", socket.display()
+    )]
+    Running {
+        /// Its socket.
+        socket: PathBuf,
+    },
+    /// There is no copy.
+    #[error("{source}{}", advice(source))]
+    Copy {
+        /// Why.
+        #[from]
+        source: CopyError,
+    },
+    /// A backup is not in place.
+    #[error("{0}")]
+    Restore(#[from] RestoreError),
+    /// A backup would take the place of a data file.
+    #[error("{0}; with --replace the backup takes its place, and it is kept under another name")]
+    WouldReplace(RestoreError),
+    /// A file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Which, or in which directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nothing more can be printed.
+    #[error("cannot print: {0}")]
+    Print(io::Error),
     /// A file that the command line names cannot be used.
     #[error("{} cannot be used: {source}", file.display())]
     File {
@@ -137,6 +169,12 @@ impl CliError {
             | Self::InUse { .. }
             | Self::NoData { .. }
             | Self::Open { .. }
+            | Self::Running { .. }
+            | Self::Copy { .. }
+            | Self::Restore(_)
+            | Self::WouldReplace(_)
+            | Self::Write { .. }
+            | Self::Print(_)
             | Self::File { .. }
             | Self::RowsRefused { .. }
             | Self::NotClearedAtSes { .. }
@@ -145,5 +183,13 @@ impl CliError {
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }
+    }
+}
+
+/// What to do where a copy could not be made.
+fn advice(error: &CopyError) -> &'static str {
+    match error {
+        CopyError::Exists { .. } => "; choose another name, or replace it with --force",
+        CopyError::Write { .. } | CopyError::Incomplete { .. } => "",
     }
 }

@@ -25,6 +25,9 @@ enum Action {
         /// What you call it, to tell it from others.
         #[arg(long = "name", value_name = "LABEL", default_value = "")]
         label: String,
+        /// How long it lets in (90d), or until when (2027-01-31); for ever if not given.
+        #[arg(long, value_name = "DURATION|DATE")]
+        expires: Option<String>,
     },
     /// List the API keys; the keys themselves are not kept.
     List {
@@ -43,7 +46,9 @@ impl Key {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let mut session = self.reach.open().await?;
         let request = match self.action {
-            Action::Add { org, label } => Request::KeyAdd { organisation: org, label },
+            Action::Add { org, label, expires } => {
+                Request::KeyAdd { organisation: org, label, expires }
+            }
             Action::List { org } => Request::KeyList { organisation: org },
             Action::Revoke { id } => Request::KeyRevoke { id },
         };
@@ -56,10 +61,20 @@ impl Key {
                 )
             })),
             Response::Keys(list) => Ok(session.show(&list, |list| {
-                let mut table = Table::new(["ID", "ORGANISATION", "CREATED", "NAME"]);
+                let mut table =
+                    Table::new(["ID", "ORGANISATION", "CREATED", "EXPIRES", "LAST USED", "NAME"]);
                 for key in &list.keys {
                     let id = key.id.to_string();
-                    table.row([&id, &key.organisation, &key.created_at, &key.label]);
+                    let expires = key.expires_at.as_deref().unwrap_or("never");
+                    let last_used = key.last_used_at.as_deref().unwrap_or("never");
+                    table.row([
+                        &id,
+                        &key.organisation,
+                        &key.created_at,
+                        expires,
+                        last_used,
+                        &key.label,
+                    ]);
                 }
                 table.or("no keys; pillarbox key add --org NAME makes one")
             })),

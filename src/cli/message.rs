@@ -72,6 +72,7 @@ async fn list(session: &mut Session, listing: Listing) -> Result<String, CliErro
     let mut all = MessageList { messages: Vec::new(), next: listing.before };
     loop {
         let request = Request::MessageList {
+            recipient: None,
             organisation: listing.org.clone(),
             status: listing.status.clone(),
             before: all.next.take(),

@@ -2,7 +2,8 @@
 //! same handler on the data file.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -13,10 +14,10 @@ use crate::admin::wire::{Request, Response};
 use crate::cli::error::CliError;
 use crate::clock::Clock;
 use crate::config::{self, Config};
-use crate::store::{FILE_NAME, OpenError, Store};
+use crate::store::{Chunk, FILE_NAME, OpenError, Store};
 
 /// The options of all administration commands.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Which service")]
 pub(super) struct Reach {
     /// The configuration file of the service: names its socket and its data directory.
@@ -32,9 +33,28 @@ pub(super) struct Reach {
 
 /// For whom to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+pub(super) enum Format {
     People,
     Json,
+}
+
+impl Format {
+    /// What to print of an answer: a line of JSON, or what `people` makes of it.
+    pub(super) fn show<T: Serialize>(
+        self,
+        answer: &T,
+        people: impl FnOnce(&T) -> String,
+    ) -> String {
+        match self {
+            Self::People => people(answer),
+            Self::Json => {
+                let mut line =
+                    serde_json::to_string(answer).expect("an answer's maps have text as keys");
+                line.push('\n');
+                line
+            }
+        }
+    }
 }
 
 /// Who does what is asked.
@@ -50,9 +70,52 @@ pub(super) struct Session {
 }
 
 impl Reach {
+    /// The data directory, once it is certain that no service answers.
+    pub(super) async fn idle_directory(&self) -> Result<PathBuf, CliError> {
+        if self.socket.is_some() {
+            let rule =
+                "this works on the data file, which --config names; --socket names a service";
+            return Err(CliError::Usage(rule.to_owned()));
+        }
+        let config = Config::load(self.config.as_deref(), config::environment())?;
+        match Client::connect(&config.admin_socket).await {
+            Ok(_) => Err(CliError::Running { socket: config.admin_socket }),
+            Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
+                if config.data_dir.is_dir() {
+                    Ok(config.data_dir)
+                } else {
+                    Err(CliError::NoData { connect, directory: config.data_dir })
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens the data file, once it is certain that no service answers; gives its directory too.
+    pub(super) async fn open_idle(self) -> Result<(Session, PathBuf), CliError> {
+        let directory = self.idle_directory().await?;
+        let backend = Backend::File(open_directory(&directory)?);
+        Ok((Session { backend, format: self.format() }, directory))
+    }
+
+    /// For whom to print.
+    pub(super) fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::People }
+    }
+
+    /// Finds the running service, and leaves the data file alone.
+    pub(super) async fn open_service(self) -> Result<Session, CliError> {
+        let format = self.format();
+        let socket = match self.socket {
+            Some(socket) => socket,
+            None => Config::load(self.config.as_deref(), config::environment())?.admin_socket,
+        };
+        Ok(Session { backend: Backend::Service(Client::connect(&socket).await?), format })
+    }
+
     /// Finds who does what is asked.
     pub(super) async fn open(self) -> Result<Session, CliError> {
-        let format = if self.json { Format::Json } else { Format::People };
+        let format = self.format();
         let backend = match (self.socket, self.config) {
             (Some(_), Some(_)) => {
                 let rule = "--socket and --config each name a service; give one of them";
@@ -82,20 +145,26 @@ fn open_file(config: &Config, connect: ConnectError, format: Format) -> Result<A
     if !directory.is_dir() {
         return Err(CliError::NoData { connect, directory: directory.clone() });
     }
-    let file = directory.join(FILE_NAME);
-    let clock = Clock::system();
-    match Store::open(directory, clock.now()) {
-        Ok((store, _)) => {
-            if format == Format::People {
-                // To standard error: what is printed is the command's answer alone.
-                let note = format!("no service runs; working on {}", file.display());
-                let _ = writeln!(io::stderr(), "pillarbox: {note}");
-            }
-            Ok(Admin::on_file(store, clock))
+    let admin = open_directory(directory).map_err(|error| match error {
+        CliError::Open { file, source: OpenError::InUse } => {
+            CliError::InUse { file, socket: config.admin_socket.clone() }
         }
-        Err(OpenError::InUse) => Err(CliError::InUse { file, socket: config.admin_socket.clone() }),
-        Err(source) => Err(CliError::Open { file, source }),
+        error => error,
+    })?;
+    if format == Format::People {
+        // To standard error: what is printed is the command's answer alone.
+        let note = format!("no service runs; working on {}", directory.join(FILE_NAME).display());
+        let _ = writeln!(io::stderr(), "pillarbox: {note}");
     }
+    Ok(admin)
+}
+
+fn open_directory(directory: &Path) -> Result<Admin, CliError> {
+    let clock = Clock::system();
+    let opened = Store::open(directory, clock.now());
+    let (store, _) =
+        opened.map_err(|source| CliError::Open { file: directory.join(FILE_NAME), source })?;
+    Ok(Admin::on_file(store, clock))
 }
 
 impl Session {
@@ -111,14 +180,44 @@ impl Session {
         }
     }
 
-    /// Whether no service runs.
-    pub(super) fn is_on_file(&self) -> bool {
-        matches!(self.backend, Backend::File(_))
-    }
-
-    /// Whether a person reads what is printed.
-    pub(super) fn is_for_people(&self) -> bool {
-        self.format == Format::People
+    /// Has `take` take everything that is stored, a part at a time, after `begin` was told how
+    /// many rows that is.
+    pub(super) async fn back_up(
+        &mut self,
+        begin: impl FnOnce(u64),
+        mut take: impl FnMut(&Chunk) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        match &mut self.backend {
+            Backend::Service(client) => {
+                let begins = match client.ask(&Request::Backup {}).await? {
+                    Response::BackupBegins(begins) => begins,
+                    Response::Refused(refusal) => return Err(CliError::Refused(refusal.message)),
+                    _ => return Err(CliError::Unexpected),
+                };
+                if begins.version != env!("CARGO_PKG_VERSION") {
+                    return Err(CliError::Unexpected);
+                }
+                begin(begins.rows);
+                while let Some(part) = client.next_part().await? {
+                    take(&part)?;
+                }
+            }
+            Backend::File(admin) => {
+                let snapshot = admin.snapshot().map_err(|r| CliError::Refused(r.message))?;
+                begin(snapshot.rows());
+                let mut failed = None;
+                let read = snapshot.read(|part| match take(&part) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
+                });
+                failed.map_or(Ok(()), Err)?;
+                read.map_err(|error| CliError::Refused(error.to_string()))?;
+            }
+        }
+        Ok(())
     }
 
     /// What to print of an answer: a line of JSON, or what `people` makes of it.
@@ -127,14 +226,21 @@ impl Session {
         answer: &T,
         people: impl FnOnce(&T) -> String,
     ) -> String {
-        match self.format {
-            Format::People => people(answer),
-            Format::Json => {
-                let mut line =
-                    serde_json::to_string(answer).expect("an answer's maps have text as keys");
-                line.push('\n');
-                line
-            }
-        }
+        self.format.show(answer, people)
+    }
+
+    /// For whom to print.
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whether no service runs.
+    pub(super) fn is_on_file(&self) -> bool {
+        matches!(self.backend, Backend::File(_))
+    }
+
+    /// Whether a person reads what is printed.
+    pub(super) fn is_for_people(&self) -> bool {
+        self.format == Format::People
     }
 }

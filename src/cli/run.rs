@@ -28,7 +28,7 @@ pub(super) struct DevArgs {
     /// Where clients send and read; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     listen: Option<SocketAddr>,
-    /// Where operators are to look; no effect yet.
+    /// Where operators look: health, readiness and metrics; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
     /// Where data is kept, the socket with it; a temporary directory if not given.

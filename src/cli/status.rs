@@ -1,6 +1,8 @@
 //! `status`: how the service is doing, in plain words.
 
+use std::convert::Infallible;
 use std::fmt::Write;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::Args;
@@ -9,27 +11,84 @@ use crate::admin::wire::{
     Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
 };
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
+use crate::cli::reach::{Format, Reach, Session};
 use crate::cli::table::escaped;
 
 mod events;
 
 const MIB: usize = 1 << 20;
+/// Between two looks of `--watch`.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Takes a terminal to its beginning and clears it (ECMA-48: CUP, ED).
+const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
+    /// Print the address that opens the operators' page in a browser, until the next restart.
+    #[arg(long, conflicts_with = "watch")]
+    page: bool,
     #[command(flatten)]
     reach: Reach,
+    /// Show it again and again, until Ctrl-C; every two seconds unless told otherwise.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "2s", value_parser = interval)]
+    watch: Option<Duration>,
 }
 
 impl Status {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
-        match session.ask(Request::Status {}).await? {
-            Response::Status(status) => Ok(session.show(status.as_ref(), shown)),
-            _ => Err(CliError::Unexpected),
+        if self.page {
+            let mut session = self.reach.open().await?;
+            return match session.ask(Request::Page {}).await? {
+                Response::Page { url } => Ok(format!("{url}\n")),
+                _ => Err(CliError::Unexpected),
+            };
+        }
+        match self.watch {
+            Some(interval) => watch(&self.reach, interval).await.map(|never| match never {}),
+            None => ask(self.reach.open().await?).await,
         }
     }
+}
+
+/// Shows the status of the running service over and over, restarts included: while none runs, the
+/// data file is left to the one that is coming.
+async fn watch(reach: &Reach, interval: Duration) -> Result<Infallible, CliError> {
+    // A terminal shows the newest alone; elsewhere one follows the other.
+    let people = reach.format() == Format::People;
+    let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };
+    loop {
+        let status = match reach.clone().open_service().await {
+            Ok(session) => ask(session).await,
+            Err(error) => Err(error),
+        };
+        let text = match status {
+            Ok(text) => text,
+            Err(error @ (CliError::Connect(_) | CliError::Ask(_))) => {
+                if !people {
+                    return Err(error);
+                }
+                format!("{error}\n")
+            }
+            Err(error) => return Err(error),
+        };
+        super::print(&format!("{clear}{text}")).map_err(CliError::Print)?;
+        tokio::time::sleep(interval).await;
+    }
+}
+
+async fn ask(mut session: Session) -> Result<String, CliError> {
+    match session.ask(Request::Status {}).await? {
+        Response::Status(status) => Ok(session.show(status.as_ref(), shown)),
+        _ => Err(CliError::Unexpected),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if interval < SHORTEST_INTERVAL {
+        return Err("at least 100ms".to_owned());
+    }
+    Ok(interval)
 }
 
 fn shown(status: &ServiceStatus) -> String {

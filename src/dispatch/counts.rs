@@ -41,6 +41,11 @@ impl Default for Counts {
 }
 
 impl Counts {
+    /// Calls by which the provider accepted a message.
+    pub(super) fn sent(&self) -> u64 {
+        self.outcomes.get().find_map(|(name, count)| (name == "sent").then_some(count)).unwrap_or(0)
+    }
+
     pub(super) fn call(&self, outcome: &Outcome, took: Duration) {
         self.outcomes.one(name(outcome));
         self.call_micros.note_micros(took);

@@ -121,8 +121,17 @@ pub struct ApiKeyEntry {
     pub label: String,
     /// When it was made.
     pub created_at: Timestamp,
+    /// When it stops letting anybody in; `None` for never.
+    pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
+}
+
+impl ApiKeyEntry {
+    /// Whether it lets in at `now`: not from the moment of its expiry on.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        self.expires_at.is_none_or(|end| now < end)
+    }
 }
 
 /// An organisation as the service knows it.

@@ -11,6 +11,9 @@ pub const RECORD_RETENTION: Duration = Duration::from_hours(90 * 24);
 /// section 4.1).
 pub const IDEMPOTENCY_WINDOW: Duration = Duration::from_hours(24);
 
+/// The first millisecond after the year 9999, which RFC 3339 cannot write.
+const END_OF_9999: u64 = 253_402_300_800_000;
+
 /// A wall-clock instant: whole milliseconds since the Unix epoch.
 ///
 /// Shown as RFC 3339 in UTC with three decimals: `2026-11-21T09:30:00.123Z`.
@@ -59,7 +62,9 @@ impl Timestamp {
         }
         let local = Self::parse_rfc3339(&format!("{local}Z"))?;
         let offset = Duration::from_mins(hours * 60 + minutes);
-        Ok(if sign == b'+' { local.minus(offset) } else { local.plus(offset) })
+        let utc = if sign == b'+' { local.minus(offset) } else { local.plus(offset) };
+        // A later one could not be shown.
+        if utc.0 < END_OF_9999 { Ok(utc) } else { Err(NotATimestamp) }
     }
 
     /// The instant `duration` later; saturates at the end of time.
@@ -129,6 +134,9 @@ mod tests {
         for text in ["", "+00:00", "2020-04-10T21:03:05+24:00", "2020-04-10T21:03:05+\u{e9}:0"] {
             assert!(Timestamp::parse_rfc3339_with_offset(text).is_err(), "{text}");
         }
+        let last = Timestamp::parse_rfc3339_with_offset("9999-12-31T22:59:59.999-01:00").unwrap();
+        assert_eq!(last.to_string(), "9999-12-31T23:59:59.999Z");
+        assert!(Timestamp::parse_rfc3339_with_offset("9999-12-31T23:00:00-01:00").is_err());
     }
 
     #[test]

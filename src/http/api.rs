@@ -86,6 +86,8 @@ impl<'a> Endpoint<'a> {
 }
 
 impl Handler for Api {
+    type Body = Full<Bytes>;
+
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
@@ -154,7 +156,8 @@ impl Inner {
         }
     }
 
-    /// The organisation of the request's key. Missing, malformed, unknown and revoked are one.
+    /// The organisation of the request's key. Missing, malformed, unknown, revoked and expired are
+    /// one.
     fn authenticate(&self, headers: &HeaderMap) -> Result<Organisation, ApiError> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
@@ -166,7 +169,7 @@ impl Inner {
             return Err(ApiError::Unauthorized);
         }
         let key = ApiKey::parse(key.trim()).map_err(|_| ApiError::Unauthorized)?;
-        self.store.authenticate(&key.hash()).ok_or(ApiError::Unauthorized)
+        self.store.authenticate(&key.hash(), self.clock.settled()).ok_or(ApiError::Unauthorized)
     }
 
     async fn send(

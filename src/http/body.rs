@@ -19,8 +19,8 @@ use crate::http::limits::Limits;
 
 /// The budget is counted in blocks of this many bytes.
 const BLOCK_BYTES: usize = 1024;
-/// What a chunked body gets at first, in bytes; it grows by doubling.
-const FIRST_CHUNKED_BYTES: usize = 8 * 1024;
+/// What a body gets at first, in bytes; it grows by doubling.
+const FIRST_BYTES: usize = 8 * 1024;
 
 /// Reads the request bodies of a listener. Clones share one budget.
 #[derive(Debug, Clone)]
@@ -69,67 +69,38 @@ impl BodyReader {
     /// Reads a body to its end.
     ///
     /// A body over the limit is refused by its announced length before a byte of it is asked for,
-    /// and a chunked one as soon as it has come too far.
-    pub async fn read<B>(&self, body: B) -> Result<RequestBody, ApiError>
+    /// and a chunked one as soon as it has come too far. Memory is taken as bytes come: a length
+    /// that is announced and never sent keeps nothing from others.
+    pub async fn read<B>(&self, mut body: B) -> Result<RequestBody, ApiError>
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let deadline = Instant::now() + self.timeout;
-        match body.size_hint().exact() {
+        let most = match body.size_hint().exact() {
             Some(length) => {
                 let length = usize::try_from(length).ok().filter(|&len| len <= self.max_bytes);
-                self.read_sized(body, length.ok_or_else(|| self.too_large())?, deadline).await
+                length.ok_or_else(|| self.too_large())?
             }
-            None => self.read_chunked(body, deadline).await,
-        }
-    }
-
-    async fn read_sized<B>(
-        &self,
-        mut body: B,
-        length: usize,
-        deadline: Instant,
-    ) -> Result<RequestBody, ApiError>
-    where
-        B: Body<Data = Bytes> + Unpin,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        let reserved = self.reserve(length, deadline).await?;
-        let Some(first) = self.next_frame(&mut body, deadline).await? else {
-            return Ok(RequestBody { bytes: Bytes::new(), _reserved: reserved });
+            None => self.max_bytes,
         };
-        if body.is_end_stream() || first.len() == length {
-            // The common case: nothing to put together, nothing to copy.
-            return Ok(RequestBody { bytes: first, _reserved: reserved });
-        }
-        let mut bytes = Vec::with_capacity(length);
-        bytes.extend_from_slice(&first);
-        drop(first);
-        while let Some(frame) = self.next_frame(&mut body, deadline).await? {
-            bytes.extend_from_slice(&frame);
-        }
-        Ok(RequestBody { bytes: bytes.into(), _reserved: reserved })
-    }
-
-    async fn read_chunked<B>(&self, mut body: B, deadline: Instant) -> Result<RequestBody, ApiError>
-    where
-        B: Body<Data = Bytes> + Unpin,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        let mut room = FIRST_CHUNKED_BYTES.min(self.max_bytes);
+        let mut room = FIRST_BYTES.min(most);
         let mut reserved = self.reserve(room, deadline).await?;
-        let mut bytes = Vec::with_capacity(room);
+        let mut bytes = Vec::new();
         while let Some(frame) = self.next_frame(&mut body, deadline).await? {
             let needed = bytes.len() + frame.len();
             if needed > self.max_bytes {
                 return Err(self.too_large());
             }
             if needed > room {
-                room = needed.max(2 * room).min(self.max_bytes);
+                room = (2 * room).min(most).max(needed);
                 self.grow(&mut reserved, room)?;
-                bytes.reserve_exact(room - bytes.len());
             }
+            if bytes.is_empty() && body.is_end_stream() {
+                // The common case: nothing to put together, nothing to copy.
+                return Ok(RequestBody { bytes: frame, _reserved: reserved });
+            }
+            bytes.reserve_exact(room - bytes.len());
             bytes.extend_from_slice(&frame);
         }
         Ok(RequestBody { bytes: bytes.into(), _reserved: reserved })
@@ -341,8 +312,29 @@ mod tests {
         assert_eq!(free_bytes(&reader), 10_240);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_are_announced_and_never_come_take_no_memory_from_others() {
+        let reader = reader(1_000_000, 2_000_000);
+        let mut silent = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let reader = reader.clone();
+            let announced = Script([Step::Stall].into(), Some(1_000_000));
+            silent.spawn(async move { reader.read(announced).await.map(|body| body.len()) });
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        let mut whole = chunks(100, 10_000);
+        whole.1 = Some(1_000_000);
+        assert_eq!(reader.read(whole).await.unwrap().len(), 1_000_000);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        while let Some(read) = silent.join_next().await {
+            assert_eq!(read.unwrap(), Err(ApiError::RequestTimeout));
+        }
+        assert_eq!(free_bytes(&reader), 1_999_872);
+    }
+
     #[tokio::test]
-    async fn a_chunked_body_that_cannot_grow_is_refused_at_once() {
+    async fn a_body_that_cannot_grow_is_refused_at_once() {
         let reader = reader(100_000, 20_480);
         let held = reader.read(Full::new(Bytes::from(vec![b'x'; 10_240]))).await.unwrap();
         assert_eq!(reader.read(chunks(10, 5_000)).await.unwrap_err(), READING_FULL);

@@ -13,10 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -200,7 +198,7 @@ async fn respond<H: Handler>(
     progress: &Progress,
     responses: &Responses,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<H::Body>, Infallible> {
     let number = responses.begin();
     let id = shared.request_ids.next();
     let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
@@ -223,7 +221,7 @@ async fn handle<H: Handler>(
     handler: &H,
     request: Request<Incoming>,
     id: RequestId,
-) -> Response<Full<Bytes>> {
+) -> Response<H::Body> {
     let mut handling = pin!(async { handler.handle(request, id).await });
     poll_fn(|cx| {
         // The future is dropped after a panic, and the handler's own state is behind the locks
@@ -231,7 +229,7 @@ async fn handle<H: Handler>(
         catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
             tracing::error!(%id, "a handler panicked");
             handler.refused(&ApiError::Internal);
-            Poll::Ready(ApiError::Internal.into_response())
+            Poll::Ready(ApiError::Internal.into_response().map(Into::into))
         })
     })
     .await

@@ -5,10 +5,11 @@ use crate::tally::Tally;
 use crate::tally::count::{ByName, Count};
 
 /// Every code that a refusal has.
-const CODES: [&str; 19] = [
+const CODES: [&str; 21] = [
     "BadRequest",
     "InvalidJson",
     "Unauthorized",
+    "Forbidden",
     "NotFound",
     "MethodNotAllowed",
     "RequestTimeout",
@@ -23,6 +24,7 @@ const CODES: [&str; 19] = [
     "InternalError",
     "QueueFull",
     "StorageUnavailable",
+    "ProviderUnavailable",
     "ShuttingDown",
     "TooManyConnections",
 ];
@@ -65,7 +67,7 @@ mod tests {
     #[test]
     fn every_code_that_the_sources_know_is_counted() {
         let kinds = include_str!("error.rs").split("pub const fn kind").nth(1).unwrap();
-        let kinds = kinds.split("fn message").next().unwrap();
+        let kinds = kinds.split("\n    }\n").next().unwrap();
         let mut known: Vec<_> = kinds.split('"').skip(1).step_by(2).collect();
         let mut counted = CODES.to_vec();
         known.sort_unstable();

@@ -54,6 +54,9 @@ pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Ap
         Ok(_) => return Err(over_limit(bytes, limits.max_head_bytes)),
         Err(error) => return Err(malformed(error)),
     };
+    if has_bare_newline(&bytes[..len]) {
+        return Err(bad("the request has a line that does not end in CR LF"));
+    }
     check_target(
         request.method.expect("a complete head has a method"),
         request.path.expect("a complete head has a target"),
@@ -61,6 +64,12 @@ pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Ap
     let version = request.version.expect("a complete head has a version");
     let framing = check_fields(request.headers, version, limits)?;
     Ok(Some(Head { len, framing }))
+}
+
+/// Whether a line ends in LF alone. A reader may take that for an end or not (RFC 9112 section 2.2),
+/// so that two in a row can disagree.
+fn has_bare_newline(head: &[u8]) -> bool {
+    head.first() == Some(&b'\n') || head.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r')
 }
 
 /// Says which part of a head made it too long.

@@ -82,6 +82,8 @@ fn delivery(headers: &HeaderMap) -> Delivery {
 }
 
 impl Handler for ProviderApi {
+    type Body = Full<Bytes>;
+
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
         match self.answer(request).await {
             Ok(()) => Response::new(Full::default()),

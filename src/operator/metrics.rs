@@ -17,7 +17,7 @@ use crate::operator::families::{self, Families, Label, MICROS};
 use crate::operator::process::{Process, unix_seconds};
 use crate::store::{FeedbackBacklog, Health};
 
-mod organisations;
+pub(super) mod organisations;
 
 const CAUSES: [health::Cause; 4] = [
     health::Cause::Unreachable,
@@ -271,9 +271,14 @@ impl Now {
             "Of these, the ones that named another organisation than the message's.",
             counts.foreign,
         )?;
+        to.counter(
+            "pillarbox_forged_posts_total",
+            "Posts to the listener for SNS that were not believed; nothing of them was read.",
+            counts.forged,
+        )?;
         to.gauge(
             "pillarbox_events_available",
-            "Whether the queue of events can be read, or none is configured.",
+            "Whether events can be had from everywhere that they are configured to come from.",
             flag(parts.feedback.trouble().is_none()),
         )?;
         to.gauge(

@@ -17,17 +17,25 @@ pub(super) struct Trouble {
     pub(super) message: String,
     /// What to do.
     pub(super) advice: String,
-    #[serde(skip)]
+    /// Whether the service does its work all the same.
+    #[serde(rename = "ready")]
     pub(super) readiness: Readiness,
 }
 
 /// Whether the service can do its work in spite of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "bool")]
 pub(super) enum Readiness {
     /// It takes messages and sends them.
     Ready,
     /// It does not take them, or does not send any.
     NotReady,
+}
+
+impl From<Readiness> for bool {
+    fn from(readiness: Readiness) -> Self {
+        readiness == Readiness::Ready
+    }
 }
 
 /// Everything that is wrong now, the worst first.
@@ -80,7 +88,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     if let Some(message) = parts.feedback.trouble() {
         found.push(ready(
             "events_unavailable",
-            format!("Delivery events cannot be had: {message}"),
+            format!("Not all delivery events can be had: {message}"),
             "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         ));
     }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
 
@@ -17,7 +17,7 @@ use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{EventOptions, Events, Options, Simulator};
-use crate::store::{Store, StoreError};
+use crate::store::{NewApiKey, Store, StoreError};
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";
@@ -71,7 +71,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         what: "cannot set up the organisation",
         source: std::io::Error::other(error),
     })?;
-    print_welcome(service.address(), &key, &data_dir, &simulator);
+    print_welcome(&service, &key, &data_dir, &simulator);
     let mut hangup = listen_for(SignalKind::hangup())?;
     tokio::select! {
         () = signals.next() => {}
@@ -119,13 +119,16 @@ async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
     };
     let domain = DomainName::parse(DOMAIN).expect("a valid domain");
     store.put_domain(organisation.id, domain, DomainState::Assumed, now).await?;
-    if store.authenticate(&key.hash()).is_none() {
-        store.add_api_key(organisation.id, "dev".to_owned(), key.hash(), now).await?;
+    if store.authenticate(&key.hash(), now).is_none() {
+        let key = NewApiKey { label: "dev".to_owned(), expires_at: None, hash: key.hash() };
+        store.add_api_key(organisation.id, key, now).await?;
     }
     Ok(())
 }
 
-fn print_welcome(address: SocketAddr, key: &ApiKey, data_dir: &Path, simulator: &Simulator) {
+fn print_welcome(service: &Service, key: &ApiKey, data_dir: &Path, simulator: &Simulator) {
+    let address = service.address();
+    let page = service.page().expose_secret();
     let key = key.reveal();
     println!(
         "\
@@ -133,6 +136,7 @@ pillarbox is running on a simulator: nothing leaves this machine.
 
   address   http://{address}
   API key   {key}
+  page      {page}
   data      {}
   commands  pillarbox status --socket {}
   caught    {}/simulator/messages

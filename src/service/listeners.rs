@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
+use tracing::warn;
 
 use crate::admin::socket::Socket;
 use crate::clock::Clock;
@@ -50,6 +51,9 @@ impl Listeners {
             (TcpListener::bind(config.listen).await.map_err(failed)?, SocketOwner::Ourselves)
         };
         let address = clients.local_addr().map_err(failed)?;
+        if owner == SocketOwner::Supervisor && address != config.listen {
+            warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
+        }
         let sns = match &config.ses.events.sns {
             Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
             None => None,

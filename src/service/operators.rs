@@ -1,6 +1,7 @@
 //! The operator listener in the service: bound with the others, and the last to end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -8,8 +9,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::error;
 
+use crate::admin::Admin;
 use crate::http;
 use crate::http::drain::Drain;
+use crate::operator::key::PageKey;
 use crate::operator::{Operator, Parts};
 use crate::service::ServiceError;
 
@@ -23,6 +26,13 @@ pub(super) struct Operators {
     pub(super) address: SocketAddr,
     drain: Drain,
     serving: JoinHandle<()>,
+    looking: JoinHandle<()>,
+}
+
+/// A listener's address, with the port that it was given.
+pub(super) fn address_of(listener: &TcpListener) -> Result<SocketAddr, ServiceError> {
+    let what = "the operator listener has no address";
+    listener.local_addr().map_err(|source| ServiceError::System { what, source })
 }
 
 /// Binds its address.
@@ -33,22 +43,28 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServiceErro
 
 impl Operators {
     /// Serves a bound listener.
-    pub(super) fn start(listener: TcpListener, parts: Parts) -> Result<Self, ServiceError> {
-        let failed =
-            |source| ServiceError::System { what: "the operator listener has no address", source };
-        let address = listener.local_addr().map_err(failed)?;
+    pub(super) fn start(
+        listener: TcpListener,
+        parts: Parts,
+        admin: Arc<Admin>,
+        key: PageKey,
+    ) -> Result<Self, ServiceError> {
+        let address = address_of(&listener)?;
         let (drain, signal) = Drain::new();
-        let operator = Operator::new(parts);
+        let (operator, looking) = Operator::new(parts, admin, key);
+        let looking = tokio::spawn(looking);
         let serving = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, operator, Operator::limits(), signal).await {
                 error!(%error, "the operator listener ended");
             }
         });
-        Ok(Self { address, drain, serving })
+        Ok(Self { address, drain, serving, looking })
     }
 
     /// Ends it.
     pub(super) async fn stop(self) {
+        // With its end, all streams of events end.
+        self.looking.abort();
         self.drain.stop(Instant::now() + LAST_ANSWERS);
         if let Err(error) = self.serving.await {
             error!(%error, "the operator listener's task failed");

@@ -1,6 +1,8 @@
 //! The processes: the service and the simulator, until a signal ends them.
 
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::process;
 
 use listenfd::ListenFd;
@@ -10,6 +12,7 @@ use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
+use crate::service::supervisor::{self, Supervisor};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{Options, Simulator};
@@ -20,10 +23,17 @@ const ENDED_AT_ONCE: i32 = 1;
 /// The listening socket that a supervisor has handed over, by systemd's protocol (`LISTEN_FDS`,
 /// see `sd_listen_fds(3)`). To be asked for once, before there is any other thread.
 pub fn inherited_listener() -> Result<Option<std::net::TcpListener>, ServiceError> {
-    ListenFd::from_env().take_tcp_listener(0).map_err(|source| ServiceError::System {
-        what: "the socket handed over cannot be listened on",
-        source,
-    })
+    let what = "the socket handed over cannot be listened on";
+    let mut handed_over = ListenFd::from_env();
+    if handed_over.len() > 1 {
+        // Nobody would ever answer at the others.
+        let source = io::Error::other(format!(
+            "there are {}, and one is served; give pillarbox.socket a single ListenStream=",
+            handed_over.len()
+        ));
+        return Err(ServiceError::System { what, source });
+    }
+    handed_over.take_tcp_listener(0).map_err(|source| ServiceError::System { what, source })
 }
 
 /// Runs the service until SIGTERM or SIGINT, then drains it. SIGHUP has the configuration read
@@ -39,16 +49,30 @@ pub async fn serve(
         Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
     tracing::info!("operators look at {}", service.operator_address());
     tracing::info!("listening on {}", service.address());
+    supervisor::ready();
+    let supervisor = Supervisor::from_environment();
+    let mut watch = pin!(supervisor.watch(service.vitals()));
     loop {
         tokio::select! {
             () = signals.next() => break,
-            _ = hangup.recv() => match load() {
-                Ok(config) => service.reload(&config),
-                Err(error) => error!(%error, "the configuration stays as it was"),
-            },
+            _ = hangup.recv() => {
+                supervisor::reloading();
+                match load() {
+                    Ok(config) => service.reload(&config),
+                    Err(error) => error!(%error, "the configuration stays as it was"),
+                }
+                supervisor::ready();
+            }
+            never = &mut watch => match never {},
         }
     }
-    stop(service, signals).await;
+    supervisor::stopping(service.drain_time());
+    let vitals = service.vitals().stopping();
+    watch.set(supervisor.watch(vitals));
+    tokio::select! {
+        () = stop(service, signals) => {}
+        never = &mut watch => match never {},
+    }
     Ok(())
 }
 

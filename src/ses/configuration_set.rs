@@ -27,6 +27,8 @@ pub struct EventDestination {
     pub matching_event_types: Vec<String>,
     /// The SNS topic, where it publishes to one.
     pub sns_destination: Option<SnsDestination>,
+    /// The `EventBridge` bus, where it publishes to one.
+    pub event_bridge_destination: Option<EventBridgeDestination>,
 }
 
 /// A topic that events are published to.
@@ -37,7 +39,21 @@ pub struct SnsDestination {
     pub topic_arn: String,
 }
 
+/// A bus of `EventBridge`'s that events are published to.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct EventBridgeDestination {
+    /// The bus's ARN.
+    #[serde(default)]
+    pub event_bus_arn: String,
+}
+
 impl EventDestination {
+    /// Whether events go from it where a queue, or a listener for SNS, can have them.
+    pub fn is_on_a_way_back(&self) -> bool {
+        self.sns_destination.is_some() || self.event_bridge_destination.is_some()
+    }
+
     /// The topic's ARN, where it publishes to one.
     pub fn topic(&self) -> Option<&str> {
         self.sns_destination.as_ref().map(|sns| sns.topic_arn.as_str())

@@ -25,6 +25,10 @@ pub use topic::Subscription;
 
 pub(super) const SNS: Service = Service { name: "sns", version: "2010-03-31" };
 
+/// The longest ARN of a topic, in bytes: its name has at most 256 characters (SNS API reference,
+/// `CreateTopic`), and what is before it less. What strangers post as one is told in the log.
+const MAX_ARN_BYTES: usize = 512;
+
 /// The text is not the ARN of a topic.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the ARN of an SNS topic")]
@@ -51,7 +55,8 @@ impl TopicArn {
         };
         let is_account = account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit());
         let is_arn = arn == "arn" && is_lower(partition) && service == "sns";
-        if is_arn && is_lower(region) && is_account && is_name(name) {
+        if text.len() <= MAX_ARN_BYTES && is_arn && is_lower(region) && is_account && is_name(name)
+        {
             Ok(Self(text.to_owned()))
         } else {
             Err(NotATopic)
@@ -114,6 +119,9 @@ mod tests {
         ] {
             assert_eq!(TopicArn::parse(text), Err(NotATopic), "{text}");
         }
+        let named = |length| format!("arn:aws:sns:eu-west-1:123456789012:{}", "t".repeat(length));
+        assert!(TopicArn::parse(&named(256)).is_ok());
+        assert_eq!(TopicArn::parse(&named(1_000)), Err(NotATopic));
     }
 
     #[tokio::test]

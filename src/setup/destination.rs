@@ -51,6 +51,7 @@ impl Run<'_> {
             enabled: true,
             matching_event_types: WANTED.map(str::to_owned).to_vec(),
             sns_destination: Some(SnsDestination { topic_arn: topic.to_owned() }),
+            event_bridge_destination: None,
         };
         let set = self.resources.name();
         let created = self.client.create_event_destination(set, &destination).await;

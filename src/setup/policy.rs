@@ -141,6 +141,27 @@ pub fn for_service(resources: &Resources) -> Value {
             "Action": "ses:DeleteSuppressedDestination",
             "Resource": "*",
         },
+        {
+            "Sid": "OnlyForDomainAddMailFrom",
+            "Effect": "Allow",
+            "Action": "ses:PutEmailIdentityMailFromAttributes",
+            "Resource": resources.identities(),
+        },
+        {
+            "Sid": "OnlyForDoctorSes",
+            "Effect": "Allow",
+            "Action": [
+                "ses:GetConfigurationSet",
+                "ses:GetConfigurationSetEventDestinations",
+            ],
+            "Resource": resources.configuration_set(),
+        },
+        {
+            "Sid": "OnlyForDoctorQueues",
+            "Effect": "Allow",
+            "Action": "sqs:GetQueueAttributes",
+            "Resource": [resources.queue(), resources.dead_letter()],
+        },
     ] })
 }
 
@@ -150,6 +171,27 @@ mod tests {
 
     fn ours() -> Value {
         topic_sends(&Resources::new("pillarbox", "eu-west-1").unwrap())
+    }
+
+    #[test]
+    fn the_services_policy_has_what_every_command_asks_through_it() {
+        let policy = for_service(&Resources::new("pillarbox", "eu-west-1").unwrap()).to_string();
+        for action in [
+            "ses:SendEmail",
+            "ses:GetAccount",
+            "ses:CreateEmailIdentity",
+            "ses:GetEmailIdentity",
+            "ses:PutEmailIdentityMailFromAttributes",
+            "ses:GetConfigurationSet",
+            "ses:GetConfigurationSetEventDestinations",
+            "ses:DeleteSuppressedDestination",
+            "sqs:ReceiveMessage",
+            "sqs:DeleteMessage",
+            "sqs:GetQueueAttributes",
+            "sns:ConfirmSubscription",
+        ] {
+            assert!(policy.contains(&format!("{action:?}")), "{action}: {policy}");
+        }
     }
 
     #[test]

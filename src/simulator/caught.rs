@@ -13,8 +13,6 @@ use crate::domain::time::Timestamp;
 
 /// Bytes of kept messages, over which the oldest go whatever their number.
 const KEPT_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Distinct tag values that are counted; further ones are not, and their number is shown.
-const COUNTED_TAGS_MAX: usize = 1_000_000;
 
 /// A message that SES would have sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -108,16 +106,18 @@ pub(super) struct Caught {
     kept: VecDeque<Arc<CaughtMessage>>,
     kept_max: usize,
     kept_bytes: usize,
+    counted_tags_max: usize,
     tags: HashMap<String, HashMap<String, u64>>,
     counted_tags: usize,
     totals: Totals,
 }
 
 impl Caught {
-    pub(super) fn new(kept_max: usize) -> Self {
+    pub(super) fn new(kept_max: usize, counted_tags_max: usize) -> Self {
         Self {
             kept: VecDeque::new(),
             kept_max,
+            counted_tags_max,
             kept_bytes: 0,
             tags: HashMap::new(),
             counted_tags: 0,
@@ -140,7 +140,7 @@ impl Caught {
     }
 
     fn count_tag(&mut self, tag: &Tag) {
-        let room = self.counted_tags < COUNTED_TAGS_MAX;
+        let room = self.counted_tags < self.counted_tags_max;
         let known = self.tags.get_mut(&tag.name);
         if let Some(count) = known.and_then(|values| values.get_mut(&tag.value)) {
             *count += 1;

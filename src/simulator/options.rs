@@ -14,6 +14,8 @@ use super::queue::QueueOptions;
 const SIGNATURE_MAX_AGE: Duration = Duration::from_mins(5);
 /// Messages kept in full unless told otherwise.
 const KEPT_MESSAGES: usize = 1_000;
+/// Tag values counted unless told otherwise.
+const COUNTED_TAGS: usize = 1_000_000;
 /// Which credentials the simulator takes.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
@@ -96,6 +98,8 @@ pub struct Options {
     pub queue: QueueOptions,
     /// How many of the last messages are kept in full.
     pub kept_messages: usize,
+    /// How many distinct tag values are counted; further ones are not, and their number is shown.
+    pub counted_tags: usize,
 }
 
 impl Default for Options {
@@ -120,6 +124,7 @@ impl Default for Options {
             events: Events::default(),
             queue: QueueOptions::default(),
             kept_messages: KEPT_MESSAGES,
+            counted_tags: COUNTED_TAGS,
         }
     }
 }

@@ -84,7 +84,7 @@ impl State {
             identities: RwLock::new(identities),
             configuration_sets: RwLock::new(ConfigurationSets::new(options.configuration_sets)),
             suppressed: Mutex::default(),
-            caught: Mutex::new(Caught::new(options.kept_messages)),
+            caught: Mutex::new(Caught::new(options.kept_messages, options.counted_tags)),
             accepted: broadcast::Sender::new(BROADCAST_CAPACITY),
             latency_micros: AtomicU64::new(0),
             calls: AtomicU64::new(0),

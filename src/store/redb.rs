@@ -19,17 +19,22 @@ pub(super) mod accept;
 pub(super) mod administer;
 pub(super) mod apply;
 mod bounded;
+pub(super) mod copy;
 pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
 pub(super) mod idempotency;
+pub(super) mod key_use;
 pub(super) mod list;
 pub(super) mod message;
 mod migrate;
 pub(super) mod open;
 pub(super) mod purge;
+pub(super) mod raw;
 pub(super) mod record;
+pub(super) mod restore;
 pub(super) mod sent;
+pub(super) mod snapshot;
 pub(super) mod suppress;
 pub(super) mod tables;
 pub(super) mod unmatched;
@@ -58,9 +63,11 @@ pub(super) struct Shared {
     pub(super) writable: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
+    /// When each API key was last used.
+    pub(super) key_use: RwLock<key_use::KeyUse>,
     pub(super) counts: Counts,
     /// Listings that may read at one time: they must not take the processor from acceptance.
-    pub(super) listings: Semaphore,
+    pub(super) listings: Arc<Semaphore>,
 }
 
 const LISTINGS_AT_ONCE: usize = 2;
@@ -81,8 +88,9 @@ impl Shared {
             refusing: AtomicBool::new(false),
             writable: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
+            key_use: RwLock::default(),
             counts: Counts::default(),
-            listings: Semaphore::new(LISTINGS_AT_ONCE),
+            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
         }
     }
 
@@ -97,6 +105,14 @@ impl Shared {
             Handle::Reading(database) | Handle::Writing(database) => work(&database.begin_read()?),
             Handle::Closed => Err(closed()),
         }
+    }
+
+    /// A snapshot that lives on by itself. Whoever holds it lets go where the store begins to
+    /// refuse: while it lives, the file cannot be opened again.
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction, ReadError> {
+        let guard = read_lock(&self.database);
+        let Handle::Writing(database) = &*guard else { return Err(closed()) };
+        Ok(database.begin_read()?)
     }
 
     /// Runs one write transaction and commits it durably. The writer's thread alone calls it,

@@ -7,13 +7,35 @@ use crate::domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Organisation, OrganisationName, SenderDomain,
 };
 use crate::domain::time::Timestamp;
-use crate::store::redb::administer;
-use crate::store::{Change, Store, StoreError};
+use crate::store::redb::{administer, key_use};
+use crate::store::{Change, NewApiKey, Store, StoreError};
 
 impl Store {
-    /// The organisation that an API key belongs to.
-    pub fn authenticate(&self, hash: &ApiKeyHash) -> Option<Organisation> {
-        self.shared.directory().owner(hash).cloned()
+    /// The organisation that an API key lets in at `now`; notes the use, in memory.
+    pub fn authenticate(&self, hash: &ApiKeyHash, now: Timestamp) -> Option<Organisation> {
+        let directory = self.shared.directory();
+        let key = directory.key(hash).filter(|key| key.is_live(now))?;
+        key_use::note(&self.shared, key.id, now);
+        directory.organisation(key.organisation).cloned()
+    }
+
+    /// When an API key was last used, to the millisecond while the service runs.
+    pub fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {
+        key_use::last(&self.shared, id)
+    }
+
+    /// Stores when the API keys were last used, as far as that is newer than what is stored.
+    pub async fn store_key_use(&self) -> Result<(), StoreError> {
+        let newer = key_use::take_unstored(&self.shared);
+        if newer.is_empty() {
+            return Ok(());
+        }
+        let stored = newer.clone();
+        let done = self.writer.run(64, move |batch| key_use::write(batch, &stored)).await;
+        if done.is_err() {
+            key_use::give_back(&self.shared, &newer);
+        }
+        done
     }
 
     /// Adds an organisation; `None` where the name is taken.
@@ -48,12 +70,11 @@ impl Store {
     pub async fn add_api_key(
         &self,
         organisation: OrganisationId,
-        label: String,
-        hash: ApiKeyHash,
+        key: NewApiKey,
         now: Timestamp,
     ) -> Result<Option<ApiKeyEntry>, StoreError> {
         self.writer
-            .run(128, move |batch| administer::add_api_key(batch, organisation, label, hash, now))
+            .run(128, move |batch| administer::add_api_key(batch, organisation, key, now))
             .await
     }
 

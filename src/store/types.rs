@@ -1,5 +1,6 @@
 //! What the store is asked and what it answers, beyond the domain's own types.
 
+use crate::domain::api_key::ApiKeyHash;
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
@@ -137,6 +138,17 @@ impl MessageFilter {
             && self.created_before.is_none_or(|before| message.created_at < before)
             && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
     }
+}
+
+/// An API key to be added.
+#[derive(Debug, Clone)]
+pub struct NewApiKey {
+    /// What the operator calls it; may be empty.
+    pub label: String,
+    /// When it stops letting anybody in; `None` for never.
+    pub expires_at: Option<Timestamp>,
+    /// The hash of the key.
+    pub hash: ApiKeyHash,
 }
 
 fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {

@@ -24,7 +24,7 @@ impl Dev {
     fn start(arguments: &[&str]) -> Self {
         install_crypto();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
-            .args(["dev", "--listen", "127.0.0.1:0"])
+            .args(["dev", "--listen", "127.0.0.1:0", "--operator-listen", "127.0.0.1:0"])
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -115,6 +115,27 @@ impl Site {
         self.spawn(command)
     }
 
+    /// Starts the service with more in its environment.
+    pub(crate) fn start_with(&self, variables: &[(&str, &str)]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(["serve", "--config"]).arg(&self.config).envs(variables.iter().copied());
+        self.spawn(command)
+    }
+
+    /// Starts the service by a program that ends in it, such as one that hands a socket over.
+    #[cfg(feature = "interop")]
+    pub(crate) fn start_by(&self, program: &str, arguments: &[&str]) -> Server {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(["serve", "--config"]).arg(&self.config);
+        self.spawn(command)
+    }
+
+    /// The directory of everything.
+    pub(crate) fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
     /// Starts the service on a listening socket of ours, as systemd hands it over: as descriptor 3.
     pub(crate) fn start_on(&self, listener: &std::net::TcpListener) -> Server {
         let mut command = Command::new("sh");

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
+mod backup;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
@@ -9,13 +10,16 @@ mod feedback;
 mod handover;
 mod harness;
 mod idempotency;
+mod keys;
 mod listing;
 mod memory;
 mod operator;
+mod page;
 mod reading;
 mod refusals;
 mod restart;
 mod secrets;
 mod sending;
 mod status;
+mod systemd;
 mod windows;

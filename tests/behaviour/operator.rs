@@ -199,7 +199,7 @@ async fn nothing_can_be_changed_on_the_operators_listener() {
         assert_eq!(get.headers()["content-type"], head.headers()["content-type"]);
         assert!(head.bytes().await.unwrap().is_empty());
     }
-    for path in ["/", "/emails", "/metrics/", "/healthz/x"] {
+    for path in ["/emails", "/metrics/", "/healthz/x", "/page/nothing"] {
         let response = server.operator(path).await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
     }

@@ -11,6 +11,7 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::service::Service;
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::{Options, Simulator};
+use pillarbox::store::NewApiKey;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -58,7 +59,8 @@ impl Place {
         let domain = DomainName::parse("example.com").unwrap();
         store.put_domain(acme.id, domain, DomainState::Assumed, NOON).await.unwrap();
         let key = ApiKey::generate().unwrap();
-        store.add_api_key(acme.id, String::new(), key.hash(), NOON).await.unwrap();
+        let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
+        store.add_api_key(acme.id, new, NOON).await.unwrap();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { clock, key, service, client, _simulator: simulator, _directory: directory }
     }

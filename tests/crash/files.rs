@@ -83,7 +83,7 @@ fn a_file_of_redb_that_was_not_closed_is_left_as_it_is_if_it_is_not_ours() {
 
 #[test]
 fn a_file_of_a_newer_version_is_refused_and_left_as_it_is() {
-    refuses(&redb_file("format", 2), "has format 2, written by a newer pillarbox");
+    refuses(&redb_file("format", 1_000), "has format 1000, written by a newer pillarbox");
 }
 
 #[test]

@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+mod browser;
+mod dev;
+mod metrics;
 mod setup;
 mod sns;
 

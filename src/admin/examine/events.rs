@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::admin::examine::{EventRoute, Examiner, unanswered};
 use crate::admin::wire::Finding;
 use crate::ses::call::CallError;
+use crate::ses::sqs::Queue;
 
 /// More waiting events than this are not just a moment's.
 const LONG_QUEUE: u64 = 10_000;
@@ -49,7 +50,7 @@ impl Examiner<'_> {
 
     async fn queue(&self, url: &str) -> Vec<Finding> {
         const ABOUT: &str = "event queue";
-        let attributes = match self.ses.queue_attributes(url).await {
+        let attributes = match self.attributes(url).await {
             Ok(attributes) => attributes,
             Err(error) if is_missing(&error) => {
                 let message = format!("there is no queue {url}");
@@ -73,6 +74,13 @@ impl Examiner<'_> {
         vec![depth, self.dead_letters(url, attributes.get("RedrivePolicy")).await]
     }
 
+    async fn attributes(&self, url: &str) -> Result<BTreeMap<String, String>, CallError> {
+        match Queue::new(self.ses, url) {
+            Ok(queue) => queue.attributes().await,
+            Err(error) => Err(CallError::Unreachable(error.to_string())),
+        }
+    }
+
     async fn dead_letters(&self, url: &str, policy: Option<&String>) -> Finding {
         const ABOUT: &str = "dead letters";
         let policy = policy.and_then(|text| serde_json::from_str::<RedrivePolicy>(text).ok());
@@ -86,7 +94,7 @@ impl Examiner<'_> {
         // A dead-letter queue is of the same account and region as its queue.
         let name = policy.dead_letter_target_arn.rsplit(':').next().unwrap_or_default();
         let base = url.rsplit_once('/').map_or("", |(base, _)| base);
-        match self.ses.queue_attributes(&format!("{base}/{name}")).await {
+        match self.attributes(&format!("{base}/{name}")).await {
             Ok(attributes) => match number(&attributes, "ApproximateNumberOfMessages") {
                 0 => Finding::ok(ABOUT, format!("none in {name}")),
                 waiting => Finding::warning(

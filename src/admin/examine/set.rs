@@ -66,8 +66,11 @@ impl Examiner<'_> {
         let advice = format!(
             "run pillarbox aws setup, or mend the event destinations of {set} in the SES console"
         );
-        let enabled: Vec<_> =
-            destinations.iter().filter(|destination| destination.enabled).collect();
+        // Others are for figures or archives: nothing comes back from them.
+        let enabled: Vec<_> = destinations
+            .iter()
+            .filter(|destination| destination.enabled && destination.is_on_a_way_back())
+            .collect();
         let missing = |wanted: &[&str]| {
             let types = || enabled.iter().flat_map(|destination| &destination.matching_event_types);
             let missing: Vec<_> = wanted
@@ -83,7 +86,9 @@ impl Examiner<'_> {
             !own.any(|topic| topics.iter().any(|believed| believed == topic))
         });
         Some(if enabled.is_empty() {
-            Finding::not_ok(ABOUT, format!("{set} has none that is enabled"), advice)
+            let message =
+                format!("{set} has none that is enabled and publishes to SNS or EventBridge");
+            Finding::not_ok(ABOUT, message, advice)
         } else if !needed.is_empty() {
             Finding::not_ok(ABOUT, format!("{set} does not publish: {needed}"), advice)
         } else if foreign && self.events.queue_url.is_none() {

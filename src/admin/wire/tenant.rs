@@ -66,6 +66,12 @@ pub struct Key {
     pub label: String,
     /// When it was made.
     pub created_at: String,
+    /// When it stops letting anybody in; nothing for never.
+    #[serde(default)]
+    pub expires_at: Option<String>,
+    /// When it was last used, if it was.
+    #[serde(default)]
+    pub last_used_at: Option<String>,
 }
 
 /// API keys.

@@ -77,8 +77,9 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
         lines.push((
             "events trouble",
             format!(
-                "none can be had now ({trouble}). They wait at AWS meanwhile, up to the queue's \
-                 retention. Check the network, ses.events and that the credentials may \
+                "not all can be had now ({trouble}). Those in the queue wait there meanwhile, up to \
+                 its retention; what SNS posts is lost after a few attempts. Check the network, \
+                 ses.events and that the credentials may \
                  sqs:ReceiveMessage and sqs:DeleteMessage; it then goes on by itself"
             ),
         ));

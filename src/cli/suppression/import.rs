@@ -20,8 +20,9 @@ use crate::cli::table::escaped;
 /// How many rows are put in order before they are sent: rows that are neighbours in the store share
 /// pages, and each commit writes few of them.
 const SORTED_ROWS: usize = 100_000;
-/// How many bytes of cells one request has at most: with their escapes, they fit into it.
-const BATCH_BYTES: usize = 256 * 1024;
+/// How many bytes of cells one request has at most: also where each is escaped to six, as control
+/// characters are, they fit into it.
+const BATCH_BYTES: usize = 128 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct Import {
@@ -316,7 +317,10 @@ mod tests {
         let many = vec![row(20); 2 * MAX_IMPORT_ROWS + 1];
         let lengths: Vec<usize> = batches(many).map(|batch| batch.len()).collect();
         assert_eq!(lengths, [MAX_IMPORT_ROWS, MAX_IMPORT_ROWS, 1]);
-        let large = vec![row(5 * 1_024); 200];
+        let mut large = vec![row(5 * 1_024); 200];
+        for (_, row) in &mut large {
+            row.address = "\u{1}".repeat(row.address.len());
+        }
         let requests: Vec<_> = batches(large).collect();
         assert_eq!(requests.iter().map(Vec::len).sum::<usize>(), 200);
         for batch in requests {

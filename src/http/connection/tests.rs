@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use http_body_util::Full;
 use proptest::prelude::*;
 use tokio::io::duplex;
 

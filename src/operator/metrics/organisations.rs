@@ -73,7 +73,7 @@ fn types(account: &Account) -> [(&'static str, u64); 5] {
 
 /// The organisations' accounts by name, with those beyond the limit as one. An organisation that
 /// nothing was counted of has one too, so that its first message shows as an increase.
-fn accounts(parts: &Parts) -> Vec<(String, Account)> {
+pub(in crate::operator) fn accounts(parts: &Parts) -> Vec<(String, Account)> {
     let mut accounts: BTreeMap<_, _> = parts
         .store
         .organisations()

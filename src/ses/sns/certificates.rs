@@ -152,11 +152,18 @@ impl Certificates {
             return outcome;
         }
         let now = self.clock.now();
-        if !self.cache().may_fetch(now) {
-            return Err(FetchError::TooMany);
+        let may_fetch = self.cache().may_fetch(now);
+        let outcome =
+            if may_fetch { self.fetch(url).await.map(Arc::new) } else { Err(FetchError::TooMany) };
+        let mut cache = self.cache();
+        if outcome.as_ref().is_err_and(FetchError::is_temporary)
+            && let Some(good) = cache.prolong(url, now)
+        {
+            return Ok(good);
         }
-        let outcome = self.fetch(url).await.map(Arc::new);
-        self.cache().keep(url, Entry { outcome: outcome.clone(), since: now });
+        if may_fetch {
+            cache.keep(url, Entry { outcome: outcome.clone(), since: now });
+        }
         outcome
     }
 
@@ -209,6 +216,16 @@ impl Cache {
         let may = self.allowed > 0;
         self.allowed = self.allowed.saturating_sub(1);
         may
+    }
+
+    /// Has a certificate used for a while longer where it cannot be fetched again now, lest
+    /// strangers, who use up the fetches, keep SNS's own posts away; nothing where it is not kept.
+    /// Its dates are checked at each use all the same.
+    fn prolong(&mut self, url: &str, now: Timestamp) -> Option<Arc<Certificate>> {
+        let entry = self.entries.get_mut(url)?;
+        let certificate = entry.outcome.clone().ok()?;
+        entry.since = now.minus(LIFETIME).plus(FAILURE_KEPT);
+        Some(certificate)
     }
 
     /// Keeps an entry; where there is no room, in place of the oldest failure or, where all is

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::ses::SesClient;
 use crate::ses::call::{CallError, accepted, read};
-use crate::ses::sqs::CONTENT_TYPE;
+use crate::ses::sqs::{CONTENT_TYPE, Queue};
 use crate::ses::transport::{Call, Reply};
 
 /// SQS's words for a queue that is not there: in the JSON protocol, and before it.
@@ -27,6 +27,16 @@ struct QueueUrl {
 struct Attributes {
     #[serde(rename = "Attributes", default)]
     attributes: BTreeMap<String, String>,
+}
+
+impl Queue {
+    /// All of its attributes by name, asked where its messages are received: its region and host
+    /// need not be the client's.
+    pub async fn attributes(&self) -> Result<BTreeMap<String, String>, CallError> {
+        const TARGET: (&str, &str) = ("x-amz-target", "AmazonSQS.GetQueueAttributes");
+        let request = json!({ "QueueUrl": self.url, "AttributeNames": ["All"] });
+        Ok(self.ask::<Attributes>(TARGET, &request, None).await?.attributes)
+    }
 }
 
 impl SesClient {
@@ -93,7 +103,20 @@ impl SesClient {
 
 #[cfg(test)]
 mod tests {
+    use crate::ses::sqs::Queue;
     use crate::ses::stub::{Answer, Server, client};
+
+    #[tokio::test]
+    async fn a_queue_is_asked_about_at_its_own_host() {
+        let answer = Answer::json(200, r#"{"Attributes":{"ApproximateNumberOfMessages":"7"}}"#);
+        let server = Server::start(answer).await;
+        let elsewhere = client("http://127.0.0.1:1");
+        let queue = Queue::new(&elsewhere, &format!("{}/123456789012/q", server.url())).unwrap();
+        let attributes = queue.attributes().await.unwrap();
+        assert_eq!(attributes["ApproximateNumberOfMessages"], "7");
+        let request = server.requests().remove(0);
+        assert_eq!(request.header("x-amz-target"), Some("AmazonSQS.GetQueueAttributes"));
+    }
 
     #[tokio::test]
     async fn a_queue_is_found_by_name_or_is_not_there() {

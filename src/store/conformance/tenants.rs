@@ -5,8 +5,13 @@ use std::time::Duration;
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{DomainCheck, DomainState, Finding};
-use crate::store::Change;
-use crate::store::conformance::{Fixture, START, in_directory};
+use crate::domain::time::Timestamp;
+use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::store::{Change, NewApiKey};
+
+fn new(key: &ApiKey, expires_at: Option<Timestamp>) -> NewApiKey {
+    NewApiKey { label: "app".to_owned(), expires_at, hash: key.hash() }
+}
 
 #[tokio::test]
 async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_again() {
@@ -14,12 +19,12 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let key = ApiKey::generate().unwrap();
-    store.add_api_key(organisation, "app".to_owned(), key.hash(), START).await.unwrap();
-    assert_eq!(store.authenticate(&key.hash()).unwrap().id, organisation);
+    store.add_api_key(organisation, new(&key, None), START).await.unwrap();
+    assert_eq!(store.authenticate(&key.hash(), START).unwrap().id, organisation);
     let taken = store.add_organisation("acme".parse().unwrap()).await.unwrap();
     assert!(taken.is_none());
     assert_eq!(store.remove_organisation(organisation).await.unwrap(), Change::Made);
-    assert!(store.authenticate(&key.hash()).is_none());
+    assert!(store.authenticate(&key.hash(), START).is_none());
     assert!(store.domains().is_empty());
     let again = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
     assert!(again.id > organisation);
@@ -44,7 +49,7 @@ async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_wa
     assert_eq!(verify().await.unwrap(), Change::None);
     store.remove_organisation(organisation).await.unwrap();
     let key = ApiKey::generate().unwrap();
-    let added = store.add_api_key(organisation, String::new(), key.hash(), START).await.unwrap();
+    let added = store.add_api_key(organisation, new(&key, None), START).await.unwrap();
     assert!(added.is_none());
     let put = store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
     assert!(put.is_none());
@@ -57,11 +62,41 @@ async fn a_revoked_key_opens_nothing() {
     let key = ApiKey::generate().unwrap();
     let entry = fixture
         .store
-        .add_api_key(fixture.organisation, String::new(), key.hash(), START)
+        .add_api_key(fixture.organisation, new(&key, None), START)
         .await
         .unwrap()
         .unwrap();
     assert_eq!(fixture.store.revoke_api_key(entry.id).await.unwrap(), Change::Made);
-    assert!(fixture.store.authenticate(&key.hash()).is_none());
+    assert!(fixture.store.authenticate(&key.hash(), START).is_none());
     assert_eq!(fixture.store.revoke_api_key(entry.id).await.unwrap(), Change::None);
+}
+
+#[tokio::test]
+async fn a_key_lets_in_until_it_expires_and_its_last_use_outlasts_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let key = ApiKey::generate().unwrap();
+    let end = START.plus(10 * MILLISECOND);
+    let entry =
+        store.add_api_key(organisation, new(&key, Some(end)), START).await.unwrap().unwrap();
+    assert_eq!(store.key_last_used(entry.id), None);
+    let last = end.minus(MILLISECOND);
+    assert!(store.authenticate(&key.hash(), last).is_some());
+    assert!(store.authenticate(&key.hash(), end).is_none());
+    assert_eq!(store.key_last_used(entry.id), Some(last), "a refused use is none");
+    store.store_key_use().await.unwrap();
+    store.store_key_use().await.unwrap();
+    drop(fixture);
+
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    assert_eq!(store.key_last_used(entry.id), Some(last));
+    assert_eq!(store.api_keys()[0].expires_at, Some(end));
+    assert!(store.authenticate(&key.hash(), end).is_none());
+    store.remove_organisation(organisation).await.unwrap();
+    store.store_key_use().await.unwrap();
+    drop(fixture);
+    let store = in_directory(&directory, START);
+    assert_eq!(store.key_last_used(entry.id), None, "it is gone with its key");
 }

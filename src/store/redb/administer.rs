@@ -2,13 +2,13 @@
 
 use redb::ReadableTable;
 
-use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Organisation, OrganisationName, SenderDomain,
 };
 use crate::domain::time::Timestamp;
+use crate::store::NewApiKey;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::tenant::{
     decode_api_key, decode_domain, decode_organisation, encode_api_key, encode_domain,
@@ -52,6 +52,7 @@ pub(in crate::store) fn remove_organisation(
     }
     for key in keys {
         batch.tables.api_keys.remove(key)?;
+        batch.tables.key_use.remove(key)?;
     }
     batch.tables.domains.retain_in((id.0, "")..(id.0 + 1, ""), |_, _| false)?;
     batch.directory = DirectoryChange::Changed;
@@ -62,15 +63,15 @@ pub(in crate::store) fn remove_organisation(
 pub(in crate::store) fn add_api_key(
     batch: &mut Batch<'_>,
     organisation: OrganisationId,
-    label: String,
-    hash: ApiKeyHash,
+    key: NewApiKey,
     now: Timestamp,
 ) -> Result<Option<ApiKeyEntry>, ReadError> {
     if batch.tables.organisations.get(organisation.0)?.is_none() {
         return Ok(None);
     }
     let id = KeyId(batch.tables.next_number(LAST_KEY)?);
-    let entry = ApiKeyEntry { id, organisation, label, created_at: now, hash };
+    let NewApiKey { label, expires_at, hash } = key;
+    let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
     batch.tables.api_keys.insert(id.0, encode_api_key(&entry).as_slice())?;
     batch.directory = DirectoryChange::Changed;
     Ok(Some(entry))
@@ -82,6 +83,7 @@ pub(in crate::store) fn revoke_api_key(
     id: KeyId,
 ) -> Result<Change, ReadError> {
     let removed = batch.tables.api_keys.remove(id.0)?.is_some();
+    batch.tables.key_use.remove(id.0)?;
     if !removed {
         return Ok(Change::None);
     }

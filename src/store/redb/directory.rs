@@ -62,15 +62,14 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The organisation whose key has this hash. The comparison takes the same time wherever the
+    /// The key with this hash. The comparison takes the same time wherever the
     /// hashes differ beyond the prefix that finds them.
-    pub(in crate::store) fn owner(&self, hash: &ApiKeyHash) -> Option<&Organisation> {
+    pub(in crate::store) fn key(&self, hash: &ApiKeyHash) -> Option<&ApiKeyEntry> {
         let positions = self.keys_by_prefix.get(&prefix(hash))?;
-        let entry = positions
+        positions
             .iter()
             .map(|&position| &self.api_keys[position])
-            .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))?;
-        self.organisation(entry.organisation)
+            .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
     }
 
     /// The organisation with this number.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use overlay::Overlay;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError};
+use tempfile::NamedTempFile;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
@@ -15,7 +16,7 @@ use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, migrate, write_lock, writer};
+use crate::store::redb::{Shared, key_use, migrate, write_lock, writer};
 
 mod overlay;
 
@@ -78,17 +79,22 @@ impl Opener {
     /// file that is not stays as it is to the last byte.
     pub(in crate::store) fn open_first(&self) -> Result<Database, OpenError> {
         let looked_at = (self.open_for_reading)().map_err(OpenError::from_database)?;
-        let version = match format(&looked_at)? {
-            Some(version @ 1..=FORMAT_VERSION) => version,
-            Some(version) if version > FORMAT_VERSION => return Err(OpenError::Newer { version }),
-            Some(_) | None => return Err(OpenError::Foreign),
-        };
+        let version = require_format(&looked_at)?;
         drop(looked_at);
         let database = (self.open)().map_err(OpenError::from_database)?;
         if version == 1 {
             migrate::from_1(&database).map_err(OpenError::from_read)?;
         }
         Ok(database)
+    }
+}
+
+/// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.
+pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
+    match format(database)? {
+        Some(version @ 1..=FORMAT_VERSION) => Ok(version),
+        Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
+        Some(_) | None => Err(OpenError::Foreign),
     }
 }
 
@@ -115,13 +121,7 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
     let directory = path.parent().expect("the file's path has a directory");
     let made = (|| {
         std::fs::create_dir_all(directory)?;
-        let new = tempfile::Builder::new().prefix(".pillarbox-new-").tempfile_in(directory)?;
-        // Where root makes the file for the service, the service must be able to open it.
-        let owner = std::fs::metadata(directory)?;
-        if new.as_file().metadata()?.uid() != owner.uid() {
-            chown(new.path(), Some(owner.uid()), Some(owner.gid()))?;
-        }
-        Ok(new)
+        temporary_in(directory)
     })();
     let new = made.map_err(|source| OpenError::Create { path: path.to_owned(), source })?;
     let database = Database::builder()
@@ -140,6 +140,18 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
         File::open(directory)?.sync_all()
     })();
     renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
+}
+
+/// A file in the data directory that is to become the data file: the service's own, whoever makes
+/// it.
+pub(super) fn temporary_in(directory: &Path) -> std::io::Result<NamedTempFile> {
+    let new = tempfile::Builder::new().prefix(".pillarbox-new-").tempfile_in(directory)?;
+    // Where root makes the file for the service, the service must be able to open it.
+    let owner = std::fs::metadata(directory)?;
+    if new.as_file().metadata()?.uid() != owner.uid() {
+        chown(new.path(), Some(owner.uid()), Some(owner.gid()))?;
+    }
+    Ok(new)
 }
 
 /// Writes the tables and the version into an empty file.
@@ -175,6 +187,7 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
             }
         }
         shared.reload_directory()?;
+        key_use::load(shared)?;
         Ok(Recovery { bodies_lost, live_keys: rebuild_index(shared, now)? })
     })();
     recovered.map_err(OpenError::from_read)

@@ -23,6 +23,8 @@ macro_rules! stored_enum {
     };
 }
 
+#[cfg(any(test, fuzzing))]
+pub(in crate::store) mod check;
 pub(in crate::store) mod event;
 pub(in crate::store) mod feedback;
 pub(in crate::store) mod message;

@@ -71,6 +71,9 @@ pub(in crate::store) const API_KEYS: TableDefinition<u32, Rows> = TableDefinitio
 pub(in crate::store) const DOMAINS: TableDefinition<(u32, &str), Rows> =
     TableDefinition::new("domains");
 
+/// When each API key was last used, in milliseconds, by the key's number.
+pub(in crate::store) const KEY_USE: TableDefinition<u32, u64> = TableDefinition::new("key_use");
+
 pub(in crate::store) type Table<'txn, K, V> = redb::Table<'txn, K, V>;
 
 /// All tables of one write transaction.
@@ -88,6 +91,7 @@ pub(in crate::store) struct Tables<'txn> {
     pub(in crate::store) organisations: Table<'txn, u32, Rows>,
     pub(in crate::store) api_keys: Table<'txn, u32, Rows>,
     pub(in crate::store) domains: Table<'txn, (u32, &'static str), Rows>,
+    pub(in crate::store) key_use: Table<'txn, u32, u64>,
 }
 
 impl<'txn> Tables<'txn> {
@@ -107,6 +111,7 @@ impl<'txn> Tables<'txn> {
             organisations: transaction.open_table(ORGANISATIONS)?,
             api_keys: transaction.open_table(API_KEYS)?,
             domains: transaction.open_table(DOMAINS)?,
+            key_use: transaction.open_table(KEY_USE)?,
         })
     }
 

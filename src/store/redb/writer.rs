@@ -1,5 +1,4 @@
-//! The one thread that writes: takes what is queued, runs it in one transaction, commits once,
-//! then answers all.
+//! The one thread that writes: runs what is queued in one transaction, commits once, answers all.
 //!
 //! There is no timer: while one commit is on its way to the disk, the next batch gathers. Where a
 //! commit fails, its outcome is in doubt. The file is then opened again, rows of that batch which
@@ -22,6 +21,10 @@ use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::{MESSAGES, PROBE, Tables};
 use crate::store::redb::{Shared, accept};
 use crate::tally::ledger::Fact;
+
+pub(in crate::store) use change::{DirectoryChange, SuppressionChange};
+
+mod change;
 
 /// How many operations may wait for the writer before callers wait to hand over theirs.
 const QUEUE_CAPACITY: usize = 4_096;
@@ -78,24 +81,6 @@ struct Progress {
     accepted: Vec<MessageId>,
     /// The operation that panicked.
     panicked: Option<usize>,
-}
-
-/// Whether a batch suppressed an address that was not suppressed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum SuppressionChange {
-    /// None.
-    Unchanged,
-    /// At least one: messages admitted before must be looked at again.
-    Added,
-}
-
-/// Whether a batch changed organisations, keys or domains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum DirectoryChange {
-    /// Nothing of them.
-    Unchanged,
-    /// The snapshot has to be made anew.
-    Changed,
 }
 
 /// Hands operations to the writer's thread.
@@ -278,8 +263,7 @@ impl Thread {
                 suppressed: SuppressionChange::Unchanged,
                 shared: &self.shared,
             };
-            // An operation that panics must not end the writer: the batch is refused, as after a
-            // failed write.
+            // An operation that panics costs its batch, as a failed write does, not the writer.
             for (position, operation) in operations.iter_mut().enumerate() {
                 let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
                 progress.accepted.append(&mut batch.accepted);

@@ -70,6 +70,29 @@ async fn a_certificate_is_fetched_again_after_a_day() {
 }
 
 #[tokio::test]
+async fn strangers_do_not_keep_a_known_certificate_from_being_used() {
+    let place = Place::new().await;
+    assert_eq!(place.post(&place.delivery()).await, 200);
+    place.site.clock.advance(Duration::from_hours(24));
+    let mut post = place.delivery();
+    post["Timestamp"] = json!(place.site.clock.now().to_string());
+    super::sign(&mut post, &super::sns_key());
+    // They use up the fetches at the very moment at which it is to be fetched again.
+    let mut forged = post.clone();
+    forged["Message"] = json!("forged");
+    for number in 0..10 {
+        forged["SigningCertURL"] = json!(format!("https://{HOST}/{number}.pem"));
+        assert_eq!(place.post(&forged).await, if number < 8 { 403 } else { 503 });
+    }
+    assert_eq!(place.post(&post).await, 200);
+    // Once it may be fetched, it is.
+    place.site.clock.advance(Duration::from_secs(30));
+    let fetched = place.host.requests().len();
+    assert_eq!(place.post(&post).await, 200);
+    assert_eq!(place.host.requests().len(), fetched + 1);
+}
+
+#[tokio::test]
 async fn a_post_of_the_largest_message_is_read_and_a_longer_one_is_not() {
     let place = Place::new().await;
     let mut post = place.delivery();

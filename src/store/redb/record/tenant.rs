@@ -71,25 +71,48 @@ struct ApiKeyV1<'a> {
     hash: [u8; 32],
 }
 
+/// An API key that expires; one that does not is a row of the first version, which an earlier
+/// pillarbox reads too.
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV2<'a> {
+    #[serde(borrow)]
+    key: ApiKeyV1<'a>,
+    expires_at: u64,
+}
+
+/// The version of [`ApiKeyV2`].
+const EXPIRING: u8 = 2;
+
 /// The row of an API key.
 pub(in crate::store) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
-    let row = ApiKeyV1 {
+    let key = ApiKeyV1 {
         organisation: entry.organisation.0,
         label: &entry.label,
         created_at: entry.created_at.unix_millis(),
         hash: entry.hash.0,
     };
-    encode(&row, 64 + entry.label.len())
+    let size = 64 + entry.label.len();
+    match entry.expires_at.map(Timestamp::unix_millis) {
+        Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
+        None => encode(&key, size),
+    }
 }
 
 /// Reads an API key's row.
 pub(in crate::store) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
-    let row: ApiKeyV1<'_> = decode(bytes)?;
+    let (row, expires_at) = match bytes.first() {
+        Some(&EXPIRING) => {
+            let row: ApiKeyV2<'_> = decode_as(EXPIRING, bytes)?;
+            (row.key, Some(Timestamp::from_unix_millis(row.expires_at)))
+        }
+        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None),
+    };
     Ok(ApiKeyEntry {
         id: KeyId(id),
         organisation: OrganisationId(row.organisation),
         label: row.label.to_owned(),
         created_at: Timestamp::from_unix_millis(row.created_at),
+        expires_at,
         hash: ApiKeyHash(row.hash),
     })
 }
@@ -151,6 +174,27 @@ pub(in crate::store) fn decode_domain(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
+        let mut entry = ApiKeyEntry {
+            id: KeyId(7),
+            organisation: OrganisationId(1),
+            label: "app".to_owned(),
+            created_at: Timestamp::from_unix_millis(1_800_000_000_000),
+            expires_at: None,
+            hash: ApiKeyHash([9; 32]),
+        };
+        // Organisation, length and text of the label, the time as a varint, the hash.
+        let mut first = vec![1, 1, 3, b'a', b'p', b'p', 0x80, 0xa0, 0xf1, 0xc2, 0xb1, 0x34];
+        first.extend([9; 32]);
+        assert_eq!(encode_api_key(&entry), first);
+        assert_eq!(decode_api_key(7, &first).unwrap().expires_at, None);
+        entry.expires_at = Some(Timestamp::from_unix_millis(1_900_000_000_000));
+        let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
+        assert_eq!((read.expires_at, read.label.as_str()), (entry.expires_at, "app"));
+        assert!(decode_api_key(7, &[3, 0]).is_err(), "a version of tomorrow");
+    }
 
     #[test]
     fn a_domain_of_the_first_version_has_never_been_checked() {

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Tries a Debian package: its form, its unit's sandbox, and its whole life from installation to
+# purge on a copy of this machine's files, which is thrown away. Sends a message in between.
+#
+# Usage: packaging/test.sh FILE.deb. Needs root, lintian, systemd, curl, and overlay file systems.
+set -euo pipefail
+
+readonly PACKAGE="$(realpath "$1")"
+readonly HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+[[ $(id -u) = 0 ]] || { echo "packaging/test.sh has to run as root" >&2; exit 1; }
+
+# In namespaces of its own: whatever is mounted, started or bound here ends with it.
+if [[ ${PACKAGE_TEST:-} != inside ]]; then
+    PACKAGE_TEST=inside exec unshare --mount --pid --fork --net --mount-proc "$0" "$@"
+fi
+ip link set lo up
+
+work="$(mktemp -d)"
+trap 'umount -R "$work" 2>/dev/null; rm -rf "$work"' EXIT
+mount -t tmpfs tmpfs "$work"
+mkdir "$work"/{upper,work,root,contents}
+
+echo "== form"
+# The host's name is that of whoever builds, and there is no bug to close in a distribution.
+lintian --fail-on error,warning --suppress-tags \
+    bogus-mail-host,bogus-mail-host-in-debian-changelog,initial-upload-closes-no-bugs "$PACKAGE"
+[[ $(dpkg-deb --ctrl-tarfile "$PACKAGE" | tar -xO ./conffiles) = /etc/pillarbox/pillarbox.toml ]]
+dpkg-deb --extract "$PACKAGE" "$work/contents"
+for file in usr/bin/pillarbox usr/lib/systemd/system/pillarbox.{service,socket} \
+    usr/lib/sysusers.d/pillarbox.conf usr/share/man/man1/pillarbox{,-key-add}.1.gz \
+    usr/share/bash-completion/completions/pillarbox usr/share/zsh/vendor-completions/_pillarbox \
+    usr/share/fish/vendor_completions.d/pillarbox.fish; do
+    [[ -s $work/contents/$file ]] || { echo "$file is not in the package" >&2; exit 1; }
+done
+
+echo "== completions"
+bash -n "$work/contents/usr/share/bash-completion/completions/pillarbox"
+bash -c 'source "$1"; COMP_WORDS=(pillarbox key ad); COMP_CWORD=2; _pillarbox pillarbox ad key
+    [[ ${COMPREPLY[*]} = add ]]' - "$work/contents/usr/share/bash-completion/completions/pillarbox"
+
+# Everything of this machine, with changes that only this copy sees.
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root"
+mount -t proc proc "$work/root/proc"
+mount --rbind /dev "$work/root/dev"
+mount -t tmpfs tmpfs "$work/root/run"
+mount -t tmpfs tmpfs "$work/root/tmp"
+cp "$PACKAGE" "$work/root/tmp/pillarbox.deb"
+cp "$HERE/life.sh" "$work/root/tmp/life.sh"
+chroot "$work/root" bash /tmp/life.sh /tmp/pillarbox.deb
+echo "The package is good."

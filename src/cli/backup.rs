@@ -1,0 +1,61 @@
+//! `backup`: everything that is stored, in one file.
+//!
+//! The rows of one moment come from whoever has the file open, and are written here, by whoever
+//! runs the command: the service needs no access to where backups are kept.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::error::CliError;
+use crate::cli::progress::Progress;
+use crate::cli::reach::Reach;
+use crate::store::{Existing, FileCopy};
+
+#[derive(Debug, Args)]
+pub(super) struct Backup {
+    #[command(flatten)]
+    reach: Reach,
+    /// Where the backup is to be; nobody but its owner may read it.
+    file: PathBuf,
+    /// Replace a file that is there.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Done {
+    file: PathBuf,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Backup {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let mut session = self.reach.open().await?;
+        let format = session.format();
+        let existing = if self.force { Existing::Replace } else { Existing::Keep };
+        let mut copy = FileCopy::begin(&self.file, existing)?;
+        let (expected, mut progress) = (Cell::new(0), None);
+        session
+            .back_up(
+                |rows| expected.set(rows),
+                |part| {
+                    let rows = copy.add(part)?;
+                    progress
+                        .get_or_insert_with(|| Progress::of(expected.get(), "copying"))
+                        .at(rows);
+                    Ok(())
+                },
+            )
+            .await?;
+        drop(progress);
+        let bytes = copy.finish(expected.get())?;
+        let done = Done { file: self.file, rows: expected.get(), bytes };
+        Ok(format.show(&done, |done| {
+            format!("{} has {} rows in {} bytes\n", done.file.display(), done.rows, done.bytes)
+        }))
+    }
+}

@@ -1,0 +1,58 @@
+//! `compact`: the data file, as small as it can be.
+//!
+//! A new file is made row by row beside the old one and takes its place at once, so that nothing
+//! can be lost on the way. The old one stays open until then: its lock keeps a service from
+//! starting meanwhile.
+
+use std::cell::Cell;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::cli::error::CliError;
+use crate::cli::progress::Progress;
+use crate::cli::reach::Reach;
+use crate::store::{FILE_NAME, Store};
+
+#[derive(Debug, Args)]
+pub(super) struct Compact {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Done {
+    bytes_before: u64,
+    bytes_after: u64,
+}
+
+impl Compact {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let (mut session, directory) = self.reach.open_idle().await?;
+        let path = directory.join(FILE_NAME);
+        let bytes_before = std::fs::metadata(&path)
+            .map_err(|source| CliError::Write { path: path.clone(), source })?
+            .len();
+        let mut copy = Store::replacement(&directory)?;
+        let (expected, mut progress) = (Cell::new(0), None);
+        session
+            .back_up(
+                |rows| expected.set(rows),
+                |part| {
+                    let rows = copy.add(part)?;
+                    progress
+                        .get_or_insert_with(|| Progress::of(expected.get(), "copying"))
+                        .at(rows);
+                    Ok(())
+                },
+            )
+            .await?;
+        drop(progress);
+        let bytes_after = copy.finish(expected.get())?;
+        Ok(session.show(&Done { bytes_before, bytes_after }, |done| {
+            let Done { bytes_before, bytes_after } = done;
+            format!("{} had {bytes_before} bytes and has {bytes_after} now\n", path.display())
+        }))
+    }
+}

@@ -1,0 +1,98 @@
+//! What opens the operators' page: a key of this process alone, and a request that cannot come
+//! from somebody else's page.
+//!
+//! The key travels in the page's address behind `#`, which browsers send to nobody, and then in a
+//! header of the page's own requests. A cookie would go to every other server on the same host,
+//! whatever its port (RFC 6265 section 8.5).
+
+use std::net::{IpAddr, SocketAddr};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderMap, Uri};
+use secrecy::{ExposeSecret as _, SecretString};
+use subtle::ConstantTimeEq as _;
+
+/// The page's key.
+#[derive(Debug)]
+pub struct PageKey(SecretString);
+
+impl PageKey {
+    /// A new key, of 256 random bits.
+    pub fn generate() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(URL_SAFE_NO_PAD.encode(bytes).into()))
+    }
+
+    /// The address that opens the page on a listener.
+    pub fn url(&self, listener: SocketAddr) -> SecretString {
+        let mut address = listener;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address.ip() {
+                IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        format!("http://{address}/#{}", self.0.expose_secret()).into()
+    }
+
+    /// Whether a request carries the key. Takes the same time wherever it differs.
+    pub(super) fn opens(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (Some(value), None) = (values.next(), values.next()) else { return false };
+        let Some(given) = value.as_bytes().strip_prefix(b"Bearer ") else { return false };
+        given.ct_eq(self.0.expose_secret().as_bytes()).into()
+    }
+}
+
+/// Whether a request names this machine by number or as `localhost`. A page of somebody else's
+/// whose name was pointed here (DNS rebinding) names itself.
+pub(super) fn is_direct(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(HOST).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return false };
+    let host = value.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    let Some(host) = host.as_ref().and_then(Uri::host) else { return false };
+    let number = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || number.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: http::HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, value.parse().unwrap())])
+    }
+
+    #[test]
+    fn only_the_whole_key_opens() {
+        let key = PageKey::generate().unwrap();
+        let text = key.0.expose_secret();
+        assert!(key.opens(&headers(AUTHORIZATION, &format!("Bearer {text}"))));
+        for other in [text.to_owned(), format!("Bearer {}", &text[1..]), "Bearer ".to_owned()] {
+            assert!(!key.opens(&headers(AUTHORIZATION, &other)), "{other}");
+        }
+        assert!(!key.opens(&HeaderMap::new()));
+        assert!(!PageKey::generate().unwrap().opens(&headers(AUTHORIZATION, text)));
+    }
+
+    #[test]
+    fn a_name_that_somebody_can_point_here_is_not_direct() {
+        for host in ["127.0.0.1:8026", "localhost", "LOCALHOST:1", "[::1]:8026", "10.0.0.7"] {
+            assert!(is_direct(&headers(HOST, host)), "{host}");
+        }
+        for host in ["evil.example", "127.0.0.1.evil.example:8026", "localhost.evil.example", ""] {
+            assert!(!is_direct(&headers(HOST, host)), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_address_can_be_opened_where_every_address_is_listened_on() {
+        let key = PageKey::generate().unwrap();
+        let url = key.url("0.0.0.0:8026".parse().unwrap());
+        assert!(url.expose_secret().starts_with("http://127.0.0.1:8026/#"));
+        assert!(!format!("{key:?}").contains(key.0.expose_secret()));
+    }
+}

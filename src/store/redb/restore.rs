@@ -1,0 +1,196 @@
+//! Putting a backup in the place of the data file, once it has been read from end to end.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+
+use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
+use crate::store::redb::copy::{Existing, sync_directory_of};
+use crate::store::redb::directory::Directory;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::open::{self, temporary_in};
+use crate::store::redb::record::message::decode_message;
+use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS};
+use crate::store::{CACHE_BYTES, FILE_NAME, OpenError};
+
+/// How much is copied between two reports.
+const STEP_BYTES: usize = 1 << 20;
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// Message records.
+    pub messages: u64,
+    /// When the newest of them was accepted.
+    pub newest: Option<Timestamp>,
+    /// Organisations.
+    pub organisations: usize,
+    /// API keys.
+    pub api_keys: usize,
+    /// Sender domains.
+    pub domains: usize,
+    /// Suppressed addresses.
+    pub suppressions: u64,
+}
+
+/// What became of a restoration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// What the backup holds.
+    pub contents: Contents,
+    /// Where the data file that was there is kept.
+    pub kept: Option<PathBuf>,
+}
+
+/// Why a backup is not in place. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup cannot be read.
+    #[error("the backup {} cannot be read: {source}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The backup is no good.
+    #[error("the backup {} cannot be used: {source}", path.display())]
+    Unusable {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// There is a data file.
+    #[error("there is a data file {}", path.display())]
+    Exists {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A service runs on the data file.
+    #[error("a service runs on the data file {}", path.display())]
+    InUse {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The data directory does not take it.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The data file's path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// A backup that has been copied beside the data file and found good.
+#[derive(Debug)]
+pub struct Candidate {
+    temporary: tempfile::NamedTempFile,
+    target: PathBuf,
+    contents: Contents,
+}
+
+impl Candidate {
+    /// Copies a backup into the data directory, telling of the bytes as they come, and reads the
+    /// copy from end to end. The backup itself is left as it is.
+    pub fn check(
+        backup: &Path,
+        directory: &Path,
+        mut copied: impl FnMut(u64),
+    ) -> Result<Self, RestoreError> {
+        let target = directory.join(FILE_NAME);
+        let unreadable = |source| RestoreError::Read { path: backup.to_owned(), source };
+        let unwritable = |source| RestoreError::Write { path: target.clone(), source };
+        let mut from = File::open(backup).map_err(unreadable)?;
+        let mut temporary = temporary_in(directory).map_err(unwritable)?;
+        let (mut buffer, mut total) = (vec![0; STEP_BYTES], 0);
+        loop {
+            let read = from.read(&mut buffer).map_err(unreadable)?;
+            if read == 0 {
+                break;
+            }
+            temporary.write_all(&buffer[..read]).map_err(unwritable)?;
+            total += u64::try_from(read).unwrap_or(0);
+            copied(total);
+        }
+        let contents = inspect(temporary.path())
+            .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })?;
+        Ok(Self { temporary, target, contents })
+    }
+
+    /// What the backup holds.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Puts the copy in the data file's place at `now`. A data file that is there is kept under
+    /// another name, and there is no moment without one.
+    pub fn install(self, existing: Existing, now: Timestamp) -> Result<Restored, RestoreError> {
+        let Self { temporary, target, contents } = self;
+        let there = target.symlink_metadata().is_ok();
+        if there && existing == Existing::Keep {
+            return Err(RestoreError::Exists { path: target });
+        }
+        // Its lock is held until the other file is in its place. A file that does not open is what
+        // backups are for.
+        let lock = match there.then(|| Database::open(&target)) {
+            Some(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => {
+                return Err(RestoreError::InUse { path: target });
+            }
+            Some(Ok(database)) => Some(database),
+            Some(Err(_)) | None => None,
+        };
+        let installed = (|| {
+            let kept = there.then(|| {
+                target.with_file_name(format!("{FILE_NAME}.replaced-{}", now.unix_millis()))
+            });
+            if let Some(kept) = &kept {
+                std::fs::hard_link(&target, kept)?;
+            }
+            temporary.as_file().sync_all()?;
+            temporary.persist(&target).map_err(|error| error.error)?;
+            sync_directory_of(&target)?;
+            Ok(kept)
+        })();
+        drop(lock);
+        let kept = installed.map_err(|source| RestoreError::Write { path: target, source })?;
+        Ok(Restored { contents, kept })
+    }
+}
+
+/// Reads a file that nobody else uses from end to end.
+fn inspect(path: &Path) -> Result<Contents, OpenError> {
+    let damaged = |what: &str| OpenError::Damaged(what.to_owned());
+    let mut database = Database::builder()
+        .set_cache_size(CACHE_BYTES)
+        .open(path)
+        .map_err(OpenError::from_database)?;
+    if !database.check_integrity().map_err(OpenError::from_database)? {
+        return Err(damaged("its checksums are wrong"));
+    }
+    open::require_format(&database)?;
+    let read = (|| -> Result<Contents, ReadError> {
+        let transaction = database.begin_read().map_err(redb::Error::from)?;
+        let directory = Directory::load(&transaction)?;
+        let messages = transaction.open_table(MESSAGES)?;
+        let mut newest = None;
+        for row in messages.iter()? {
+            let (id, row) = row?;
+            let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
+            newest = newest.max(Some(message.created_at));
+        }
+        Ok(Contents {
+            messages: messages.len()?,
+            newest,
+            organisations: directory.organisations.len(),
+            api_keys: directory.api_keys.len(),
+            domains: directory.domains.len(),
+            suppressions: transaction.open_table(SUPPRESSIONS)?.len()?,
+        })
+    })();
+    read.map_err(OpenError::from_read)
+}

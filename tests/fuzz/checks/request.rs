@@ -1,0 +1,86 @@
+//! A request's body, from bytes to a request: never a panic, one reading of a text that another
+//! JSON parser agrees with, and refusals that stay short and give nothing of theirs away.
+
+use pillarbox::domain::mailbox::Mailbox;
+use pillarbox::domain::request::{Draft, MAX_RECIPIENTS, SendRequest};
+use pillarbox::http::error::ApiError;
+use pillarbox::http::wire::SendDocument;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+/// The longest message of a refusal, in characters: a client's own text is clipped.
+const MAX_MESSAGE_CHARS: usize = 600;
+
+pub(crate) fn check(data: &[u8]) {
+    let document = match SendDocument::parse(data) {
+        Ok(document) => document,
+        Err(error) => {
+            // What is JSON elsewhere is refused for what RFC 8259 leaves open, and nothing else.
+            if serde_json::from_slice::<Value>(data).is_ok_and(|value| value.is_object()) {
+                let known = ["twice", "nested deeper"];
+                assert!(known.iter().any(|known| error.problem.contains(known)), "{error}");
+            }
+            return check_refusal(&error.into());
+        }
+    };
+    serde_json::from_slice::<IgnoredAny>(data).expect("what is taken is JSON elsewhere too");
+    let draft = match document.draft() {
+        Ok(draft) => draft,
+        Err(error) => return check_refusal(&ApiError::Validation(error)),
+    };
+    if let Ok(value) = serde_json::from_slice::<Value>(data) {
+        check_reading(&draft, &value);
+    }
+    let recipients = [&draft.to, &draft.cc, &draft.bcc].into_iter().flatten().flatten();
+    let recipients: Vec<String> = recipients.map(|text| (*text).to_owned()).collect();
+    let subject = draft.subject.map(str::to_owned);
+    match SendRequest::parse(draft) {
+        Ok(_) => {
+            assert!((1..=MAX_RECIPIENTS).contains(&recipients.len()));
+            assert!(recipients.iter().all(|text| Mailbox::parse(text).is_ok()));
+            assert!(!subject.expect("a subject is required").contains(['\r', '\n', '\0']));
+        }
+        Err(error) => check_refusal(&error.into()),
+    }
+}
+
+/// Every text is what another parser reads in its place.
+fn check_reading(draft: &Draft<'_>, value: &Value) {
+    let texts = [
+        ("from", draft.from),
+        ("reply_to", draft.reply_to),
+        ("subject", draft.subject),
+        ("html", draft.html),
+        ("text", draft.text),
+        ("idempotencyKey", draft.idempotency_key),
+        ("tag", draft.tag),
+    ];
+    for (name, text) in texts {
+        assert_eq!(text, value[name].as_str(), "{name}");
+    }
+    for (name, list) in [("to", &draft.to), ("cc", &draft.cc), ("bcc", &draft.bcc)] {
+        let elsewhere = value[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        for (text, elsewhere) in list.iter().flatten().zip(elsewhere) {
+            assert_eq!(Some(*text), elsewhere.as_str(), "{name}");
+        }
+    }
+    for (name, text) in draft.headers.iter().flatten() {
+        assert_eq!(Some(*text), value["headers"][*name].as_str(), "{name}");
+    }
+}
+
+/// A refusal is the client's fault, and its answer is short and one line.
+fn check_refusal(error: &ApiError) {
+    assert!(error.kind().0.is_client_error(), "{error:?}");
+    let text = match error {
+        ApiError::InvalidJson { message } => message,
+        ApiError::Validation(error) => {
+            let field = error.field.as_deref().unwrap_or_default();
+            assert!(field.chars().count() <= MAX_MESSAGE_CHARS, "{field}");
+            &error.rule
+        }
+        _ => return,
+    };
+    assert!(text.chars().count() <= MAX_MESSAGE_CHARS, "{text}");
+    assert!(!text.chars().any(char::is_control), "{text:?}");
+}

@@ -1,0 +1,28 @@
+//! The operators' page in a real browser: Chromium, driven by `browser/page.mjs`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::dev::Dev;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_works_in_a_browser_and_mail_stays_text_there() {
+    let mut dev = Dev::start();
+    let address = dev.told("address");
+    let key = dev.told("API key");
+    let page = dev.told("page");
+    let caught = dev.told("caught");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/browser/page.mjs");
+    let run = Command::new("node")
+        .arg(script)
+        .env("PAGE", page)
+        .env("API", address)
+        .env("API_KEY", key)
+        .env("SIMULATOR", caught.strip_suffix("/messages").unwrap())
+        .output();
+    let run = tokio::task::spawn_blocking(move || run.unwrap()).await.unwrap();
+    let (said, failed) =
+        (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{said}\n{failed}");
+    assert!(said.contains("all of it holds"), "{said}\n{failed}");
+}

@@ -1,0 +1,113 @@
+//! Clients that attack by how they use their connections: whoever uses them well is served all the
+//! while.
+//!
+//! Everywhere, each request of the clients that behave is answered with success while an attack
+//! goes on, and afterwards the process has no more files open than before. The long form also
+//! holds their 99th percentile to three times what it is without the attack, with more
+//! connections: `cargo test --release --features long --test network -- --nocapture
+//! --test-threads 1`; `NETWORK_SECONDS` says how long each measurement takes.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
+
+mod attack;
+mod client;
+mod descriptors;
+mod patrons;
+mod shapes;
+mod site;
+
+use std::time::Duration;
+
+use attack::{Attack, Kind};
+use patrons::{Figures, Patrons};
+use site::Site;
+
+/// How many connections an attack has, where it is not said otherwise.
+const CONNECTIONS: usize = if cfg!(feature = "long") { 2_000 } else { 200 };
+/// For attacks that only hold connections open.
+const HELD: usize = if cfg!(feature = "long") { 10_000 } else { 400 };
+/// How often the long form measures without and with the attack, in turn.
+const ROUNDS: usize = if cfg!(feature = "long") { 5 } else { 1 };
+
+fn length() -> Duration {
+    let seconds = std::env::var("NETWORK_SECONDS").map(|text| text.parse().unwrap());
+    seconds.map_or(Duration::from_secs(if cfg!(feature = "long") { 5 } else { 1 }), |seconds| {
+        Duration::from_secs(seconds)
+    })
+}
+
+/// Serves patrons during an attack; the long form compares with what they had before.
+async fn withstand(kind: Kind, connections: usize, patrons: Patrons, more: &str) {
+    let site = Site::start(more, None).await;
+    let before = site.open_files();
+    let (mut calm, mut attacked) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let mut served = patrons.arrive(&site).await;
+        if cfg!(feature = "long") {
+            calm.push(served.measure(length()).await);
+        }
+        let attack = Attack::begin(kind, connections, &site.target()).await;
+        if cfg!(feature = "long") {
+            // What is compared is the attack that goes on, not its first blow.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        attacked.push(served.measure(length()).await);
+        attack.end().await;
+    }
+    site.until_open_files_are(before).await;
+    patrons.arrive(&site).await.measure(Duration::from_millis(100)).await;
+    let attacked = Figures::median(attacked);
+    println!("{kind:?}, {connections} connections: {attacked}");
+    if !calm.is_empty() {
+        let calm = Figures::median(calm);
+        let ratio = attacked.p99.as_secs_f64() / calm.p99.as_secs_f64();
+        println!("{kind:?}, {connections} connections: without {calm}; p99 x {ratio:.2}");
+        assert!(ratio <= 3.0, "{kind:?}: {ratio:.2}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections() {
+    withstand(Kind::Silent, HELD, Patrons::All, "max_connections = 12000\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections() {
+    withstand(Kind::Idle, HELD, Patrons::All, "max_connections = 12000\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_heads() {
+    withstand(Kind::SlowHead, CONNECTIONS, Patrons::All, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_bodies() {
+    withstand(Kind::SlowBody, CONNECTIONS, Patrons::All, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_bodies() {
+    withstand(Kind::StalledBody, CONNECTIONS, Patrons::All, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_read() {
+    withstand(Kind::Unread, CONNECTIONS, Patrons::All, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_closed_connections() {
+    withstand(Kind::HalfClosed, CONNECTIONS, Patrons::All, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pipelines() {
+    withstand(Kind::Pipelined, 8, Patrons::All, "").await;
+}
+
+/// More connections than are served: new ones cannot come in, those that are there stay served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_beyond_the_limit() {
+    withstand(Kind::Flood, 400, Patrons::Staying, "max_connections = 200\n").await;
+}

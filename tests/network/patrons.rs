@@ -1,0 +1,128 @@
+//! Clients that behave: every request of theirs is answered with success, and how soon.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::client::{Client, get, post};
+use crate::site::{Site, Target};
+
+/// How many there are.
+const PATRONS: usize = 6;
+/// How long each waits between two requests.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Which clients there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patrons {
+    /// Half keep their connection, half make a new one for each message.
+    All,
+    /// All keep their connection.
+    Staying,
+}
+
+/// Clients that are being served.
+pub(crate) struct Served {
+    target: Target,
+    /// A connection each, for those that keep one.
+    clients: Vec<Option<Client>>,
+}
+
+impl Patrons {
+    pub(crate) async fn arrive(self, site: &Site) -> Served {
+        let target = site.target();
+        let mut clients = Vec::new();
+        for number in 0..PATRONS {
+            let keeps = self == Self::Staying || number.is_multiple_of(2);
+            let client = if keeps { Some(Client::connect(&target).await.unwrap()) } else { None };
+            clients.push(client);
+        }
+        let mut served = Served { target, clients };
+        // The first requests pay for what is made at first use.
+        served.measure(Duration::from_millis(50)).await;
+        served
+    }
+}
+
+impl Served {
+    /// One of those that keep their connection, on its own from now on.
+    pub(crate) fn leave(self) -> Client {
+        self.clients.into_iter().flatten().next().expect("some keep their connection")
+    }
+
+    /// Sends messages and reads them back for a while.
+    pub(crate) async fn measure(&mut self, length: Duration) -> Figures {
+        let end = Instant::now() + length;
+        let mut tasks = JoinSet::new();
+        for client in self.clients.drain(..) {
+            let target = self.target.clone();
+            tasks.spawn(async move {
+                let mut client = client;
+                let mut taken = Vec::new();
+                loop {
+                    taken.extend(visit(&mut client, &target).await);
+                    if Instant::now() >= end {
+                        return (client, taken);
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            });
+        }
+        let mut all = Vec::new();
+        for (client, taken) in tasks.join_all().await {
+            self.clients.push(client);
+            all.extend(taken);
+        }
+        Figures::of(all)
+    }
+}
+
+/// Sends a message and reads it; how long each took, connecting included.
+async fn visit(client: &mut Option<Client>, target: &Target) -> [Duration; 2] {
+    let start = Instant::now();
+    let mut new = match client {
+        Some(_) => None,
+        None => Some(Client::connect(target).await.unwrap()),
+    };
+    let connection = client.as_mut().or(new.as_mut()).expect("one of the two is there");
+    let accepted = connection.ask(post(target, "Hello")).await.unwrap();
+    assert_eq!(accepted.status, 200, "{}", accepted.body);
+    let posted = start.elapsed();
+    let answer: serde_json::Value = serde_json::from_str(&accepted.body).unwrap();
+    let path = format!("/emails/{}", answer["id"].as_str().unwrap());
+    let start = Instant::now();
+    let record = connection.ask(get(target, &path)).await.unwrap();
+    assert_eq!(record.status, 200, "{}", record.body);
+    [posted, start.elapsed()]
+}
+
+/// How long requests took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    requests: usize,
+    p50: Duration,
+    pub(crate) p99: Duration,
+    slowest: Duration,
+}
+
+impl Figures {
+    fn of(mut taken: Vec<Duration>) -> Self {
+        taken.sort_unstable();
+        let at = |percent: usize| taken[(taken.len() * percent / 100).min(taken.len() - 1)];
+        Self { requests: taken.len(), p50: at(50), p99: at(99), slowest: at(100) }
+    }
+
+    /// Those with the median 99th percentile.
+    pub(crate) fn median(mut figures: Vec<Self>) -> Self {
+        figures.sort_unstable_by_key(|figures| figures.p99);
+        figures[figures.len() / 2]
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, p50, p99, slowest } = self;
+        write!(f, "{requests} requests, p50 {p50:.1?}, p99 {p99:.1?}, slowest {slowest:.1?}")
+    }
+}
