@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
-use uuid::{ContextV7, Uuid};
+use uuid::Uuid;
 
 use crate::domain::time::Timestamp;
 
@@ -69,21 +69,82 @@ impl fmt::Display for MessageId {
     }
 }
 
+/// The bits of an id behind its instant: `rand_a` and `rand_b` of RFC 9562, 12 and 62 of them.
+const TAIL_BITS: u32 = 74;
+const RAND_B_BITS: u32 = 62;
+/// How many random bytes are taken from the operating system at one time. A call for each id
+/// would cost more than all else about it.
+const RANDOM_BYTES: usize = 1_024;
+
 /// Makes message ids that grow strictly, also where the clock stands still or is set back.
-#[derive(Debug, Default)]
-pub struct MessageIds(Mutex<ContextV7>);
+#[derive(Debug)]
+pub struct MessageIds(Mutex<Sequence>);
+
+#[derive(Debug)]
+struct Sequence {
+    /// The last id's instant.
+    millis: u64,
+    /// The last id's other bits.
+    tail: u128,
+    random: [u8; RANDOM_BYTES],
+    used: usize,
+}
+
+impl Default for MessageIds {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl MessageIds {
-    /// A generator with a freshly seeded counter.
+    /// A generator that starts at a random place.
     pub fn new() -> Self {
-        Self(Mutex::new(ContextV7::new()))
+        let random = [0; RANDOM_BYTES];
+        Self(Mutex::new(Sequence { millis: 0, tail: 0, random, used: RANDOM_BYTES }))
     }
 
     /// The next id, for a message accepted at `now`.
     pub fn next(&self, now: Timestamp) -> MessageId {
-        let seconds = now.unix_millis() / 1_000;
-        let nanos = u32::try_from(now.unix_millis() % 1_000 * 1_000_000).expect("under a second");
-        MessageId(Uuid::new_v7(uuid::Timestamp::from_unix(&self.0, seconds, nanos)))
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).next(now.unix_millis())
+    }
+}
+
+impl Sequence {
+    /// RFC 9562 section 6.2, method 2: within one instant, an id is the one before and a random
+    /// step.
+    fn next(&mut self, now_millis: u64) -> MessageId {
+        if now_millis > self.millis {
+            self.start(now_millis);
+        } else {
+            self.tail += 1 + u128::from(u32::from_be_bytes(self.random()));
+            if self.tail >> TAIL_BITS != 0 {
+                self.start(self.millis + 1);
+            }
+        }
+        let (rand_a, rand_b) = (self.tail >> RAND_B_BITS, self.tail & ((1 << RAND_B_BITS) - 1));
+        let (version, variant) = (7, 0b10);
+        let bits = u128::from(self.millis) << 80
+            | version << 76
+            | rand_a << 64
+            | variant << RAND_B_BITS
+            | rand_b;
+        MessageId(Uuid::from_u128(bits))
+    }
+
+    /// Starts an instant at a random tail, in the lower half: there is room for all its steps.
+    fn start(&mut self, millis: u64) {
+        self.millis = millis;
+        self.tail = u128::from_be_bytes(self.random()) & ((1 << (TAIL_BITS - 1)) - 1);
+    }
+
+    fn random<const N: usize>(&mut self) -> [u8; N] {
+        if self.used + N > RANDOM_BYTES {
+            getrandom::fill(&mut self.random).expect("the operating system gives random numbers");
+            self.used = 0;
+        }
+        let bytes = self.random[self.used..].first_chunk().expect("there are enough left");
+        self.used += N;
+        *bytes
     }
 }
 
@@ -118,6 +179,32 @@ mod tests {
                 last = next;
             }
         }
+    }
+
+    #[test]
+    fn an_id_is_a_uuid_of_version_7_with_its_instant_and_unlike_any_other() {
+        let now = Timestamp::from_unix_millis(1_800_000_000_000);
+        let ids = MessageIds::new();
+        let mut seen = std::collections::HashSet::new();
+        for id in (0..10_000).map(|_| ids.next(now)) {
+            assert_eq!(id.0.get_version(), Some(uuid::Version::SortRand));
+            assert_eq!(id.0.get_variant(), uuid::Variant::RFC4122);
+            assert_eq!(id.instant(), now);
+            assert!(seen.insert(id));
+        }
+        let later = MessageIds::new().next(now);
+        assert!(!seen.contains(&later), "generators start at places of their own");
+    }
+
+    #[test]
+    fn an_instant_that_is_full_is_followed_by_the_next() {
+        let ids = MessageIds::new();
+        let now = Timestamp::from_unix_millis(1_800_000_000_000);
+        let last = ids.next(now);
+        ids.0.lock().unwrap().tail = (1 << TAIL_BITS) - 1;
+        let next = ids.next(now);
+        assert!(next > last);
+        assert_eq!(next.instant().unix_millis(), now.unix_millis() + 1);
     }
 
     #[test]

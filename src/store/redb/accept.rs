@@ -68,7 +68,7 @@ impl<F> Accept<F> {
                 key: &claim.key,
             };
             batch.tables.idempotency.insert(self.id.as_bytes(), log_row.encode().as_slice())?;
-            batch.claimed.push((claim.hash, self.id, self.created_at));
+            batch.claimed.push((claim.hash, self.id));
         }
         batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
         batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
@@ -136,12 +136,12 @@ fn find_live(
 }
 
 /// Makes a durable batch's keys known to all readers.
-pub(super) fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId, Timestamp)>) {
+pub(super) fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId)>) {
     if claimed.is_empty() {
         return;
     }
     let mut index = write_lock(&shared.index);
-    for (hash, id, created_at) in claimed {
-        index.insert(hash, id, created_at);
+    for (hash, id) in claimed {
+        index.insert(hash, id);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! The index only narrows down: whoever uses it reads the log's row on disk and compares the
 //! whole key, so an answer is never a matter of chance. Keys are kept in one shard an hour, so
-//! that expiry drops a shard at once and no shard grows beyond an hour's mail.
+//! that expiry drops a shard at once and no shard grows beyond an hour's mail. An entry has no more
+//! than tells it apart within its hour: 17 bytes with the table's own, which is 20 to 39 bytes a
+//! key, depending on how full the table is.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -13,6 +15,8 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
 
 const SHARD_MILLIS: u64 = 3_600_000;
+/// The last 62 bits of an id, behind its variant.
+const RAND_B: u128 = (1 << 62) - 1;
 
 /// The hash under which a key is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +35,15 @@ pub(in crate::store) struct IdempotencyIndex {
 struct Shard {
     /// Hours since the Unix epoch.
     hour: u64,
-    entries: HashTable<(u64, MessageId)>,
+    entries: HashTable<Entry>,
+}
+
+/// A key's hash, and the message that it made.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    tag: u32,
+    /// The message's id within the hour of its instant.
+    id: [u8; 12],
 }
 
 impl IdempotencyIndex {
@@ -40,16 +52,20 @@ impl IdempotencyIndex {
         KeyHash(self.hasher.hash_one((organisation.0, key)))
     }
 
-    /// Adds a key that made a message at `created_at`.
-    pub(in crate::store) fn insert(&mut self, hash: KeyHash, id: MessageId, created_at: Timestamp) {
-        let shard = self.shard(created_at.unix_millis() / SHARD_MILLIS);
-        shard.entries.insert_unique(hash.0, (hash.0, id), |(hash, _)| *hash);
+    /// Adds a key that made a message. It is dropped by the instant of the message's id, which is
+    /// that of its acceptance or a later one.
+    pub(in crate::store) fn insert(&mut self, hash: KeyHash, id: MessageId) {
+        let (hour, within) = split(id);
+        let entry = Entry { tag: hash.tag(), id: within };
+        self.shard(hour).entries.insert_unique(spread(entry.tag), entry, |e| spread(e.tag));
     }
 
     /// The messages that the key with this hash may have made, newest hour first.
     pub(in crate::store) fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = MessageId> {
+        let tag = hash.tag();
         self.shards.iter().rev().flat_map(move |shard| {
-            shard.entries.iter_hash(hash.0).filter(move |entry| entry.0 == hash.0).map(|e| e.1)
+            let alike = shard.entries.iter_hash(spread(tag)).filter(move |entry| entry.tag == tag);
+            alike.map(|entry| join(shard.hour, entry.id))
         })
     }
 
@@ -73,10 +89,72 @@ impl IdempotencyIndex {
     }
 }
 
+impl KeyHash {
+    /// What an entry keeps of it.
+    const fn tag(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// A hash for the table, which looks at the highest bits and at the lowest.
+fn spread(tag: u32) -> u64 {
+    u64::from(tag) << 32 | u64::from(tag)
+}
+
+/// An id's hour, and all else of it: 22 bits for the milliseconds of an hour, and the 74 bits of a
+/// version 7 UUID that are neither its instant nor fixed (RFC 9562 section 5.7).
+fn split(id: MessageId) -> (u64, [u8; 12]) {
+    let bits = u128::from_be_bytes(*id.as_bytes());
+    let millis = bits >> 80;
+    let (hour, rest) = (millis / u128::from(SHARD_MILLIS), millis % u128::from(SHARD_MILLIS));
+    let (rand_a, rand_b) = (bits >> 64 & 0xfff, bits & RAND_B);
+    let within = rest << 74 | rand_a << 62 | rand_b;
+    let bytes = within.to_be_bytes();
+    let hour = u64::try_from(hour).expect("an instant has 48 bits");
+    (hour, *bytes.last_chunk().expect("16 bytes end in 12"))
+}
+
+/// The id of this hour with these other bits: what [`split`] took apart.
+fn join(hour: u64, within: [u8; 12]) -> MessageId {
+    let mut bytes = [0; 16];
+    bytes[4..].copy_from_slice(&within);
+    let within = u128::from_be_bytes(bytes);
+    let millis = u128::from(hour * SHARD_MILLIS) + (within >> 74);
+    let (rand_a, rand_b) = (within >> 62 & 0xfff, within & RAND_B);
+    let (version, variant) = (7 << 76, 0b10 << 62);
+    MessageId::from_bytes((millis << 80 | version | rand_a << 64 | variant | rand_b).to_be_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::id::MessageIds;
+
+    #[test]
+    fn an_id_is_whole_again_whatever_its_bits() {
+        let ids = MessageIds::new();
+        for millis in [0, 1, SHARD_MILLIS - 1, SHARD_MILLIS, 1_800_000_000_000, (1 << 48) - 2] {
+            for _ in 0..100 {
+                let id = ids.next(Timestamp::from_unix_millis(millis));
+                let (hour, within) = split(id);
+                assert_eq!(join(hour, within), id);
+            }
+        }
+        for tail in [[0; 10], [u8::MAX; 10]] {
+            let mut bytes = [0xff; 16];
+            bytes[6..].copy_from_slice(&tail);
+            bytes[6] = 0x70 | bytes[6] & 0xf;
+            bytes[8] = 0x80 | bytes[8] & 0x3f;
+            let id = MessageId::from_bytes(bytes);
+            let (hour, within) = split(id);
+            assert_eq!(join(hour, within), id);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Entry>(), 16);
+    }
 
     #[test]
     fn a_key_is_found_until_its_hour_is_dropped() {
@@ -87,7 +165,7 @@ mod tests {
         for minute in 0..600 {
             let now = start.plus(std::time::Duration::from_mins(minute));
             let hash = index.hash(organisation, &minute.to_string());
-            index.insert(hash, ids.next(now), now);
+            index.insert(hash, ids.next(now));
         }
         assert_eq!(index.len(), 600);
         let first = index.hash(organisation, "0");

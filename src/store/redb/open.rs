@@ -230,8 +230,7 @@ fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
             let (id, row) = row?;
             let row = IdempotencyRow::decode(row.value())?;
             let hash = index.hash(OrganisationId(row.organisation), row.key);
-            let created_at = Timestamp::from_unix_millis(row.created_at);
-            index.insert(hash, MessageId::from_bytes(id.value()), created_at);
+            index.insert(hash, MessageId::from_bytes(id.value()));
         }
         Ok(())
     })?;

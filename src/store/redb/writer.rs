@@ -14,7 +14,6 @@ use redb::Durability;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
@@ -57,7 +56,7 @@ pub(in crate::store) struct Batch<'txn> {
     /// Messages that this batch accepts: what has to be undone where its commit is in doubt.
     pub(in crate::store) accepted: Vec<MessageId>,
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
-    pub(in crate::store) claimed: Vec<(KeyHash, MessageId, Timestamp)>,
+    pub(in crate::store) claimed: Vec<(KeyHash, MessageId)>,
     /// What is to be counted once it is durable.
     pub(in crate::store) facts: Vec<(OrganisationId, Fact)>,
     /// Whether organisations, keys or domains changed.
@@ -69,7 +68,7 @@ pub(in crate::store) struct Batch<'txn> {
 
 /// What a batch changed that readers keep in memory.
 struct Effects {
-    claimed: Vec<(KeyHash, MessageId, Timestamp)>,
+    claimed: Vec<(KeyHash, MessageId)>,
     facts: Vec<(OrganisationId, Fact)>,
     directory: Option<Directory>,
     suppressed: SuppressionChange,
