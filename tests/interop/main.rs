@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+mod mail;
+mod openapi;
 mod setup;
 mod sns;
 
