@@ -360,7 +360,8 @@ mod tests {
             let text = format!("{} <ann@example.com>", name.repeat(20));
             let header = Mailbox::parse(&text).unwrap().to_header();
             assert_eq!(parsed_by_another(&header).0, Some(name.repeat(20)), "{header}");
-            assert!(header.split(' ').all(|word| word.len() <= 75), "{header}");
+            let mut words = header.strip_suffix(" <ann@example.com>").unwrap().split(' ');
+            assert!(words.all(|word| word.starts_with("=?utf-8?B?") && word.len() <= 75));
         }
     }
 
