@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use email_address::EmailAddress;
 use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use mail_builder::headers::Header;
@@ -144,6 +146,20 @@ impl fmt::Display for Address<'_> {
     }
 }
 
+/// A name as RFC 2047 encoded words, also where it is ASCII: many readers decode what looks like an
+/// encoded word even between quotes, and would show another name than the one that was given.
+fn encoded_words(name: &str) -> String {
+    /// So that a word, in base64, has at most 75 characters (RFC 2047 section 2).
+    const MAX_WORD_BYTES: usize = 45;
+    let (mut words, mut rest) = (Vec::new(), name);
+    while !rest.is_empty() {
+        let (word, left) = rest.split_at(rest.floor_char_boundary(MAX_WORD_BYTES));
+        words.push(format!("=?utf-8?B?{}?=", STANDARD.encode(word)));
+        rest = left;
+    }
+    words.join(" ")
+}
+
 /// `address` or `Display Name <address>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox<'a> {
@@ -189,6 +205,9 @@ impl<'a> Mailbox<'a> {
     /// 2047 encoded words where it is not ASCII; the domain as A-labels. On one line.
     pub fn to_header(&self) -> String {
         let Some(name) = &self.display_name else { return self.address.to_string() };
+        if name.contains("=?") {
+            return format!("{} <{}>", encoded_words(name), self.address);
+        }
         let mut folded = Vec::with_capacity(name.len() * 2 + 80);
         HeaderAddress::new_address(Some(name.as_ref()), self.address.to_string())
             .write_header(&mut folded, 0);
@@ -333,6 +352,17 @@ mod tests {
         let list = message.from().unwrap().as_list().unwrap();
         assert_eq!(list.len(), 1, "{header}");
         (list[0].name().map(str::to_owned), list[0].address().unwrap().to_owned())
+    }
+
+    #[test]
+    fn what_looks_like_an_encoded_word_is_read_as_it_was_given() {
+        for name in ["=?utf-8?q?Bank?=", "a =?utf-8?q?=C3=A9?= b", "\u{e9}=?x?b?eA==?=\u{1f4ee}"] {
+            let text = format!("{} <ann@example.com>", name.repeat(20));
+            let header = Mailbox::parse(&text).unwrap().to_header();
+            assert_eq!(parsed_by_another(&header).0, Some(name.repeat(20)), "{header}");
+            let mut words = header.strip_suffix(" <ann@example.com>").unwrap().split(' ');
+            assert!(words.all(|word| word.starts_with("=?utf-8?B?") && word.len() <= 75));
+        }
     }
 
     proptest! {

@@ -146,6 +146,14 @@ impl Site {
         self.spawn(command)
     }
 
+    /// Starts the service with this umask.
+    pub(crate) fn start_with_umask(&self, umask: &str) -> Server {
+        let mut command = Command::new("sh");
+        let script = "umask \"$2\" && exec \"$0\" serve --config \"$1\"";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_pillarbox")]).arg(&self.config).arg(umask);
+        self.spawn(command)
+    }
+
     /// Starts the service with its data on a file system of this size, which it alone sees.
     #[cfg(feature = "interop")]
     pub(crate) fn start_on_small_disk(&self, size: &str) -> Server {

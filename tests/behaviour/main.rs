@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
+mod access;
 mod backup;
 mod dev;
 #[cfg(feature = "interop")]

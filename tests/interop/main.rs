@@ -21,6 +21,8 @@ use tokio::net::TcpListener;
 mod browser;
 mod dev;
 mod metrics;
+mod mail;
+mod openapi;
 mod setup;
 mod sns;
 
