@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 
 mod browser;
 mod dev;
-mod metrics;
 mod mail;
+mod metrics;
 mod openapi;
 mod setup;
 mod sns;
