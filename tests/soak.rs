@@ -55,6 +55,7 @@ struct Soaked {
     client: reqwest::Client,
     refused: AtomicU64,
     accepted: AtomicU64,
+    repeated: AtomicU64,
     directory: tempfile::TempDir,
 }
 
@@ -100,8 +101,8 @@ impl Soaked {
         let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
         store.add_api_key(acme.id, new, NOON).await.unwrap();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let (refused, accepted) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { service, simulator, clock, key, client, refused, accepted, directory }
+        let [refused, accepted, repeated] = [(); 3].map(|()| AtomicU64::new(0));
+        Self { service, simulator, clock, key, client, refused, accepted, repeated, directory }
     }
 
     /// Posts one message; how long the answer took.
@@ -119,13 +120,15 @@ impl Soaked {
             "text": "How are you? ".repeat(150),
             "idempotencyKey": format!("soak-{number}"),
         });
-        let address = self.service.address();
-        let request = self.client.post(format!("http://{address}/emails"));
-        let request = request.bearer_auth(self.key.reveal()).body(body.to_string());
         let began = Instant::now();
-        let response = request.header("content-type", "application/json").send().await.unwrap();
-        let status = response.status();
-        response.bytes().await.unwrap();
+        // A connection may be closed as idle at the moment when it is used again: the request is
+        // repeated with its key, as the README says.
+        let status = loop {
+            match self.try_post(body.to_string()).await {
+                Ok(status) => break status,
+                Err(_) => self.repeated.fetch_add(1, Ordering::Relaxed),
+            };
+        };
         let counter = match status.as_u16() {
             200 => &self.accepted,
             // The outbox is full while the provider is down for long.
@@ -134,6 +137,15 @@ impl Soaked {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         began.elapsed()
+    }
+
+    async fn try_post(&self, body: String) -> Result<reqwest::StatusCode, reqwest::Error> {
+        let request = self.client.post(format!("http://{}/emails", self.service.address()));
+        let request = request.header("content-type", "application/json").body(body);
+        let response = request.bearer_auth(self.key.reveal()).send().await?;
+        let status = response.status();
+        response.bytes().await?;
+        Ok(status)
     }
 
     fn sample(&self, took: &mut mpsc::UnboundedReceiver<Duration>) -> Sample {
@@ -266,10 +278,11 @@ async fn at_half_its_rate_nothing_grows() {
     let slower = median(late) / median(early);
     let (accepted, refused) = (&soaked.accepted, &soaked.refused);
     println!(
-        "{rate:.0}/s for {length:?}: {} accepted, {} refused; growth: memory {memory:+.3}, file \
+        "{rate:.0}/s for {length:?}: {} accepted, {} refused, {} repeated; growth: memory {memory:+.3}, file \
          {file:+.3}, descriptors {descriptors:+.3}; p99 of the second half ÷ first {slower:.2}",
         accepted.load(Ordering::Relaxed),
-        refused.load(Ordering::Relaxed)
+        refused.load(Ordering::Relaxed),
+        soaked.repeated.load(Ordering::Relaxed)
     );
     // A short run is too short for more than a look at leaks that are as large as the load.
     let bound = if length >= Duration::from_mins(10) { 0.1 } else { 1.0 };
