@@ -39,7 +39,8 @@ bash -c 'source "$1"; COMP_WORDS=(pillarbox key ad); COMP_CWORD=2; _pillarbox pi
     [[ ${COMPREPLY[*]} = add ]]' - "$work/contents/usr/share/bash-completion/completions/pillarbox"
 
 # Everything of this machine, with changes that only this copy sees.
-mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root"
+# Exit code 77: all that this machine allows was good.
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root" || exit 77
 mount -t proc proc "$work/root/proc"
 mount --rbind /dev "$work/root/dev"
 mount -t tmpfs tmpfs "$work/root/run"
