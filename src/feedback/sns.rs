@@ -146,7 +146,9 @@ impl Posts {
             }
             None => self.note_stranger(format!("a post was not believed: {why}{advice}")),
         }
-        if why.is_temporary() {
+        // SNS gives up a post that is answered with 4xx ("Amazon SNS message delivery retries"), so
+        // none may be lost to a clock that is in doubt.
+        if why.is_temporary() || (why.is_of_time() && self.feedback.clock.jump().is_some()) {
             return Outcome::NotNow;
         }
         self.feedback.counts_mut().add(Counts { forged: 1, ..Counts::default() });
