@@ -179,6 +179,7 @@ async fn all_is_well_from_the_configuration_to_the_delivery_event() {
         "data file",
         "admin socket",
         "service",
+        "client listener",
         "credentials",
         "clock",
         "SES account",
