@@ -4,6 +4,7 @@
 //! work on the file themselves. It knows nothing of terminals, and of HTTP only through the SES
 //! client.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -67,6 +68,8 @@ enum Place {
 /// The ways of messages and their events through a running service.
 #[derive(Debug)]
 pub struct Ways {
+    /// Where clients are served, on whichever socket that is.
+    pub clients: SocketAddr,
     /// How messages come in.
     pub intake: Arc<Intake>,
     /// How their events come back.

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
@@ -18,6 +20,9 @@ use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
 pub mod poll;
 pub mod sns;
 
+/// How long what an unproved post hints at counts as trouble: whoever has sent it may be a stranger.
+const SUSPICION_LASTS: Duration = Duration::from_hours(1);
+
 /// Takes in the provider's documents.
 #[derive(Debug)]
 pub struct Feedback {
@@ -25,7 +30,7 @@ pub struct Feedback {
     outbox: Arc<Outbox>,
     clock: Clock,
     counts: Mutex<Counts>,
-    troubles: Mutex<BTreeMap<Route, String>>,
+    troubles: Mutex<BTreeMap<Route, Trouble>>,
     last_event_at: Mutex<Option<Timestamp>>,
 }
 
@@ -36,8 +41,18 @@ enum Route {
     Queue,
     /// The posts for a topic that is believed.
     Topic(String),
+    /// The posts that name a topic that is believed, and do not prove to be for it.
+    Unproved(String),
     /// The posts of whoever else can reach the listener.
     Strangers,
+}
+
+/// What is wrong with a route.
+#[derive(Debug)]
+struct Trouble {
+    text: String,
+    /// When it is forgotten, if it is not over before.
+    until: Option<Instant>,
 }
 
 /// How many documents were taken in since the start, repeats included.
@@ -145,18 +160,29 @@ impl Feedback {
     /// Why no documents can be had now, or not from everywhere, where that is so: what is wrong
     /// and what to do.
     pub fn trouble(&self) -> Option<String> {
-        let troubles: Vec<_> = self.troubles_mut().values().cloned().collect();
-        (!troubles.is_empty()).then(|| troubles.join("; "))
+        let now = Instant::now();
+        let mut troubles = self.troubles_mut();
+        troubles.retain(|_, trouble| trouble.until.is_none_or(|until| now < until));
+        let texts: Vec<_> = troubles.values().map(|trouble| trouble.text.as_str()).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    fn set_trouble(&self, route: Route, trouble: Option<String>) {
-        match trouble {
-            Some(trouble) => self.troubles_mut().insert(route, trouble),
-            None => self.troubles_mut().remove(&route),
-        };
+    /// Notes what is wrong with a route until that is over.
+    fn set_trouble(&self, route: Route, text: String) {
+        self.troubles_mut().insert(route, Trouble { text, until: None });
     }
 
-    fn troubles_mut(&self) -> MutexGuard<'_, BTreeMap<Route, String>> {
+    /// Notes what may be wrong with a route; nobody has proved it.
+    fn suspect_trouble(&self, route: Route, text: String) {
+        let until = Some(Instant::now() + SUSPICION_LASTS);
+        self.troubles_mut().insert(route, Trouble { text, until });
+    }
+
+    fn clear_trouble(&self, route: &Route) {
+        self.troubles_mut().remove(route);
+    }
+
+    fn troubles_mut(&self) -> MutexGuard<'_, BTreeMap<Route, Trouble>> {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

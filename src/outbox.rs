@@ -18,7 +18,7 @@ use crate::domain::message::{Acceptance, Failure};
 
 use turns::{Forward, Turn, TurnKind, Turns};
 
-pub use budget::{Budget, Reservation};
+pub use budget::{Budget, Fill, Reservation};
 pub use live::{Live, View};
 
 mod budget;

@@ -140,7 +140,8 @@ impl Service {
             outbox: Arc::clone(&outbox),
             feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
         };
-        let ways = Ways { intake: Arc::clone(&intake), events: event_route(config) };
+        let (clients, events) = (listeners.address, event_route(config));
+        let ways = Ways { clients, intake: Arc::clone(&intake), events };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let key = PageKey::generate()?;
         let page = key.url(operators::address_of(&listeners.operators)?);

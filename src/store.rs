@@ -305,12 +305,21 @@ impl Store {
 
     /// Waits until the store takes writes.
     pub async fn writable(&self) {
+        self.becomes(Health::Writable).await;
+    }
+
+    /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
+    pub async fn refuses(&self) {
+        self.becomes(Health::Refusing).await;
+    }
+
+    async fn becomes(&self, health: Health) {
         loop {
-            let told = self.shared.writable.notified();
+            let told = self.shared.health_changed.notified();
             tokio::pin!(told);
             // Registered before the look, so that a change in between is not missed.
             told.as_mut().enable();
-            if self.health() == Health::Writable {
+            if self.health() == health {
                 return;
             }
             told.await;

@@ -179,6 +179,7 @@ async fn all_is_well_from_the_configuration_to_the_delivery_event() {
         "data file",
         "admin socket",
         "service",
+        "client listener",
         "credentials",
         "clock",
         "SES account",
@@ -315,7 +316,9 @@ async fn a_domain_that_ses_does_not_take_is_a_fault_and_cannot_be_sent_from() {
     examined.says("sending", "notOk", "example.org is not verified for any organisation");
     site.simulator.remove_identity("example.com");
     let examined = site.doctor(&[]).await;
-    examined.says("domain example.com", "notOk", "no identity");
+    // A sub-domain of one that SES has verified looks the same, and is sent from.
+    examined.says("domain example.com", "warning", "no identity");
+    assert!(examined.faults().is_empty(), "{examined:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -221,9 +221,17 @@ async fn back_up(admin: &Admin, writer: &mut (impl AsyncWrite + Unpin)) {
         Ok(snapshot) => (Response::BackupBegins(backup::begins(&snapshot)), Some(snapshot)),
         Err(refusal) => (Response::Refused(refusal), None),
     };
-    let written = timeout(WRITE_TIMEOUT, writer.write_all(&encode(&response))).await;
-    if let (Ok(Ok(())), Some(snapshot)) = (written, snapshot) {
-        backup::send(snapshot, writer).await;
+    let sent = async {
+        let written = timeout(WRITE_TIMEOUT, writer.write_all(&encode(&response))).await;
+        if let (Ok(Ok(())), Some(snapshot)) = (written, snapshot) {
+            backup::send(snapshot, writer).await;
+        }
+    };
+    // A snapshot keeps the file from being opened again, and until then nothing can be read: it
+    // must not wait for a slow reader of the backup.
+    tokio::select! {
+        () = sent => {}
+        () = admin.store.refuses() => warn!("a backup is broken off: the store refuses writes"),
     }
 }
 
@@ -251,3 +259,6 @@ fn encode(response: &Response) -> Vec<u8> {
     }
     text(&refused("the answer is too long to be sent; ask for less".to_owned()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,16 +17,19 @@ use crate::store::Health;
 
 impl Admin {
     pub(super) fn status(&self) -> Response {
-        let (uptime_seconds, sending) = match &self.place {
-            Place::File => (None, None),
-            Place::Service { live, started, .. } => {
-                (Some(started.elapsed().as_secs()), Some(self.sending(live.sending())))
-            }
+        let (uptime_seconds, client_address, sending) = match &self.place {
+            Place::File => (None, None, None),
+            Place::Service { live, started, ways, .. } => (
+                Some(started.elapsed().as_secs()),
+                ways.as_ref().map(|ways| ways.clients),
+                Some(self.sending(live.sending())),
+            ),
         };
         let domains = self.store.domains();
         Response::Status(Box::new(ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds,
+            client_address,
             store: match self.store.health() {
                 Health::Writable => StoreHealth::Writable,
                 Health::Refusing => StoreHealth::Refusing,

@@ -13,6 +13,7 @@ use crate::admin::wire::{
 use crate::cli::error::CliError;
 use crate::cli::reach::{Format, Reach, Session};
 use crate::cli::table::escaped;
+use crate::outbox::Fill;
 
 mod events;
 
@@ -175,12 +176,16 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
 
 fn budget(in_use: usize, max: usize) -> String {
     let (in_use_mib, max_mib) = (in_use.div_ceil(MIB), max.div_ceil(MIB));
-    // Less than a twentieth is left: the next large message finds no room.
-    let advice = if in_use >= max - max / 20 {
-        ". The queue is full: new messages are refused with 503 QueueFull until some are sent; \
-         see the provider below, or raise sending.max_pending_bytes"
-    } else {
-        ""
+    let advice = match Fill::of(in_use, max) {
+        Fill::Room => "",
+        Fill::NearlyFull => {
+            ". The queue is nearly full: large messages may be refused with 503 QueueFull until \
+             some are sent; see the provider below, or raise sending.max_pending_bytes"
+        }
+        Fill::Full => {
+            ". The queue is full: new messages are refused with 503 QueueFull until some are sent; \
+             see the provider below, or raise sending.max_pending_bytes"
+        }
     };
     format!("{in_use_mib} of {max_mib} MiB in use{advice}")
 }
@@ -192,4 +197,17 @@ fn provider(provider: &Provider) -> String {
     };
     let (what, advice) = cause.explained();
     format!("sending is paused: {what} ({message}). {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_called_full_only_where_it_is() {
+        let max = 100 * MIB;
+        assert_eq!(budget(50 * MIB, max), "50 of 100 MiB in use");
+        assert!(budget(96 * MIB, max).contains("The queue is nearly full: large messages"));
+        assert!(budget(max, max).contains("The queue is full: new messages"));
+    }
 }

@@ -194,6 +194,21 @@ fn values_out_of_bounds_are_refused() {
             "ses.events.sns_topics",
         ),
         ("ses.events.sns_topics = 'arn:aws:sns:eu-west-1:123456789012:a'", "ses.events.sns_topics"),
+        (
+            "ses.events.sns_topics = ['arn:aws:sns:EU-WEST-1:123456789012:a']",
+            "ses.events.sns_topics",
+        ),
+        (
+            "ses.events.sns_topics = ['arn:aws-CN:sns:cn-north-1:123456789012:a']",
+            "ses.events.sns_topics",
+        ),
+        (
+            &format!(
+                "ses.events.sns_topics = ['arn:aws:sns:eu-west-1:123456789012:{}']",
+                "a".repeat(257)
+            ),
+            "ses.events.sns_topics",
+        ),
     ] {
         let file =
             file.replace("sns_topics =", "sns_listen = '127.0.0.1:0'\nses.events.sns_topics =");

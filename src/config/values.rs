@@ -18,6 +18,9 @@ use crate::config::{MaxRate, OnUnknown};
 /// (`unix(7)`).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
+/// The longest name of a topic (SNS API reference, `CreateTopic`).
+const MAX_TOPIC_NAME: usize = 256;
+
 impl Given {
     fn text(&self) -> Option<&str> {
         match &self.value {
@@ -177,18 +180,22 @@ pub(super) fn topics(given: &Given) -> Result<Vec<String>, String> {
         })
 }
 
+/// Whether it is the ARN of a topic, as strictly as the reader of posts takes it.
 fn is_topic(text: &str) -> bool {
     let parts: Vec<_> = text.split(':').collect();
     let [arn, partition, service, region, account, name] = parts[..] else { return false };
-    let is_name = |text: &str, more: &str| {
-        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+    let is_lower = |text: &str| {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !text.is_empty() && text.bytes().all(allowed)
     };
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     arn == "arn"
         && partition.starts_with("aws")
+        && is_lower(partition)
         && service == "sns"
-        && is_name(partition, "-")
-        && is_name(region, "-")
+        && is_lower(region)
         && account.len() == 12
         && account.bytes().all(|b| b.is_ascii_digit())
-        && is_name(name, "-_.")
+        && (1..=MAX_TOPIC_NAME).contains(&name.len())
+        && name.bytes().all(is_name)
 }

@@ -179,14 +179,14 @@ impl Poller {
         };
         if let Round::Failed(error) = &round {
             warn!(%error, "the queue of events cannot be read");
-            self.feedback.set_trouble(Route::Queue, Some(error.to_string()));
+            self.feedback.set_trouble(Route::Queue, error.to_string());
             demand.fail(self.backoff);
             return;
         }
         if demand.failures > 0 {
             info!("the queue of events can be read again");
         }
-        self.feedback.set_trouble(Route::Queue, None);
+        self.feedback.clear_trouble(&Route::Queue);
         demand.failures = 0;
         match round {
             Round::Full => demand.rounds = (demand.rounds * 2).min(MAX_ROUNDS),

@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use crate::feedback::{Counts, Feedback, Route};
 use crate::ses::SesClient;
-use crate::ses::sns::{Reason, Refused, TopicArn, Verified, Verifier};
+use crate::ses::sns::{FetchError, Reason, Refused, TopicArn, Verified, Verifier};
 
 /// The least time between two lines of the log about refused posts.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -68,7 +68,8 @@ impl Posts {
             Err(refused) => self.refuse(&refused),
             Ok(verified) => {
                 self.any_verified.store(true, Ordering::Relaxed);
-                self.feedback.set_trouble(Route::Strangers, None);
+                self.feedback.clear_trouble(&Route::Strangers);
+                self.feedback.clear_trouble(&unproved(verified.topic()));
                 self.follow(verified).await
             }
         }
@@ -96,7 +97,7 @@ impl Posts {
                      subscribe this endpoint again, or take the topic out of ses.events.sns_topics"
                 );
                 warn!("{trouble}");
-                self.feedback.set_trouble(route(&topic), Some(trouble));
+                self.feedback.set_trouble(route(&topic), trouble);
                 Outcome::Taken
             }
         }
@@ -117,49 +118,54 @@ impl Posts {
                      action sns:ConfirmSubscription on it, then subscribe again"
                 );
                 error!("{trouble}");
-                self.feedback.set_trouble(route(topic), Some(trouble));
+                self.feedback.set_trouble(route(topic), trouble);
                 Outcome::NotNow
             }
         }
     }
 
     fn settled(&self, topic: &TopicArn) {
-        self.feedback.set_trouble(route(topic), None);
+        self.feedback.clear_trouble(&route(topic));
     }
 
     fn refuse_raw(&self) -> Outcome {
         let trouble = "a post came by raw delivery, which nobody signs: turn it off with `aws sns \
                        set-subscription-attributes --subscription-arn ARN --attribute-name \
                        RawMessageDelivery --attribute-value false`";
-        self.note_stranger(trouble.to_owned());
+        self.warn(trouble);
+        self.suspect(Route::Strangers, trouble.to_owned());
         Outcome::Refused
     }
 
     fn refuse(&self, refused: &Refused) -> Outcome {
         let Refused { topic, why } = refused;
         let advice = advice(why, topic.as_ref());
-        match topic {
+        let (route, trouble) = match topic {
             Some(topic) => {
                 let trouble = format!("a post for {topic} was not believed: {why}{advice}");
-                self.warn(&trouble);
-                self.feedback.set_trouble(route(topic), Some(trouble));
+                (unproved(topic), trouble)
             }
-            None => self.note_stranger(format!("a post was not believed: {why}{advice}")),
+            None => (Route::Strangers, format!("a post was not believed: {why}{advice}")),
+        };
+        self.warn(&trouble);
+        if hints_at_set_up(why) {
+            self.suspect(route, trouble);
         }
-        if why.is_temporary() {
+        // SNS gives up a post that is answered with 4xx ("Amazon SNS message delivery retries"), so
+        // none may be lost to a clock that is in doubt.
+        if why.is_temporary() || (why.is_of_time() && self.feedback.clock.jump().is_some()) {
             return Outcome::NotNow;
         }
         self.feedback.counts_mut().add(Counts { forged: 1, ..Counts::default() });
         Outcome::Refused
     }
 
-    /// Notes what is wrong with a post of which not even the topic is believed. It counts as
-    /// trouble only for as long as no post was SNS's own: then the set-up is likely to be at
-    /// fault, and afterwards a stranger is.
-    fn note_stranger(&self, trouble: String) {
-        self.warn(&trouble);
-        if !self.any_verified.load(Ordering::Relaxed) {
-            self.feedback.set_trouble(Route::Strangers, Some(trouble));
+    /// Counts it as trouble that a post was not believed. Where not even its topic is, that is so
+    /// only for as long as no post was SNS's own: then the set-up is likely to be at fault, and
+    /// afterwards a stranger is.
+    fn suspect(&self, route: Route, trouble: String) {
+        if route != Route::Strangers || !self.any_verified.load(Ordering::Relaxed) {
+            self.feedback.suspect_trouble(route, trouble);
         }
     }
 
@@ -175,6 +181,28 @@ impl Posts {
 
 fn route(topic: &TopicArn) -> Route {
     Route::Topic(topic.as_str().to_owned())
+}
+
+fn unproved(topic: &TopicArn) -> Route {
+    Route::Unproved(topic.as_str().to_owned())
+}
+
+/// Whether SNS's own posts may be refused for this, because of how the topic or this machine is
+/// set up. All else comes of forgery alone, which is no trouble of ours and is counted.
+fn hints_at_set_up(why: &Reason) -> bool {
+    match why {
+        Reason::Version1
+        | Reason::ForeignTopic(Some(_))
+        | Reason::Stale
+        | Reason::Certificate(_)
+        | Reason::Fetch(FetchError::Unavailable(_) | FetchError::TooMany) => true,
+        Reason::Malformed(_)
+        | Reason::ForeignTopic(None)
+        | Reason::UnknownVersion
+        | Reason::CertificateUrl(_)
+        | Reason::Fetch(FetchError::Refused(_) | FetchError::NoCertificate(_))
+        | Reason::Signature => false,
+    }
 }
 
 /// What to do about a post that should have been believed.

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::admin::wire::Cause;
-use crate::dispatch::SendingStatus;
 use crate::dispatch::health::Condition;
 use crate::operator::Parts;
+use crate::outbox::Fill;
 use crate::store::Health;
 
 /// Something that is wrong.
@@ -65,7 +65,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             advice,
         ));
     }
-    found.extend(queue(&status));
+    found.extend(queue(status.pending.bytes, status.max_pending_bytes));
     if let Some(jump) = parts.clock.jump() {
         found.push(ready(
             "clock_jumped",
@@ -102,16 +102,21 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     found
 }
 
-fn queue(status: &SendingStatus) -> Option<Trouble> {
-    let max = status.max_pending_bytes;
-    // Less than a twentieth is left: the next large message finds no room.
-    (status.pending.bytes >= max - max / 20).then(|| {
-        not_ready(
+fn queue(in_use: usize, max: usize) -> Option<Trouble> {
+    const ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
+    match Fill::of(in_use, max) {
+        Fill::Room => None,
+        Fill::NearlyFull => Some(ready(
+            "queue_nearly_full",
+            "The queue is nearly full: large messages may be refused with 503 QueueFull",
+            ADVICE,
+        )),
+        Fill::Full => Some(not_ready(
             "queue_full",
             "The queue is full: new messages are refused with 503 QueueFull",
-            "See to the provider, or raise sending.max_pending_bytes",
-        )
-    })
+            ADVICE,
+        )),
+    }
 }
 
 fn not_ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Trouble {
@@ -121,4 +126,18 @@ fn not_ready(code: &'static str, message: impl Into<String>, advice: impl Into<S
 
 fn ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Trouble {
     Trouble { readiness: Readiness::Ready, ..not_ready(code, message, advice) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_nearly_full_is_told_and_leaves_the_service_ready() {
+        const MAX: usize = 1 << 30;
+        let told = |in_use| queue(in_use, MAX).map(|trouble| (trouble.code, trouble.readiness));
+        assert_eq!(told(MAX / 2), None);
+        assert_eq!(told(MAX - MAX / 25), Some(("queue_nearly_full", Readiness::Ready)));
+        assert_eq!(told(MAX), Some(("queue_full", Readiness::NotReady)));
+    }
 }

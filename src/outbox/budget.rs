@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// their share of the maps that hold them, in bytes.
 const FIXED_CHARGE: usize = 400;
 
+/// What the least of messages takes up: its charge, and a line or two with their addresses.
+const LEAST_MESSAGE: usize = 1024;
+
 /// Over how long the speed of release is measured.
 const MEASURED_OVER: Duration = Duration::from_secs(1);
 /// What a client is told at least and at most.
@@ -43,6 +46,31 @@ struct Ledger {
 struct Speed {
     measured_at: Instant,
     bytes_per_second: f64,
+}
+
+/// How full a budget is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fill {
+    /// There is room.
+    Room,
+    /// Less than a twentieth is left: a large message may find no room.
+    NearlyFull,
+    /// Not even a message of a line or two finds room.
+    Full,
+}
+
+impl Fill {
+    /// How full a budget of `max` bytes is with `in_use` of them taken.
+    pub fn of(in_use: usize, max: usize) -> Self {
+        let left = max.saturating_sub(in_use);
+        if left < LEAST_MESSAGE {
+            Self::Full
+        } else if left <= max / 20 {
+            Self::NearlyFull
+        } else {
+            Self::Room
+        }
+    }
 }
 
 impl Budget {
@@ -117,5 +145,27 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.ledger.in_use.fetch_sub(self.bytes, Ordering::AcqRel);
         self.ledger.released.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_full_only_where_no_message_finds_room() {
+        const MAX: usize = 20 << 20;
+        for (left, fill) in [
+            (MAX, Fill::Room),
+            ((1 << 20) + 1, Fill::Room),
+            (1 << 20, Fill::NearlyFull),
+            (LEAST_MESSAGE, Fill::NearlyFull),
+            (LEAST_MESSAGE - 1, Fill::Full),
+            (0, Fill::Full),
+        ] {
+            assert_eq!(Fill::of(MAX - left, MAX), fill, "{left}");
+        }
+        // A budget that was lowered under what it holds.
+        assert_eq!(Fill::of(MAX + 1, MAX), Fill::Full);
     }
 }

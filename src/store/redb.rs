@@ -59,8 +59,8 @@ pub(super) struct Shared {
     pub(super) index: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     pub(super) refusing: AtomicBool,
-    /// Told when writes succeed again.
-    pub(super) writable: Notify,
+    /// Told when that changes.
+    pub(super) health_changed: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
     /// When each API key was last used.
@@ -86,7 +86,7 @@ impl Shared {
             directory: RwLock::default(),
             index: RwLock::default(),
             refusing: AtomicBool::new(false),
-            writable: Notify::new(),
+            health_changed: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
             key_use: RwLock::default(),
             counts: Counts::default(),

@@ -1,7 +1,8 @@
 //! Files that the process must not touch, a second process, and files of every version.
 
+use std::io::Read as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redb::{Database, TableDefinition};
@@ -13,7 +14,11 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 /// Where redb's two commit slots begin, each with its format (redb's `header.rs`).
 const COMMIT_SLOTS: [usize; 2] = [64, 192];
 
-/// Starts the service on a data directory; what it says when it ends, and how.
+/// How long the service may take to end by itself.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Starts the service on a data directory; what it says when it ends, and how. One that goes on
+/// is ended, and has no code.
 fn serve(directory: &Path) -> (Option<i32>, String) {
     let config = directory.join("pillarbox.toml");
     let root = directory.display();
@@ -24,8 +29,20 @@ fn serve(directory: &Path) -> (Option<i32>, String) {
     std::fs::write(&config, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
     command.args(["serve", "--config"]).arg(&config).env("RUST_LOG", "info");
-    let output = command.stderr(std::process::Stdio::piped()).output().unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let said = std::thread::spawn(move || {
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        said
+    });
+    let end = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Too late for one that has ended, and no harm.
+    let _ = child.kill();
+    (child.wait().unwrap().code(), said.join().unwrap())
 }
 
 /// The service must refuse this file with these words, and leave it as it is.

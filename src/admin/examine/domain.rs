@@ -23,6 +23,18 @@ impl Examiner<'_> {
                 "SES has verified it, and the service still has it as pending",
                 format!("wait for the next look, or run: pillarbox domain check {name}"),
             ),
+            // SES sends for the sub-domains of an identity without one of their own ("Creating and
+            // verifying identities in Amazon SES"), which is what the operator's word is for.
+            (organisation::Finding::Unknown, true) if believed == DomainState::Assumed.as_str() => {
+                Finding::warning(
+                    about,
+                    "taken as verified by your word; SES has no identity for it",
+                    format!(
+                        "all is well where SES has verified a domain above it; otherwise run \
+                         pillarbox domain add --org NAME {name}, and publish the records"
+                    ),
+                )
+            }
             (organisation::Finding::Unknown, _) => Finding::not_ok(
                 about,
                 "SES has no identity for it",

@@ -1,5 +1,7 @@
 //! How the service is doing, on the administration's wire.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 /// How the service is doing.
@@ -10,6 +12,8 @@ pub struct ServiceStatus {
     pub version: String,
     /// How long the service has been running; `None` where none runs.
     pub uptime_seconds: Option<u64>,
+    /// Where clients are served, with the port that it was given; `None` where no service runs.
+    pub client_address: Option<SocketAddr>,
     /// Whether the store takes writes.
     pub store: StoreHealth,
     /// The jump that holds windows back, if there is one.

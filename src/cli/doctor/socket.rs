@@ -42,8 +42,13 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
         }
     };
     let mut findings = vec![rights(config)];
+    // What a supervisor has handed over may be another socket than the configuration names.
+    let mut serves = (config.listen.port() != 0).then_some(config.listen);
     match client.ask(&Request::Status {}).await {
-        Ok(Response::Status(status)) => findings.extend(status_findings(&status)),
+        Ok(Response::Status(status)) => {
+            findings.extend(status_findings(&status));
+            serves = status.client_address.or(serves);
+        }
         Ok(_) => findings.push(Finding::not_ok(
             SERVICE,
             "it answered something else",
@@ -54,8 +59,8 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
             findings.push(Finding::not_ok(SERVICE, error.to_string(), advice));
         }
     }
-    if config.listen.port() != 0 {
-        findings.push(listener(config.listen).await);
+    if let Some(address) = serves {
+        findings.push(listener(address).await);
     }
     (Ok(client), findings)
 }

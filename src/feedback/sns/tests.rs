@@ -1,4 +1,4 @@
-//! Posts while the store refuses writes; all else is tested from outside, in `tests/feedback`.
+//! Posts while the store refuses writes, and how long doubts last; all else is tested from outside, in `tests/feedback`.
 
 use secrecy::SecretString;
 
@@ -60,4 +60,30 @@ async fn a_post_that_the_store_refuses_is_to_come_again() {
     assert_eq!(posts.follow(post(taken)).await, Outcome::Taken);
     let kept = store.dead_letters(usize::MAX).unwrap().len();
     assert_eq!(u64::try_from(kept).unwrap(), taken + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_unproved_post_hints_at_is_trouble_for_an_hour() {
+    let (store, ..) = Store::on_small_disk(NOW);
+    let posts = posts(&store);
+    let refused = Refused { topic: Some(topic()), why: Reason::Version1 };
+    assert_eq!(posts.refuse(&refused), Outcome::Refused);
+    tokio::time::advance(Duration::from_mins(59)).await;
+    assert!(posts.feedback.trouble().unwrap().contains("version 1"));
+    tokio::time::advance(Duration::from_mins(1)).await;
+    assert_eq!(posts.feedback.trouble(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unproved_post_hides_nothing_that_is_proved() {
+    let (store, ..) = Store::on_small_disk(NOW);
+    let posts = posts(&store);
+    let removed = Verified::UnsubscribeConfirmation { topic: topic() };
+    assert_eq!(posts.follow(removed).await, Outcome::Taken);
+    posts.refuse(&Refused { topic: Some(topic()), why: Reason::Stale });
+    let trouble = posts.feedback.trouble().unwrap();
+    assert!(trouble.contains("removed") && trouble.contains("clock"), "{trouble}");
+    tokio::time::advance(Duration::from_hours(2)).await;
+    let trouble = posts.feedback.trouble().unwrap();
+    assert!(trouble.contains("removed") && !trouble.contains("clock"), "{trouble}");
 }

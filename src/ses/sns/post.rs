@@ -60,6 +60,17 @@ pub enum Verified {
     },
 }
 
+impl Verified {
+    /// The topic that it is for.
+    pub fn topic(&self) -> &TopicArn {
+        match self {
+            Self::Notification { topic, .. }
+            | Self::SubscriptionConfirmation { topic, .. }
+            | Self::UnsubscribeConfirmation { topic } => topic,
+        }
+    }
+}
+
 /// The body is no post of SNS's: what is wrong with it, without repeating it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -99,6 +99,23 @@ impl Reason {
             | Self::Signature => false,
         }
     }
+
+    /// Whether it was judged by the wall clock: where that is wrong, so may this be.
+    pub fn is_of_time(&self) -> bool {
+        match self {
+            Self::Stale => true,
+            Self::Certificate(error) => {
+                matches!(error, CertificateError::Expired | CertificateError::NotYetValid)
+            }
+            Self::Malformed(_)
+            | Self::ForeignTopic(_)
+            | Self::Version1
+            | Self::UnknownVersion
+            | Self::CertificateUrl(_)
+            | Self::Fetch(_)
+            | Self::Signature => false,
+        }
+    }
 }
 
 impl Verifier {

@@ -298,6 +298,7 @@ impl Thread {
     /// Brings the file back to a state that takes writes, then refuses the batch in doubt.
     fn recover(&mut self, doubt: Doubt) {
         self.shared.refusing.store(true, Ordering::Release);
+        self.shared.health_changed.notify_waiters();
         let mut pause = REOPEN_PAUSE_MIN;
         let Doubt { operations, accepted } = doubt;
         let mut waiting = operations;
@@ -322,7 +323,7 @@ impl Thread {
         // The batch may have suppressed an address and been durable all the same.
         self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
         self.shared.refusing.store(false, Ordering::Release);
-        self.shared.writable.notify_waiters();
+        self.shared.health_changed.notify_waiters();
         tracing::info!("the store takes writes again");
     }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::pki::{NAME, sign, sns_key};
 use super::{NOWADAYS, Place};
 use crate::document::delivery;
+use crate::site::NOW;
 
 #[tokio::test]
 async fn an_event_of_snss_is_on_the_record_and_a_repeat_changes_nothing() {
@@ -92,4 +93,31 @@ async fn a_certificate_that_is_kept_is_good_until_it_expires() {
     let trouble = place.site.feedback.trouble().unwrap();
     assert!(trouble.contains("expired"), "{trouble}");
     assert_eq!(place.host.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_post_that_a_wrong_clock_refuses_is_to_come_again() {
+    let day = Duration::from_hours(24);
+    for wrong in [NOW.plus(day), NOW.minus(day)] {
+        let place = Place::new().await;
+        place.site.clock.set(wrong);
+        assert_eq!(place.post(&place.delivery()).await, 503);
+        // One that is of that time, as far as it says, has a certificate that is not.
+        place.serve(place.authority.issue_until(&sns_key(), (2027, 1, 1)));
+        let mut post = place.delivery();
+        post["Timestamp"] = json!(wrong.to_string());
+        sign(&mut post, &sns_key());
+        assert_eq!(place.post(&post).await, 503);
+        assert_eq!(place.site.feedback.counts(), Counts::default());
+        // What no other time can mend is refused for good all the same.
+        post["SignatureVersion"] = json!("1");
+        assert_eq!(place.post(&post).await, 403);
+        place.is_unchanged();
+    }
+    let place = Place::new().await;
+    place.site.clock.set(NOW.plus(day));
+    assert_eq!(place.post(&place.delivery()).await, 503);
+    place.site.clock.set(NOW);
+    assert_eq!(place.post(&place.delivery()).await, 200);
+    assert_eq!(place.site.events(place.message), 1);
 }

@@ -235,7 +235,22 @@ async fn a_post_for_a_foreign_topic_is_refused_and_named() {
 async fn a_text_that_is_no_topic_is_not_repeated() {
     let (place, post) = changed("TopicArn", json!("\u{1b}[31mevil")).await;
     assert_eq!(place.post(&post).await, 403);
-    assert!(!place.site.feedback.trouble().unwrap().contains("evil"));
+    assert_eq!(place.site.feedback.trouble(), None);
+}
+
+#[tokio::test]
+async fn a_forgery_is_counted_and_no_trouble() {
+    let place = Place::new().await;
+    let mut post = place.delivery();
+    sign(&mut post, &other_key());
+    assert_eq!(place.post(&post).await, 403);
+    post["SigningCertURL"] = json!("https://evil.example/certificate.pem");
+    assert_eq!(place.post(&post).await, 403);
+    post["SignatureVersion"] = json!("3");
+    assert_eq!(place.post(&post).await, 403);
+    assert_eq!(place.post_text("{}".to_owned()).await, 403);
+    assert_eq!(place.site.feedback.counts().forged, 4);
+    assert_eq!(place.site.feedback.trouble(), None);
 }
 
 #[tokio::test]
