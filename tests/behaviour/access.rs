@@ -167,8 +167,9 @@ async fn operators_are_asked_for_on_the_machine_alone_and_change_nothing() {
             assert!([404, 405].contains(&status), "{method} {path}: {status}");
         }
     }
-    assert_eq!(server.record(&id).await, before);
+    // Before the key is used again, which is told of it.
     assert_eq!(site.done(&["key", "list", "--json"]).stdout, keys);
+    assert_eq!(server.record(&id).await, before);
     assert_eq!(site.simulator.accepted_total(), 1);
 }
 
