@@ -1,5 +1,7 @@
 //! What is wrong this moment, in words, and what to do about it.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::admin::wire::Cause;
@@ -38,6 +40,10 @@ impl From<Readiness> for bool {
     }
 }
 
+/// How long a store that takes writes again is still told of: on a disk with a little room left it
+/// fails and recovers by turns, many times a second.
+const LATELY: Duration = Duration::from_secs(30);
+
 /// Everything that is wrong now, the worst first.
 pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     let status = parts.dispatcher.status();
@@ -49,13 +55,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             "Wait for its next start",
         ));
     }
-    if parts.store.health() == Health::Refusing {
-        found.push(not_ready(
-            "store_refusing",
-            "The store refuses writes: requests are answered with 503 and nothing is sent",
-            "Make room on the disk, or repair it; the store then goes on by itself",
-        ));
-    }
+    found.extend(store(parts.store.health(), parts.store.counts().has_failed_within(LATELY)));
     if let Condition::Impaired { cause, message } = &status.condition {
         let cause = Cause::from(*cause);
         let (what, advice) = cause.explained();
@@ -102,6 +102,23 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     found
 }
 
+fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {
+    const CODE: &str = "store_refusing";
+    match (health, has_failed_lately) {
+        (Health::Refusing, _) => Some(not_ready(
+            CODE,
+            "The store refuses writes: requests are answered with 503 and nothing is sent",
+            "Make room on the disk, or repair it; the store then goes on by itself",
+        )),
+        (Health::Writable, true) => Some(ready(
+            CODE,
+            "The store refuses writes now and then: some requests are answered with 503",
+            "Make room on the disk, or repair it: small writes may pass where large ones do not",
+        )),
+        (Health::Writable, false) => None,
+    }
+}
+
 fn queue(in_use: usize, max: usize) -> Option<Trouble> {
     const ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
     match Fill::of(in_use, max) {
@@ -131,6 +148,14 @@ fn ready(code: &'static str, message: impl Into<String>, advice: impl Into<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_that_fails_by_turns_is_told_of_in_between() {
+        let told = |health, lately| store(health, lately).map(|trouble| trouble.readiness);
+        assert_eq!(told(Health::Writable, false), None);
+        assert_eq!(told(Health::Writable, true), Some(Readiness::Ready));
+        assert_eq!(told(Health::Refusing, false), Some(Readiness::NotReady));
+    }
 
     #[test]
     fn a_queue_that_is_nearly_full_is_told_and_leaves_the_service_ready() {

@@ -1,6 +1,7 @@
 //! What the store counts of its own work since it was opened.
 
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::domain::id::OrganisationId;
 use crate::store::Purged;
@@ -25,6 +26,8 @@ pub struct Counts {
     pub commit_micros: Histogram,
     /// Commits that failed.
     pub failed_commits: Count,
+    /// When the last of them failed.
+    failed_at: Mutex<Option<Instant>>,
     /// Message records purged.
     pub purged_messages: Count,
     /// Idempotency keys purged.
@@ -39,6 +42,7 @@ impl Default for Counts {
             batch_operations: Histogram::new(BATCH_BOUNDS),
             commit_micros: Histogram::new(COMMIT_BOUNDS),
             failed_commits: Count::default(),
+            failed_at: Mutex::default(),
             purged_messages: Count::default(),
             purged_keys: Count::default(),
             ledger: Ledger::default(),
@@ -59,6 +63,17 @@ impl Counts {
         if !facts.is_empty() {
             self.ledger.enter(facts);
         }
+    }
+
+    pub(in crate::store) fn commit_failed(&self) {
+        self.failed_commits.one();
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a commit has failed in the time up to now.
+    pub fn has_failed_within(&self, time: Duration) -> bool {
+        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        failed_at.is_some_and(|at| at.elapsed() < time)
     }
 
     pub(in crate::store) fn purged(&self, purged: Purged) {

@@ -5,6 +5,8 @@ use std::process::Command;
 
 use crate::dev::Dev;
 
+mod faults;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_works_in_a_browser_and_mail_stays_text_there() {
     let mut dev = Dev::start();

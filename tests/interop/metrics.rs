@@ -36,7 +36,7 @@ async fn prometheus_finds_nothing_to_complain_of_in_the_metrics() {
 }
 
 #[test]
-fn every_alarm_fires_on_its_fault_and_none_without() {
+fn the_rules_say_of_made_up_series_what_they_are_to_say() {
     for arguments in
         [&["check", "config", "prometheus.yml"][..], &["test", "rules", "alerts.test.yml"]]
     {

@@ -237,7 +237,7 @@ impl Thread {
             }
             Err(error) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
-                self.shared.counts.failed_commits.one();
+                self.shared.counts.commit_failed();
                 if let Some(guilty) = progress.panicked {
                     // It would panic again: it must not be tried again.
                     operations.remove(guilty).settle(Err(StoreError::Damaged));

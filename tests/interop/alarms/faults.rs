@@ -1,0 +1,486 @@
+//! What can go wrong: how it is made to, which alarms must fire for it, and what the operators'
+//! page must say of it.
+
+use std::fs::File;
+use std::future::pending;
+use std::io::Write as _;
+use std::pin::Pin;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use pillarbox::simulator::{Fault as Call, FaultScope, Faults, Options};
+use redb::{Database, TableDefinition};
+use reqwest::StatusCode;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::Process;
+use crate::alarms::site::{Metrics, Place, Setup, Site, is, message};
+
+/// How many files the service may have open where these are few.
+const FILES: usize = 100;
+
+/// Something that goes wrong at a site of its own.
+pub(crate) struct Fault {
+    /// The site's name, which is the instance's in Prometheus.
+    pub(crate) name: &'static str,
+    pub(crate) setup: fn() -> Setup,
+    /// Makes it go wrong, and keeps it so.
+    pub(crate) inject: for<'a> fn(&'a mut Site) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
+    /// The alarms that fire, each with the cause or organisation that it names. No other may.
+    pub(crate) alarms: &'static [&'static str],
+    pub(crate) page: &'static [Told],
+}
+
+/// What the page says of a fault.
+pub(crate) struct Told {
+    pub(crate) text: &'static str,
+    /// Whether the service knows of it, by its own metrics.
+    pub(crate) known: fn(&Metrics) -> bool,
+}
+
+/// Every alarm is in here.
+pub(crate) const FAULTS: [Fault; 22] = [
+    Fault {
+        name: "in order",
+        setup: Setup::default,
+        inject: |site| Box::pin(async { site.keep_sending(2.0).await }),
+        alarms: &[],
+        page: &[],
+    },
+    Fault {
+        name: "stopped",
+        // A call under way holds the process up, so that its stopping can be seen.
+        setup: || with(Options { latency: Duration::from_secs(6), ..Setup::default().options }),
+        inject: |site| Box::pin(stop(site)),
+        alarms: &["PillarboxDown"],
+        page: &[Told {
+            text: "The service is stopping",
+            known: |metrics| is(metrics, "pillarbox_stopping", 1),
+        }],
+    },
+    Fault {
+        name: "killed and started again",
+        setup: || with(Options { latency: Duration::from_mins(5), ..Setup::default().options }),
+        inject: |site| Box::pin(kill(site)),
+        alarms: &["PillarboxBodiesLost"],
+        page: &[],
+    },
+    Fault {
+        name: "provider down",
+        setup: Setup::default,
+        inject: |site| Box::pin(calls_fail(site, Call::Down)),
+        alarms: &[
+            "PillarboxSendingPaused unreachable",
+            "PillarboxQueueStuck",
+            "PillarboxOutcomesUnknown",
+            "PillarboxEventsUnavailable",
+        ],
+        page: &[Told {
+            text: "Sending is paused: the provider does not answer",
+            known: |metrics| impaired(metrics, "unreachable"),
+        }],
+    },
+    Fault {
+        name: "account paused until the queue is full",
+        setup: || Setup {
+            more: "max_request_bytes = 65536\n[sending]\nmax_pending_bytes = 400000\n",
+            ..Setup::default()
+        },
+        inject: |site| Box::pin(fill_queue(site)),
+        alarms: &[
+            "PillarboxSendingPaused account_paused",
+            "PillarboxQueueStuck",
+            "PillarboxQueueFilling",
+            "PillarboxRefusesForWantOfRoom",
+        ],
+        page: &[
+            Told {
+                text: "the account may not send",
+                known: |metrics| impaired(metrics, "account_paused"),
+            },
+            Told {
+                text: "The queue is nearly full",
+                known: |metrics| room(metrics) <= metrics["pillarbox_queue_max_bytes"] / 20.0,
+            },
+            Told { text: "The queue is full", known: |metrics| room(metrics) < 1024.0 },
+        ],
+    },
+    Fault {
+        name: "quota used up",
+        setup: Setup::default,
+        inject: |site| Box::pin(calls_fail(site, Call::QuotaExhausted)),
+        alarms: &["PillarboxSendingPaused quota_exhausted", "PillarboxQueueStuck"],
+        page: &[Told {
+            text: "Sending is paused: the account's daily quota is used up",
+            known: |metrics| impaired(metrics, "quota_exhausted"),
+        }],
+    },
+    Fault {
+        name: "quota nearly used up",
+        setup: || with(Options { daily_quota: Some(100), ..Setup::default().options }),
+        inject: |site| Box::pin(use_quota(site)),
+        alarms: &["PillarboxQuotaLow"],
+        page: &[],
+    },
+    Fault {
+        name: "access denied",
+        setup: Setup::default,
+        inject: |site| Box::pin(calls_fail(site, Call::AccessDenied)),
+        alarms: &["PillarboxSendingPaused setup_fault", "PillarboxQueueStuck"],
+        page: &[Told {
+            text: "Sending is paused: credentials, permissions or the configuration set are at fault",
+            known: |metrics| impaired(metrics, "setup_fault"),
+        }],
+    },
+    Fault {
+        name: "domain refused",
+        setup: Setup::default,
+        inject: |site| Box::pin(calls_fail(site, Call::MailFromDomainNotVerified)),
+        alarms: &["PillarboxDomainPaused", "PillarboxQueueStuck"],
+        page: &[Told {
+            text: "The provider does not take example.com of acme",
+            known: |metrics| is(metrics, "pillarbox_paused_domains", 1),
+        }],
+    },
+    Fault {
+        name: "throttled",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                let faults = Faults::none().with_chance(Call::Throttled, 0.5).unwrap();
+                site.simulator.set_faults(faults);
+                site.keep_sending(3.0).await;
+            })
+        },
+        alarms: &["PillarboxThrottled"],
+        page: &[],
+    },
+    Fault {
+        name: "provider slow",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                site.simulator.set_latency(Duration::from_secs(3));
+                site.keep_sending(1.0).await;
+            })
+        },
+        alarms: &["PillarboxProviderSlow"],
+        page: &[],
+    },
+    Fault {
+        name: "answer lost",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                loop {
+                    // Others go through, or it would be the provider that is down.
+                    site.simulator.script(vec![Call::ResetAfter, Call::Pass]);
+                    site.send().await;
+                    site.send().await;
+                    sleep(Duration::from_secs(10)).await;
+                }
+            })
+        },
+        alarms: &["PillarboxOutcomesUnknown"],
+        page: &[],
+    },
+    Fault {
+        name: "messages rejected",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                loop {
+                    site.simulator.script(vec![Call::Rejected]);
+                    site.send().await;
+                    sleep(Duration::from_secs(10)).await;
+                }
+            })
+        },
+        alarms: &["PillarboxMessagesFail acme"],
+        page: &[],
+    },
+    Fault {
+        name: "bounces and complaints",
+        setup: || Setup {
+            organisations: &[
+                "bounces-some",
+                "bounces-many",
+                "complaints-some",
+                "complaints-many",
+                "small",
+            ],
+            ..Setup::default()
+        },
+        inject: |site| Box::pin(bounce_and_complain(site)),
+        alarms: &[
+            "PillarboxBounceRateHigh bounces-some",
+            "PillarboxBounceRateHigh bounces-many",
+            "PillarboxBounceRateAboveLimit bounces-many",
+            "PillarboxComplaintRateHigh complaints-some",
+            "PillarboxComplaintRateHigh complaints-many",
+            "PillarboxComplaintRateAboveLimit complaints-many",
+        ],
+        page: &[],
+    },
+    Fault {
+        name: "events refused",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                let faults = Faults::always(Call::AccessDenied);
+                site.simulator.set_faults(faults.with_scope(FaultScope::QueueCalls));
+                pending::<()>().await;
+            })
+        },
+        alarms: &["PillarboxEventsUnavailable"],
+        page: &[Told {
+            text: "Not all delivery events can be had",
+            known: |metrics| is(metrics, "pillarbox_events_available", 0),
+        }],
+    },
+    Fault {
+        name: "events unreadable",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                loop {
+                    site.simulator.publish("{\"eventType\":\"Bounce\"").unwrap();
+                    sleep(Duration::from_secs(10)).await;
+                }
+            })
+        },
+        alarms: &["PillarboxEventsUnreadable"],
+        page: &[],
+    },
+    Fault {
+        name: "clock jumped by 92 days",
+        setup: || Setup { place: Place::ClockOff("-92d"), ..Setup::default() },
+        inject: |site| Box::pin(jump(site)),
+        alarms: &["PillarboxClockJumped", "PillarboxPurgeBehind"],
+        page: &[Told {
+            text: "The clock jumped",
+            known: |metrics| is(metrics, "pillarbox_clock_jumped", 1),
+        }],
+    },
+    Fault {
+        name: "disk full",
+        setup: || Setup { place: Place::SmallDisk("6m"), ..Setup::default() },
+        inject: |site| Box::pin(fill_disk(site)),
+        alarms: &["PillarboxStoreRefusesWrites", "PillarboxQueueStuck"],
+        page: &[
+            Told {
+                text: "The store refuses writes",
+                known: |metrics| is(metrics, "pillarbox_store_writable", 0),
+            },
+            Told {
+                text: "outcomes of calls wait for the store",
+                known: |metrics| metrics["pillarbox_store_unrecorded_outcomes"] > 0.0,
+            },
+        ],
+    },
+    Fault {
+        name: "disk slow",
+        setup: Setup::default,
+        inject: |site| Box::pin(slow_disk(site)),
+        alarms: &["PillarboxCommitsSlow"],
+        page: &[],
+    },
+    Fault {
+        name: "row damaged",
+        setup: Setup::default,
+        inject: |site| Box::pin(damage(site)),
+        alarms: &["PillarboxInternalErrors"],
+        page: &[],
+    },
+    Fault {
+        name: "connections used up",
+        setup: || Setup { more: "max_connections = 10\n", ..Setup::default() },
+        inject: |site| {
+            Box::pin(async {
+                let clients = site.base.strip_prefix("http://").unwrap();
+                hold(clients, 9).await;
+            })
+        },
+        alarms: &["PillarboxConnectionsNearLimit"],
+        page: &[],
+    },
+    Fault {
+        name: "files used up",
+        setup: || Setup { place: Place::FewFiles(FILES), ..Setup::default() },
+        inject: |site| Box::pin(use_files(site)),
+        alarms: &["PillarboxConnectionsNearLimit"],
+        page: &[],
+    },
+];
+
+fn with(options: Options) -> Setup {
+    Setup { options, ..Setup::default() }
+}
+
+fn impaired(metrics: &Metrics, cause: &str) -> bool {
+    is(metrics, &format!("pillarbox_provider_impaired{{cause=\"{cause}\"}}"), 1)
+}
+
+/// What is left of the queue's memory, in bytes.
+fn room(metrics: &Metrics) -> f64 {
+    metrics["pillarbox_queue_max_bytes"] - metrics["pillarbox_queue_bytes"]
+}
+
+async fn stop(site: &mut Site) {
+    site.send().await;
+    site.until(|metrics| is(metrics, "pillarbox_queue_in_flight_messages", 1)).await;
+    let id = site.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    pending::<()>().await;
+}
+
+async fn kill(site: &mut Site) {
+    site.send().await;
+    site.until(|metrics| is(metrics, "pillarbox_queue_in_flight_messages", 1)).await;
+    site.kill();
+    site.start().await;
+    pending::<()>().await;
+}
+
+/// Has every call for a message fail like this. Enough are sent to find out.
+async fn calls_fail(site: &mut Site, call: Call) {
+    site.simulator.set_faults(Faults::always(call));
+    for _ in 0..6 {
+        site.send().await;
+    }
+    pending::<()>().await;
+}
+
+async fn use_quota(site: &mut Site) {
+    site.until(|metrics| metrics.contains_key("pillarbox_quota_recipients")).await;
+    for _ in 0..95 {
+        site.send().await;
+    }
+    pending::<()>().await;
+}
+
+/// Fills the queue, first with large messages, then with the least that there are.
+async fn fill_queue(site: &mut Site) {
+    site.simulator.set_faults(Faults::always(Call::SendingPaused));
+    let mut large = message(&["bob@example.org"]);
+    large["text"] = json!("x".repeat(10_000));
+    let until_refused = async |message| {
+        while site.post("acme", &message).await.0 == StatusCode::OK {}
+    };
+    until_refused(large).await;
+    sleep(Duration::from_secs(3)).await;
+    let mut small = message(&["b@example.org"]);
+    small["subject"] = json!("x");
+    small["text"] = json!("x");
+    until_refused(small).await;
+    site.keep_sending(2.0).await;
+}
+
+/// Sends each organisation's mail, of which some comes back or is complained about. The rest goes
+/// first, so that no rate is above what it comes to.
+async fn bounce_and_complain(site: &mut Site) {
+    let shares = [
+        ("bounces-some", 200, "bounce", 7),
+        ("bounces-many", 200, "bounce", 20),
+        ("complaints-some", 1_500, "complaint", 1),
+        ("complaints-many", 1_500, "complaint", 3),
+        ("small", 10, "bounce", 5),
+    ];
+    for is_bad in [false, true] {
+        for (organisation, recipients, fate, bad) in shares {
+            let (fate, number) = if is_bad { (fate, bad) } else { ("success", recipients) };
+            let to = (0..number).map(|n| format!("{fate}+{n}@simulator.amazonses.com"));
+            let to: Vec<_> = to.collect();
+            // Complaints in one event are one complaint.
+            for to in to.chunks(if is_bad { 1 } else { 50 }) {
+                let to: Vec<_> = to.iter().map(String::as_str).collect();
+                let (status, answer) = site.post(organisation, &message(&to)).await;
+                assert_eq!(status, StatusCode::OK, "{answer}");
+            }
+        }
+        site.until_settled().await;
+    }
+    pending::<()>().await;
+}
+
+/// Has a message accepted 92 days ago, and then sets the clock right at once.
+async fn jump(site: &mut Site) {
+    site.send().await;
+    site.until_settled().await;
+    std::fs::write(site.clock(), "+0d").unwrap();
+    pending::<()>().await;
+}
+
+/// Takes up all the room while calls are under way, whose outcomes then find none.
+async fn fill_disk(site: &mut Site) {
+    site.simulator.set_latency(Duration::from_millis(300));
+    let mut ballast = File::create(site.data().join("ballast")).unwrap();
+    while ballast.write_all(&[0; 4_096]).is_ok() {}
+    // Long records, so that what is left in the file fills up soon.
+    let to: Vec<_> = (0..50).map(|n| format!("{}{n}@example.org", "x".repeat(60))).collect();
+    let to: Vec<_> = to.iter().map(String::as_str).collect();
+    loop {
+        if site.post("acme", &message(&to)).await.0 != StatusCode::OK {
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// Has every sync take over half a second.
+async fn slow_disk(site: &mut Site) {
+    let mut slow = Command::new("strace");
+    slow.args(["--follow-forks", "--output=/dev/null", "--trace=fsync,fdatasync"]);
+    slow.args(["--inject=fsync,fdatasync:delay_enter=600ms", "--attach", &site.id().to_string()]);
+    let slow = slow.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
+    let _slow = Process(slow.expect("strace is installed"));
+    site.keep_sending(2.0).await;
+}
+
+/// Opens operators' connections, which are none of the clients', until files are near their limit.
+async fn use_files(site: &mut Site) {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", site.id())).unwrap().count();
+    hold(&site.operator.address, FILES * 9 / 10 - open).await;
+}
+
+/// Connects so often, and holds the connections by a request now and then.
+async fn hold(address: &str, connections: usize) {
+    let mut held = Vec::new();
+    for _ in 0..connections {
+        held.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut answer = [0; 4_096];
+    loop {
+        for stream in &mut held {
+            stream.write_all(b"HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            assert!(stream.read(&mut answer).await.unwrap() > 0, "the connection was closed");
+        }
+        sleep(Duration::from_secs(5)).await;
+    }
+}
+
+const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
+
+/// Spoils a message's row in the file, as a disk does, and asks for the message.
+async fn damage(site: &mut Site) {
+    let id = site.send().await;
+    site.until_settled().await;
+    site.kill();
+    {
+        let file = Database::open(site.path("data").join("pillarbox.redb")).unwrap();
+        let writing = file.begin_write().unwrap();
+        let key = *Uuid::parse_str(&id).unwrap().as_bytes();
+        let mut messages = writing.open_table(MESSAGES).unwrap();
+        assert!(messages.insert(key, &[0xff; 9][..]).unwrap().is_some());
+        drop(messages);
+        writing.commit().unwrap();
+    }
+    site.start().await;
+    loop {
+        assert_eq!(site.read(&id).await, StatusCode::INTERNAL_SERVER_ERROR);
+        sleep(Duration::from_secs(1)).await;
+    }
+}

@@ -1,0 +1,316 @@
+//! A place where the real service runs and something goes wrong: its directory, its provider, its
+//! process and its clients.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::time::Timestamp;
+use pillarbox::simulator::{EventOptions, Events, Options, Simulator};
+use pillarbox::store::{NewApiKey, Store};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use crate::{PATIENCE, Process, free_port};
+
+/// How often something is looked at that is waited for.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How a site is, beyond the usual.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// More configuration, as TOML that follows the top-level keys.
+    pub(crate) more: &'static str,
+    /// The organisations. Each has the domain `example.com`, and a key.
+    pub(crate) organisations: &'static [&'static str],
+    pub(crate) options: Options,
+    pub(crate) place: Place,
+}
+
+/// Where the service runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// As it is.
+    Plain,
+    /// With its data on a file system of this size, as `mount` is told.
+    SmallDisk(&'static str),
+    /// With at most so many files open.
+    FewFiles(usize),
+    /// By a clock that is as far off as the file [`Site::clock`] says: this far to begin with, as
+    /// libfaketime is told.
+    ClockOff(&'static str),
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let options = Options {
+            verified: vec!["example.com".to_owned()],
+            events: Events::On(EventOptions::default()),
+            signature_max_age: None,
+            ..Options::default()
+        };
+        Self { more: "", organisations: &["acme"], options, place: Place::Plain }
+    }
+}
+
+/// The metrics at one moment: samples by name and labels.
+pub(crate) type Metrics = BTreeMap<String, f64>;
+
+pub(crate) struct Site {
+    directory: TempDir,
+    pub(crate) simulator: Simulator,
+    place: Place,
+    keys: BTreeMap<String, String>,
+    pub(crate) base: String,
+    pub(crate) operator: Operator,
+    client: reqwest::Client,
+    service: Option<Process>,
+}
+
+/// Where operators look.
+#[derive(Debug, Clone)]
+pub(crate) struct Operator {
+    /// As host and port.
+    pub(crate) address: String,
+    client: reqwest::Client,
+}
+
+impl Operator {
+    /// The metrics now; nothing where they cannot be had.
+    pub(crate) async fn metrics(&self) -> Option<Metrics> {
+        let answer = self.client.get(format!("http://{}/metrics", self.address)).send().await;
+        let text = answer.ok()?.text().await.ok()?;
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let samples = samples.filter_map(|line| line.rsplit_once(' '));
+        Some(samples.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect())
+    }
+}
+
+impl Site {
+    /// Founds a site, and starts the service.
+    pub(crate) async fn new(setup: Setup) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let simulator = Simulator::start(listener, setup.options).await;
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().display();
+        // Fixed, because Prometheus has to find it again after a restart.
+        let (base, operator) =
+            (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+        let config = format!(
+            "listen = \"{base}\"\noperator_listen = \"{operator}\"\n\
+             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{}\n\
+             [ses]\nendpoint = \"{}\"\n[ses.events]\nqueue_url = \"{}\"\n",
+            setup.more,
+            simulator.endpoint(),
+            simulator.queue_url()
+        );
+        std::fs::write(directory.path().join("pillarbox.toml"), config).unwrap();
+        let data = directory.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let keys = found(&data, setup.organisations).await;
+        if let Place::ClockOff(off) = setup.place {
+            std::fs::write(directory.path().join("clock"), off).unwrap();
+        }
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut site = Self {
+            directory,
+            simulator,
+            place: setup.place,
+            keys,
+            base: format!("http://{base}"),
+            operator: Operator { address: operator, client: client.clone() },
+            client,
+            service: None,
+        };
+        site.start().await;
+        site
+    }
+
+    /// Starts the service and waits until it answers.
+    pub(crate) async fn start(&mut self) {
+        let mut command = self.service_command();
+        let child = command
+            .env("AWS_ACCESS_KEY_ID", "simulator")
+            .env("AWS_SECRET_ACCESS_KEY", "simulator")
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(self.path("log")).unwrap())
+            .spawn()
+            .unwrap();
+        self.service = Some(Process(child));
+        let end = Instant::now() + PATIENCE;
+        while self.client.get(format!("{}/openapi.json", self.base)).send().await.is_err() {
+            assert!(Instant::now() < end, "the service did not start: {}", self.log());
+            sleep(POLL).await;
+        }
+    }
+
+    fn service_command(&self) -> Command {
+        let (program, config) = (env!("CARGO_BIN_EXE_pillarbox"), self.path("pillarbox.toml"));
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script, program]).arg(&config);
+            command
+        };
+        let exec = "exec \"$0\" serve --config \"$1\"";
+        match self.place {
+            Place::Plain => shell(exec),
+            Place::FewFiles(files) => shell(&format!("ulimit -n {files} && {exec}")),
+            Place::SmallDisk(size) => {
+                let (data, copy) = (self.path("data"), self.path("pillarbox.redb"));
+                std::fs::copy(data.join("pillarbox.redb"), &copy).unwrap();
+                let (data, copy) = (data.display(), copy.display());
+                let mut command = Command::new("unshare");
+                command.args(["--map-root-user", "--mount", "sh", "-c"]);
+                command.arg(format!(
+                    "mount -t tmpfs -o size={size} tmpfs '{data}' && cp '{copy}' '{data}' && {exec}"
+                ));
+                command.arg(program).arg(config);
+                command
+            }
+            Place::ClockOff(_) => {
+                let mut command = shell(exec);
+                command.env("LD_PRELOAD", "libfaketime.so.1");
+                command.env("LD_LIBRARY_PATH", faketime());
+                command.env("FAKETIME_TIMESTAMP_FILE", self.clock());
+                command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+                command
+            }
+        }
+    }
+
+    /// Ends the service as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.service = None;
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.service.as_ref().unwrap().0.id()
+    }
+
+    /// The file that says how far the service's clock is off.
+    pub(crate) fn clock(&self) -> PathBuf {
+        self.path("clock")
+    }
+
+    /// The data directory as the service sees it.
+    pub(crate) fn data(&self) -> PathBuf {
+        let data = self.path("data");
+        let root = PathBuf::from(format!("/proc/{}/root", self.id()));
+        root.join(data.strip_prefix("/").unwrap())
+    }
+
+    /// What the service logged since its last start.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// What is in the site's directory. (The data directory is better looked at while no service
+    /// runs.)
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Posts a message of an organisation; gives the status and the answer.
+    pub(crate) async fn post(&self, organisation: &str, message: &Value) -> (StatusCode, Value) {
+        let request = self.client.post(format!("{}/emails", self.base));
+        let request = request.bearer_auth(&self.keys[organisation]);
+        let request = request.header("content-type", "application/json").body(message.to_string());
+        let answer = request.send().await.unwrap();
+        let status = answer.status();
+        (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
+    }
+
+    /// Sends a message of `acme` that must be accepted; gives its id.
+    pub(crate) async fn send(&self) -> String {
+        let (status, answer) = self.post("acme", &message(&["bob@example.org"])).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        answer["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Asks for a record; gives the status.
+    pub(crate) async fn read(&self, id: &str) -> StatusCode {
+        let request = self.client.get(format!("{}/emails/{id}", self.base));
+        request.bearer_auth(&self.keys["acme"]).send().await.unwrap().status()
+    }
+
+    /// Goes on sending, so many messages a second, whatever becomes of them.
+    pub(crate) async fn keep_sending(&self, a_second: f64) -> ! {
+        loop {
+            self.post("acme", &message(&["bob@example.org"])).await;
+            sleep(Duration::from_secs_f64(1.0 / a_second)).await;
+        }
+    }
+
+    /// Waits until the metrics are so.
+    pub(crate) async fn until(&self, so: impl Fn(&Metrics) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !self.operator.metrics().await.is_some_and(|metrics| so(&metrics)) {
+            assert!(
+                Instant::now() < end,
+                "it never comes about: {:#?}",
+                self.operator.metrics().await
+            );
+            sleep(POLL).await;
+        }
+    }
+
+    /// Waits until all that was accepted is settled.
+    pub(crate) async fn until_settled(&self) {
+        self.until(|metrics| is(metrics, "pillarbox_queue_messages", 0)).await;
+    }
+
+    /// The address that opens the operators' page.
+    pub(crate) fn page(&self) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(["status", "--page", "--config"]).arg(self.path("pillarbox.toml"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+}
+
+/// Makes organisations, each with its domain; gives their keys.
+async fn found(data: &std::path::Path, names: &[&str]) -> BTreeMap<String, String> {
+    let now = Timestamp::from(std::time::SystemTime::now());
+    let store = Store::open(data, now).unwrap().0;
+    let domain = DomainName::parse("example.com").unwrap();
+    let mut keys = BTreeMap::new();
+    for name in names {
+        let organisation = store.add_organisation(name.parse().unwrap()).await.unwrap().unwrap();
+        let state = DomainState::Assumed;
+        store.put_domain(organisation.id, domain.clone(), state, now).await.unwrap();
+        let key = ApiKey::generate().unwrap();
+        let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
+        store.add_api_key(organisation.id, new, now).await.unwrap();
+        keys.insert((*name).to_owned(), key.reveal().to_owned());
+    }
+    keys
+}
+
+/// Whether a sample is this number.
+pub(crate) fn is(metrics: &Metrics, sample: &str, number: u32) -> bool {
+    metrics[sample].to_bits() == f64::from(number).to_bits()
+}
+
+/// A message to these recipients.
+pub(crate) fn message(to: &[&str]) -> Value {
+    json!({ "from": "ann@example.com", "to": to, "subject": "Hello", "text": "How are you?" })
+}
+
+/// Where Debian's faketime keeps its library.
+fn faketime() -> PathBuf {
+    let found = std::fs::read_dir("/usr/lib").unwrap().find_map(|entry| {
+        let directory = entry.unwrap().path().join("faketime");
+        directory.join("libfaketime.so.1").exists().then_some(directory)
+    });
+    found.expect("libfaketime is installed: it is part of faketime")
+}
