@@ -33,7 +33,7 @@ pub(in crate::store) fn remove(directory: &Path, prefix: &str) {
         let path = entry.path();
         match remove_unlocked(&path) {
             Ok(true) => {
-                tracing::info!(path = %path.display(), "removed what a killed process left")
+                tracing::info!(path = %path.display(), "removed what a killed process left");
             }
             Ok(false) => {}
             Err(error) => {
