@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the Debian package into target/packaging, the same bytes wherever the sources lie.
+# Builds the Debian package into target/packaging, the same bytes wherever the sources lie, and
+# beside it pillarbox-TARGET.cdx.json, the list of what the binary is made of.
 #
-# Needs cargo-deb. With TARGET=x86_64-unknown-linux-musl the binary is static: for that the
-# target's standard library (rustup target add) and musl-gcc (musl-tools) are needed.
+# Needs cargo-deb and Python 3.11. With TARGET=x86_64-unknown-linux-musl the binary is static: for
+# that the target's standard library (rustup target add) and musl-gcc (musl-tools) are needed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,3 +34,5 @@ mkdir -p "$OUT/man" "$OUT/completions"
 depends=()
 case "$TARGET" in *-musl) depends=(--variant static) ;; esac
 cargo deb --no-build --locked --target "$TARGET" --output "$OUT/" "${depends[@]}"
+
+packaging/sbom.py "$TARGET" >"$OUT/pillarbox-$TARGET.cdx.json"

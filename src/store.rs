@@ -22,7 +22,7 @@ use redb::accept::{Accept, KeyClaim};
 use redb::failure::ReadError;
 use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
-use redb::{Shared, list, message, purge, read_lock, suppress};
+use redb::{Shared, list, message, purge, read_lock, stray, suppress};
 
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
@@ -72,7 +72,10 @@ impl Store {
     pub fn open(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
         let path = directory.join(FILE_NAME);
         redb::open::create_if_missing(&path)?;
-        Self::start(Opener::file(path, CACHE_BYTES), now)
+        let opened = Self::start(Opener::file(path, CACHE_BYTES), now)?;
+        // Not before the file's lock is held: two starts at one time must not take each other's.
+        stray::remove(directory, stray::NEW);
+        Ok(opened)
     }
 
     fn start(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {

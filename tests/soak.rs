@@ -1,7 +1,8 @@
 //! A soak: the service at half of what it can do, with faults, for as long as it is told to; in the
 //! end memory, file and descriptors must not have grown and the slowest answers not be slower.
 //!
-//! `SOAK_SECONDS` says how long: ten seconds by default, an hour with the feature `long`. The clock
+//! `SOAK_SECONDS` says how long: ten seconds by default, an hour with the feature `long`.
+//! `SOAK_RATE` sets a lower rate, in messages a second, for a machine that is shared. The clock
 //! is quick, so that ninety days go by in a sixth of that: records are purged as fast as they come
 //! for the greater part of the time, as in a service that has run for months.
 
@@ -44,6 +45,13 @@ fn length() -> Duration {
     let told = std::env::var("SOAK_SECONDS").map(|text| text.parse().unwrap());
     let default = if cfg!(feature = "long") { 3_600 } else { 10 };
     Duration::from_secs(told.unwrap_or(default))
+}
+
+/// The rate to keep to, in messages a second: half of the greatest, or what `SOAK_RATE` says if
+/// that is less.
+fn rate(greatest: f64) -> f64 {
+    let told = std::env::var("SOAK_RATE").map(|text| text.parse().unwrap());
+    told.unwrap_or(f64::INFINITY).min(greatest / 2.0)
 }
 
 /// The service within this process, and a client of it.
@@ -229,7 +237,7 @@ async fn at_half_its_rate_nothing_grows() {
     let length = length();
     let soaked = Arc::new(Soaked::start().await);
     let numbers = Arc::new(AtomicU64::new(0));
-    let rate = greatest_rate(&soaked, &numbers).await / 2.0;
+    let rate = rate(greatest_rate(&soaked, &numbers).await);
     let pause = Duration::from_secs_f64(f64::from(CLIENTS) / rate);
     let (told, mut took) = mpsc::unbounded_channel();
     let mut load = JoinSet::new();

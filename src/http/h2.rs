@@ -21,6 +21,9 @@ use crate::http::Handler;
 use crate::http::connection::{Shared, answer};
 use crate::http::drain::DrainPhase;
 use crate::http::limits::Limits;
+use unread::Unread;
+
+mod unread;
 
 /// Requests of one connection at one time (RFC 9113 section 6.5.2 asks for 100 or more only of
 /// those who want them to be processed together).
@@ -46,16 +49,18 @@ where
 {
     let tasks = Tasks::default();
     let activity = Arc::new(Activity::starting());
+    let unread = Arc::new(Unread::default());
     let limits = shared.limits.clone();
     let mut drain = shared.drain.clone();
     let service = {
-        let activity = Arc::clone(&activity);
+        let (activity, unread) = (Arc::clone(&activity), Arc::clone(&unread));
         service_fn(move |request| {
             let (shared, under_way) = (Arc::clone(&shared), activity.begin());
+            let unread = Arc::clone(&unread);
             async move {
                 let response = answer(&shared, request).await;
                 drop(under_way);
-                Ok::<_, Infallible>(response)
+                Ok::<_, Infallible>(response.map(|body| unread.watch(body)))
             }
         })
     };
@@ -81,9 +86,22 @@ where
                 connection.as_mut().graceful_shutdown();
             }
             () = ending.over() => break,
+            // Whoever asks for more and leaves one response unread is not idle, and keeps it.
+            () = stalled(&unread, limits.write_timeout) => break,
         }
     }
     tasks.end();
+}
+
+/// Ends once a response has been waiting for its client for as long as one may.
+async fn stalled(unread: &Unread, patience: Duration) {
+    loop {
+        let now = Instant::now();
+        match unread.oldest().unwrap_or(now) + patience {
+            at if at <= now => return,
+            at => sleep_until(at).await,
+        }
+    }
 }
 
 /// Whether a connection is told to end.

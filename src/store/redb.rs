@@ -35,6 +35,7 @@ pub(super) mod record;
 pub(super) mod restore;
 pub(super) mod sent;
 pub(super) mod snapshot;
+pub(super) mod stray;
 pub(super) mod suppress;
 pub(super) mod tables;
 pub(super) mod unmatched;

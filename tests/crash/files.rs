@@ -133,6 +133,20 @@ fn a_directory_in_the_place_of_the_file_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_first_start_left_goes_with_the_next() {
+    let site = Site::new(1).await;
+    std::fs::create_dir(site.data_dir()).unwrap();
+    let left = site.data_dir().join(".pillarbox-new-aB3xY9");
+    let other = site.data_dir().join(".pillarbox-new-notes.txt");
+    std::fs::write(&left, "half a file").unwrap();
+    std::fs::write(&other, "somebody's own").unwrap();
+    let process = site.spawn();
+    process.listening();
+    assert!(!left.exists());
+    assert_eq!(std::fs::read_to_string(other).unwrap(), "somebody's own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_the_same_file_says_so_and_the_first_goes_on() {
     let site = Site::new(1).await;
     let first = site.spawn();

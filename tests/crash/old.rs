@@ -16,7 +16,8 @@ use tokio::task::JoinSet;
 pub(crate) const OLD_SUBJECT: &str = "past its retention";
 const AGE: Duration = Duration::from_hours(91 * 24);
 
-fn now() -> Timestamp {
+/// The wall clock.
+pub(crate) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
 

@@ -13,9 +13,12 @@ use crate::clients::Api;
 use crate::ledger::Ledger;
 use crate::old;
 use crate::site::{PATIENCE, Process, Site};
+use copies::{AS_LONG, Copies, strays};
+
+mod copies;
 
 /// How often the first creation of the data file is cut short.
-const CUT_CREATIONS: u32 = 5;
+const CUT_CREATIONS: u32 = if cfg!(feature = "long") { 50 } else { 5 };
 /// After so many rounds the queue of events is waited for.
 const SETTLE_EVERY: u64 = 10;
 /// Messages past their retention that a round puts into the file.
@@ -33,6 +36,9 @@ pub(crate) struct Torture {
     start_took: Duration,
     kills: u32,
     kills_while_starting: u32,
+    /// How long the last copy took.
+    copy_took: Duration,
+    copies: Copies,
     old: usize,
 }
 
@@ -48,6 +54,8 @@ impl Torture {
             start_took: Duration::from_millis(200),
             kills: 0,
             kills_while_starting: 0,
+            copy_took: Duration::from_millis(200),
+            copies: Copies::default(),
             old: 0,
         };
         for _ in 0..CUT_CREATIONS {
@@ -68,6 +76,9 @@ impl Torture {
         for _ in 0..self.random.u32(0..3) {
             self.cut_start().await;
         }
+        if self.random.u8(0..3) == 0 {
+            self.cut_copy().await;
+        }
         let (process, api) = self.start();
         if self.random.u8(0..5) == 0 {
             // While it purges, and reads what is in the queue.
@@ -84,7 +95,13 @@ impl Torture {
         let arguments = ["suppression", "add", "--org", "acme", suppression.as_str()];
         let command = self.site.command(&arguments).spawn().unwrap();
         sleep(self.up_to(Duration::from_millis(800))).await;
-        self.kill(process);
+        if self.random.u8(0..3) == 0 {
+            let backup = self.begin_backup();
+            sleep(self.up_to(AS_LONG * self.copy_took)).await;
+            self.kill_during(backup, process).await;
+        } else {
+            self.kill(process);
+        }
         clients.join_all().await;
         // It works on the file where the process is gone, so it has to end before the next start.
         let ended = tokio::task::spawn_blocking(|| command.wait_with_output().unwrap()).await;
@@ -115,10 +132,13 @@ impl Torture {
         }
         let ledger = self.ledger.lock().unwrap();
         format!(
-            "{} kills ({} while starting), {} answers of 200 for {} messages and {} keys, {} sent, \
+            "{} kills ({} while starting), {} backups, restorations and compactions broken off ({} \
+             backups whole all the same), {} answers of 200 for {} messages and {} keys, {} sent, \
              {} suppressions by hand, {} records purged; lost: 0",
             self.kills,
             self.kills_while_starting,
+            self.copies.broken_off,
+            self.copies.whole,
             ledger.answers,
             ledger.ids.len(),
             ledger.keys.len(),
@@ -133,6 +153,7 @@ impl Torture {
         let process = self.site.spawn();
         let base = process.listening();
         self.start_took = began.elapsed();
+        assert_eq!(strays(&self.site.data_dir()), [""; 0], "left by those that were killed");
         (process, Api::new(base, self.key.clone()))
     }
 

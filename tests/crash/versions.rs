@@ -17,9 +17,14 @@ use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox::domain::time::Timestamp;
 use pillarbox::store::{Accepted, DeadLetter, MessageFilter, NewApiKey, Reference, Report, Store};
+use redb::{ReadableTableMetadata, TableDefinition};
 
 const THEN: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const KEY: &str = "pb_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// What version 2 has and version 1 has not.
+const BY_ORGANISATION: TableDefinition<(u32, [u8; 16]), ()> =
+    TableDefinition::new("messages_by_organisation");
 /// How many of the messages are left pending, beside one that is sent and bounced.
 const PENDING: usize = 3;
 
@@ -122,6 +127,29 @@ async fn files_of_every_version_are_read() {
         versions += 1;
     }
     assert!(versions > 0);
+}
+
+/// As if the process had been killed after it had brought a part of the messages to the new layout.
+#[tokio::test]
+async fn a_change_of_version_that_was_broken_off_is_made_to_its_end() {
+    for made in 0..=PENDING + 1 {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(pillarbox::store::FILE_NAME);
+        std::fs::copy(fixtures().join("format-1.redb"), &file).unwrap();
+        drop(Store::open(directory.path(), THEN).unwrap());
+        let database = redb::Database::open(&file).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(META).unwrap().insert("format", 1).unwrap();
+        let mut lists = transaction.open_table(BY_ORGANISATION).unwrap();
+        assert_eq!(lists.len().unwrap(), u64::try_from(PENDING + 1).unwrap());
+        while lists.len().unwrap() > u64::try_from(made).unwrap() {
+            lists.pop_last().unwrap();
+        }
+        drop(lists);
+        transaction.commit().unwrap();
+        drop(database);
+        check(&Store::open(directory.path(), THEN).unwrap().0).await;
+    }
 }
 
 async fn check(store: &Store) {

@@ -12,7 +12,10 @@
 mod attack;
 mod client;
 mod descriptors;
+mod frames;
+mod http2;
 mod patrons;
+mod secure;
 mod shapes;
 mod site;
 

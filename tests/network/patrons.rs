@@ -107,7 +107,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    fn of(mut taken: Vec<Duration>) -> Self {
+    pub(crate) fn of(mut taken: Vec<Duration>) -> Self {
         taken.sort_unstable();
         let at = |percent: usize| taken[(taken.len() * percent / 100).min(taken.len() - 1)];
         Self { requests: taken.len(), p50: at(50), p99: at(99), slowest: at(100) }

@@ -69,6 +69,13 @@ impl Site {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// The memory that the process takes, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     /// The processor time that the process has used, in ticks (100 a second on Linux).
     pub(crate) fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();

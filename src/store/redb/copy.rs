@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 use crate::store::redb::open::temporary_in;
 use crate::store::redb::raw::Chunk;
 use crate::store::redb::tables::{FORMAT_KEY, META, Tables};
-use crate::store::redb::writer;
+use crate::store::redb::{stray, writer};
 
 /// How many bytes of rows one commit takes.
 const COMMIT_BYTES: usize = 16 << 20;
@@ -80,8 +80,11 @@ impl FileCopy {
         }
         let failed = |source: std::io::Error| write_error(&path, source);
         let directory = path.parent().unwrap_or(&path);
+        // What earlier ones left that were killed can be as large as this one.
+        stray::remove(directory, stray::BACKUP);
+        stray::remove(directory, stray::NEW);
         let temporary = match existing {
-            Existing::Keep => tempfile::Builder::new().prefix(".pillarbox-").tempfile_in(directory),
+            Existing::Keep => stray::make(directory, stray::BACKUP),
             Existing::Replace => temporary_in(directory),
         };
         let temporary = temporary.map_err(failed)?;
@@ -129,6 +132,8 @@ impl FileCopy {
         let Self { path, existing, database, temporary, .. } = self;
         drop(database);
         let placed = (|| {
+            // In redb's stead, so that nobody takes it for a stray.
+            temporary.as_file().lock()?;
             temporary.as_file().sync_all()?;
             let bytes = temporary.as_file().metadata()?.len();
             match existing {

@@ -16,7 +16,7 @@ use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, key_use, migrate, write_lock, writer};
+use crate::store::redb::{Shared, key_use, migrate, stray, write_lock, writer};
 
 mod overlay;
 
@@ -118,6 +118,14 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
     if path.exists() {
         return Ok(());
     }
+    match create(path) {
+        // Another process was first, and took what is made here for a stray; its file is as good.
+        Err(_) if path.exists() => Ok(()),
+        made => made,
+    }
+}
+
+fn create(path: &Path) -> Result<(), OpenError> {
     let directory = path.parent().expect("the file's path has a directory");
     let made = (|| {
         std::fs::create_dir_all(directory)?;
@@ -131,12 +139,7 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
     drop(database);
     let renamed = (|| {
         new.as_file().sync_all()?;
-        match new.persist_noclobber(path) {
-            Ok(_) => {}
-            // Another process was first; its file is as good.
-            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error.error),
-        }
+        new.persist_noclobber(path).map_err(|error| error.error)?;
         File::open(directory)?.sync_all()
     })();
     renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
@@ -145,7 +148,7 @@ pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> 
 /// A file in the data directory that is to become the data file: the service's own, whoever makes
 /// it.
 pub(super) fn temporary_in(directory: &Path) -> std::io::Result<NamedTempFile> {
-    let new = tempfile::Builder::new().prefix(".pillarbox-new-").tempfile_in(directory)?;
+    let new = stray::make(directory, stray::NEW)?;
     // Where root makes the file for the service, the service must be able to open it.
     let owner = std::fs::metadata(directory)?;
     if new.as_file().metadata()?.uid() != owner.uid() {

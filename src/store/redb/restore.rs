@@ -107,6 +107,8 @@ impl Candidate {
         let unwritable = |source| RestoreError::Write { path: target.clone(), source };
         let mut from = File::open(backup).map_err(unreadable)?;
         let mut temporary = temporary_in(directory).map_err(unwritable)?;
+        // A command that opens the directory meanwhile is to see that this is no stray.
+        temporary.as_file().lock().map_err(unwritable)?;
         let (mut buffer, mut total) = (vec![0; STEP_BYTES], 0);
         loop {
             let read = from.read(&mut buffer).map_err(unreadable)?;
@@ -117,8 +119,11 @@ impl Candidate {
             total += u64::try_from(read).unwrap_or(0);
             copied(total);
         }
+        // redb locks it itself.
+        temporary.as_file().unlock().map_err(unwritable)?;
         let contents = inspect(temporary.path())
             .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })?;
+        temporary.as_file().lock().map_err(unwritable)?;
         Ok(Self { temporary, target, contents })
     }
 
@@ -152,12 +157,17 @@ impl Candidate {
                 std::fs::hard_link(&target, kept)?;
             }
             temporary.as_file().sync_all()?;
-            temporary.persist(&target).map_err(|error| error.error)?;
+            // One that has come into being since then is not to be lost.
+            if there { temporary.persist(&target) } else { temporary.persist_noclobber(&target) }
+                .map_err(|error| error.error)?;
             sync_directory_of(&target)?;
             Ok(kept)
         })();
         drop(lock);
-        let kept = installed.map_err(|source| RestoreError::Write { path: target, source })?;
+        let kept = installed.map_err(|source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::AlreadyExists if !there => RestoreError::Exists { path: target },
+            _ => RestoreError::Write { path: target, source },
+        })?;
         Ok(Restored { contents, kept })
     }
 }

@@ -1,0 +1,128 @@
+//! Copies of the data file, broken off: what has a backup's name is a whole backup, and the data
+//! file is the old one or the new one.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output};
+use std::time::{Duration, Instant};
+
+use pillarbox::store::{Candidate, Existing, FILE_NAME};
+use tokio::time::sleep;
+
+use crate::old;
+use crate::site::Process;
+use crate::torture::Torture;
+
+/// A copy is cut at any moment of so many times as long as the last one took, so that some are
+/// whole all the same.
+pub(super) const AS_LONG: u32 = 2;
+
+/// A backup that is being made, and what was acknowledged before it began.
+pub(super) struct Backup {
+    file: PathBuf,
+    command: Child,
+    acknowledged: BTreeSet<String>,
+}
+
+/// What became of the copies.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// Commands that were killed, and those whose service was.
+    pub(super) broken_off: u32,
+    /// Backups that came to be all the same, and were read from end to end.
+    pub(super) whole: u32,
+}
+
+/// The names in a directory that are those of files in the making.
+pub(super) fn strays(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(".pillarbox-")).collect()
+}
+
+impl Torture {
+    /// Begins a backup, of a running service or of the file.
+    pub(super) fn begin_backup(&mut self) -> Backup {
+        let file = self.site.data_dir().with_file_name("backup.redb");
+        let acknowledged = self.ledger.lock().unwrap().ids.keys().cloned().collect();
+        let command = self.site.command(&["backup", file.to_str().unwrap()]).spawn().unwrap();
+        Backup { file, command, acknowledged }
+    }
+
+    /// Kills the service, and a backup of it at the same time or not at all.
+    pub(super) async fn kill_during(&mut self, mut backup: Backup, process: Process) {
+        self.copies.broken_off += 1;
+        if self.random.bool() {
+            backup.command.kill().unwrap();
+            // The service goes on for a while.
+            sleep(self.up_to(Duration::from_millis(50))).await;
+        }
+        self.kill(process);
+        self.look_at(backup).await;
+    }
+
+    /// A command that copies the file while no service runs, killed at any moment.
+    pub(super) async fn cut_copy(&mut self) {
+        self.copies.broken_off += 1;
+        match self.random.u8(0..3) {
+            0 => {
+                let mut backup = self.begin_backup();
+                self.cut(&mut backup.command).await;
+                self.look_at(backup).await;
+            }
+            1 => {
+                let mut command = self.site.command(&["compact"]).spawn().unwrap();
+                self.cut(&mut command).await;
+                command.wait().unwrap();
+            }
+            _ => {
+                let backup = self.begin_backup();
+                let began = Instant::now();
+                let file = backup.file.clone();
+                let output = ended(backup.command).await;
+                assert!(output.status.success(), "{output:?}");
+                self.copy_took = began.elapsed();
+                let arguments = ["restore", "--replace", file.to_str().unwrap()];
+                let mut command = self.site.command(&arguments).spawn().unwrap();
+                self.cut(&mut command).await;
+                command.wait().unwrap();
+                std::fs::remove_file(file).unwrap();
+            }
+        }
+        let data = self.site.data_dir();
+        assert!(data.join(FILE_NAME).exists(), "there is a moment without a data file");
+        for entry in std::fs::read_dir(data).unwrap() {
+            let path = entry.unwrap().path();
+            if path.to_str().unwrap().contains(".replaced-") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+
+    async fn cut(&mut self, command: &mut Child) {
+        sleep(self.up_to(AS_LONG * self.copy_took)).await;
+        command.kill().unwrap();
+    }
+
+    /// What has the backup's name holds all that was acknowledged before it began.
+    async fn look_at(&mut self, backup: Backup) {
+        let output = ended(backup.command).await;
+        if !backup.file.exists() {
+            assert!(!output.status.success(), "{output:?}");
+            return;
+        }
+        self.copies.whole += 1;
+        let scratch = tempfile::tempdir().unwrap();
+        let candidate = Candidate::check(&backup.file, scratch.path(), |_| {}).unwrap();
+        candidate.install(Existing::Keep, old::now()).unwrap();
+        let all = old::all(&old::open(scratch.path())).await;
+        let all: BTreeSet<String> = all.iter().map(|message| message.id.to_string()).collect();
+        let missing = backup.acknowledged.difference(&all).count();
+        assert_eq!(missing, 0, "messages that were acknowledged before the backup began");
+        std::fs::remove_file(backup.file).unwrap();
+    }
+}
+
+async fn ended(command: Child) -> Output {
+    tokio::task::spawn_blocking(|| command.wait_with_output().unwrap()).await.unwrap()
+}
