@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -31,11 +31,13 @@ use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::Store;
 
+use caught::Catcher;
 use key::PageKey;
 use live::{PageBody, Told};
 use page::Path;
 use trouble::{Readiness, Trouble};
 
+pub mod caught;
 mod families;
 pub mod key;
 mod live;
@@ -72,6 +74,8 @@ pub struct Parts {
     pub bodies_lost: usize,
     /// When the service was started.
     pub started: SystemTime,
+    /// Who caught what was sent, where that is a stand-in in this process.
+    pub catcher: OnceLock<Arc<dyn Catcher>>,
 }
 
 impl Parts {
@@ -126,11 +130,10 @@ impl Operator {
     /// A listener's handler that looks at these parts, and shows on its page what `admin` reads;
     /// and the task that looks, to be polled for as long as the page is to be live.
     pub fn new(
-        parts: Parts,
+        parts: Arc<Parts>,
         admin: Arc<Admin>,
         key: PageKey,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let parts = Arc::new(parts);
         let (teller, told) = watch::channel(Told::default());
         let looking = live::look(Arc::clone(&parts), teller);
         (Self { parts, admin, key, told }, looking)

@@ -3,7 +3,7 @@
 //! The composition root: the one place that knows all parts, and no rule of any of them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use secrecy::SecretString;
@@ -177,6 +177,7 @@ impl Service {
             file: config.data_dir.join(FILE_NAME),
             bodies_lost: recovery.bodies_lost,
             started,
+            catcher: OnceLock::new(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();

@@ -28,6 +28,8 @@ pub(super) struct State {
     quota: Option<Quota>,
     totals: [(&'static str, u64); 6],
     organisations: Vec<Organisation>,
+    /// How many messages were caught; nothing where none are.
+    caught: Option<u64>,
     pub(super) sample: Sample,
 }
 
@@ -136,6 +138,7 @@ impl State {
                 ("refused", parts.clients.refused.get().map(|(_, count)| count).sum()),
             ],
             organisations: now.organisations.iter().map(Organisation::of).collect(),
+            caught: parts.catcher.get().map(|catcher| catcher.total()),
             sample,
         }
     }

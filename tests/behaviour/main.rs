@@ -4,6 +4,7 @@
 
 mod access;
 mod backup;
+mod caught;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
