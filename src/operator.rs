@@ -46,6 +46,7 @@ mod page;
 mod process;
 mod state;
 mod trouble;
+mod window;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
 const MAX_CONNECTIONS: usize = 256;
