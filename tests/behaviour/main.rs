@@ -14,6 +14,7 @@ mod harness;
 mod idempotency;
 mod keys;
 mod listing;
+mod logs;
 mod memory;
 mod operator;
 mod page;
