@@ -27,6 +27,7 @@ use crate::http::counts::Counts;
 use crate::http::error::{ApiError, JSON};
 use crate::http::limits::Limits;
 use crate::http::request_id::RequestId;
+use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::Store;
@@ -75,6 +76,8 @@ pub struct Parts {
     pub bodies_lost: usize,
     /// When the service was started.
     pub started: SystemTime,
+    /// What TLS is spoken with to clients, where it is.
+    pub tls: Option<Arc<Tls>>,
     /// Who caught what was sent, where that is a stand-in in this process.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
 }

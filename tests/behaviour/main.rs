@@ -5,6 +5,7 @@
 mod access;
 mod backup;
 mod caught;
+mod certificate;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
