@@ -158,10 +158,6 @@ async function search(further) {
   const form = find("search").elements;
   const rows = find("message-rows");
   try {
-    if (form.id.value.trim()) {
-      await openMessage(form.id.value.trim());
-      return;
-    }
     const query = new URLSearchParams();
     for (const name of ["organisation", "status", "recipient"]) if (form[name].value.trim()) query.set(name, form[name].value.trim());
     if (further && listing.next) query.set("before", listing.next);
@@ -215,8 +211,11 @@ async function openMessage(id) {
 find("close").addEventListener("click", () => find("message").close());
 find("search").addEventListener("submit", (event) => {
   event.preventDefault();
+  // Only when it is asked for: the list follows what happens, and must not open anything by itself.
+  const id = find("search").elements.id.value.trim();
   listing.deep = false;
-  search(false);
+  if (id) openMessage(id);
+  else search(false);
 });
 find("more-messages").addEventListener("click", () => {
   listing.deep = true;
