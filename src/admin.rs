@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{Organisation, OrganisationName};
+use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::{Snapshot, Store, StoreError};
@@ -70,6 +71,8 @@ enum Place {
 pub struct Ways {
     /// Where clients are served, on whichever socket that is.
     pub clients: SocketAddr,
+    /// What TLS is spoken with there, where it is.
+    pub tls: Option<Arc<Tls>>,
     /// How messages come in.
     pub intake: Arc<Intake>,
     /// How their events come back.

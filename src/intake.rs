@@ -3,6 +3,7 @@
 //! Keeps the contract's order of checks: sender domain, suppression, replay, capacity, store. It
 //! knows nothing of HTTP.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -50,10 +51,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable => Self::StorageUnavailable,
-            StoreError::Damaged => {
-                tracing::error!(%error, "a message could not be accepted");
-                Self::Internal
-            }
+            StoreError::Damaged => Self::Internal,
         }
     }
 }
@@ -108,11 +106,13 @@ impl Intake {
     }
 
     /// Accepts a request, or says why not. When this returns an acceptance, the message is on
-    /// disk; where the caller gives up waiting, it is accepted or not all the same.
+    /// disk; where the caller gives up waiting, it is accepted or not all the same. The log says
+    /// `request_id` with the message's own.
     pub async fn accept(
         &self,
         organisation: &Organisation,
         request: SendRequest<'_>,
+        request_id: impl Display + Send + 'static,
     ) -> Result<Accepted, Refusal> {
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
@@ -150,7 +150,7 @@ impl Intake {
         };
         let outbox = Arc::clone(&self.outbox);
         let on_new = move || {
-            tracing::info!(target: "pillarbox::message", %id, "queued");
+            tracing::info!(target: "pillarbox::message", %id, %request_id, "queued");
             outbox.add(parcel);
             drop(under_way);
         };

@@ -1,8 +1,14 @@
 //! Logging: to standard error, one line an event, never a body, a key or a credential.
 
+use std::fmt;
 use std::io::{IsTerminal, stderr};
+use std::os::unix::fs::MetadataExt as _;
 
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 /// What is logged where `RUST_LOG` does not say otherwise.
 const DEFAULT: &str = "info";
@@ -44,12 +50,51 @@ pub fn start(messages: MessageLines) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(stderr)
-        .with_target(false)
         // Its own complaints would go to the same broken place, and panic there.
         .log_internal_errors(false)
         .with_ansi(stderr().is_terminal() && !no_color());
     // Where a subscriber is set already, as in a test, that one stays.
-    let _ = subscriber.try_init();
+    let _ = if is_journal() {
+        subscriber
+            .event_format(Journal(Format::default().without_time().with_target(false)))
+            .try_init()
+    } else {
+        subscriber.with_target(false).try_init()
+    };
+}
+
+/// Lines for systemd's journal, which keeps the time itself and takes the priority from the start
+/// of a line (`sd-daemon(3)`), so that `journalctl -p err` finds what it should.
+struct Journal(Format<Full, ()>);
+
+impl<S, N> FormatEvent<S, N> for Journal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// Whether standard error is the journal: systemd says which device and file it is
+/// (`systemd.exec(5)`, `$JOURNAL_STREAM`), for it may have been turned elsewhere since.
+fn is_journal() -> bool {
+    let Ok(said) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(stream) = std::fs::metadata("/proc/self/fd/2") else { return false };
+    said == format!("{}:{}", stream.dev(), stream.ino())
 }
 
 /// Whether whoever looks wants no colours (<https://no-color.org>).

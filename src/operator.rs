@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -27,15 +27,18 @@ use crate::http::counts::Counts;
 use crate::http::error::{ApiError, JSON};
 use crate::http::limits::Limits;
 use crate::http::request_id::RequestId;
+use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::Store;
 
+use caught::Catcher;
 use key::PageKey;
 use live::{PageBody, Told};
 use page::Path;
 use trouble::{Readiness, Trouble};
 
+pub mod caught;
 mod families;
 pub mod key;
 mod live;
@@ -44,6 +47,7 @@ mod page;
 mod process;
 mod state;
 mod trouble;
+mod window;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
 const MAX_CONNECTIONS: usize = 256;
@@ -72,6 +76,10 @@ pub struct Parts {
     pub bodies_lost: usize,
     /// When the service was started.
     pub started: SystemTime,
+    /// What TLS is spoken with to clients, where it is.
+    pub tls: Option<Arc<Tls>>,
+    /// Who caught what was sent, where that is a stand-in in this process.
+    pub catcher: OnceLock<Arc<dyn Catcher>>,
 }
 
 impl Parts {
@@ -126,11 +134,10 @@ impl Operator {
     /// A listener's handler that looks at these parts, and shows on its page what `admin` reads;
     /// and the task that looks, to be polled for as long as the page is to be live.
     pub fn new(
-        parts: Parts,
+        parts: Arc<Parts>,
         admin: Arc<Admin>,
         key: PageKey,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let parts = Arc::new(parts);
         let (teller, told) = watch::channel(Told::default());
         let looking = live::look(Arc::clone(&parts), teller);
         (Self { parts, admin, key, told }, looking)

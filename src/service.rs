@@ -3,7 +3,7 @@
 //! The composition root: the one place that knows all parts, and no rule of any of them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use secrecy::SecretString;
@@ -140,8 +140,8 @@ impl Service {
             outbox: Arc::clone(&outbox),
             feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
         };
-        let (clients, events) = (listeners.address, event_route(config));
-        let ways = Ways { clients, intake: Arc::clone(&intake), events };
+        let (clients, tls) = (listeners.address, listeners.tls.clone());
+        let ways = Ways { clients, tls, intake: Arc::clone(&intake), events: event_route(config) };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let key = PageKey::generate()?;
         let page = key.url(operators::address_of(&listeners.operators)?);
@@ -158,13 +158,12 @@ impl Service {
             }))
         });
         let limits = Limits { max_connections, ..limits(config) };
-        let bodies = BodyReader::new(&limits);
         let api = Api::new(
             Arc::clone(&intake),
             store.clone(),
             Arc::clone(&outbox),
             clock.clone(),
-            bodies,
+            BodyReader::new(&limits),
         );
         let parts = Parts {
             store: store.clone(),
@@ -177,6 +176,8 @@ impl Service {
             file: config.data_dir.join(FILE_NAME),
             bodies_lost: recovery.bodies_lost,
             started,
+            tls: listeners.tls.clone(),
+            catcher: OnceLock::new(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();

@@ -27,6 +27,7 @@ mod events;
 mod faults;
 mod identities;
 mod ids;
+mod kept;
 mod limits;
 mod md5;
 mod options;
@@ -47,6 +48,7 @@ pub use chance::Chance;
 pub use events::{Envelope, EventOptions, EventRoute, Events};
 pub use faults::{Fault, FaultScope, Faults, NotAProbability};
 pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};
+pub use kept::Kept;
 pub use options::{AccountAccess, Credentials, Options};
 pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
 
@@ -93,6 +95,11 @@ impl Simulator {
     /// The kept messages, oldest first.
     pub fn messages(&self) -> Vec<Arc<CaughtMessage>> {
         self.state.caught().kept().iter().cloned().collect()
+    }
+
+    /// A view of the kept messages that outlives this handle.
+    pub fn kept(&self) -> Kept {
+        Kept::new(Arc::clone(&self.state))
     }
 
     /// Messages accepted since the start, those included whose answer was lost.

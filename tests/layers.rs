@@ -14,7 +14,7 @@ use std::path::Path;
 use source::{Named, Source, Target};
 
 /// Uses within a layer: who, and what of the same layer.
-const WITHIN_A_LAYER: [(&str, &[&str]); 12] = [
+const WITHIN_A_LAYER: [(&str, &[&str]); 13] = [
     ("clock", &["domain"]),
     ("config", &["domain"]),
     ("tally", &["domain"]),
@@ -23,6 +23,7 @@ const WITHIN_A_LAYER: [(&str, &[&str]); 12] = [
     ("feedback", &["outbox"]),
     ("listing", &["outbox"]),
     ("quota", &["dispatch"]),
+    ("admin", &["http"]),
     ("operator", &["admin", "http"]),
     ("service", &["admin", "http", "operator"]),
     ("cli", &["admin", "logging", "service"]),

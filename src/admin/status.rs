@@ -3,10 +3,10 @@
 use secrecy::ExposeSecret as _;
 
 use crate::admin::wire::{
-    Cause, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Refusal, Response,
-    Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
+    Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Refusal,
+    Response, Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
-use crate::admin::{Admin, Place};
+use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
@@ -30,6 +30,7 @@ impl Admin {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds,
             client_address,
+            certificate: self.certificate(),
             store: match self.store.health() {
                 Health::Writable => StoreHealth::Writable,
                 Health::Refusing => StoreHealth::Refusing,
@@ -44,6 +45,20 @@ impl Admin {
                 domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
             },
         }))
+    }
+
+    /// The certificate that clients are shown, where TLS is spoken to them.
+    fn certificate(&self) -> Option<Certificate> {
+        let Place::Service { ways: Some(Ways { tls: Some(tls), .. }), .. } = &self.place else {
+            return None;
+        };
+        let troubles = tls.troubles(self.clock.now()).into_iter();
+        Some(Certificate {
+            expires_at: tls.expires_at().map(|at| at.to_string()),
+            troubles: troubles
+                .map(|trouble| format!("{}. {}", trouble.message, trouble.advice))
+                .collect(),
+        })
     }
 
     fn events(&self) -> Events {

@@ -31,8 +31,11 @@ impl Admin {
         // The sender was read before, and the rest is ours.
         let request = SendRequest::parse(draft)
             .map_err(|_| Refusal::new(format!("{from:?} cannot be the sender")))?;
-        let accepted =
-            ways.intake.accept(&organisation, request).await.map_err(|refusal| said(&refusal))?;
+        let accepted = ways
+            .intake
+            .accept(&organisation, request, "doctor")
+            .await
+            .map_err(|refusal| said(&refusal))?;
         let id = accepted.id().to_string();
         Ok(Response::TestSent(TestSent { id, from, to: RECIPIENT.to_owned() }))
     }

@@ -17,7 +17,7 @@ pub use self::message::{
     Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary, RecipientEvent, Timeline,
 };
 pub use self::status::{
-    Cause, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Sending,
+    Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Sending,
     ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 pub use self::suppression::{

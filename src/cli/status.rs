@@ -95,6 +95,12 @@ fn interval(text: &str) -> Result<Duration, String> {
 fn shown(status: &ServiceStatus) -> String {
     let mut lines = vec![("pillarbox", running(status))];
     lines.push(("store", store(status.store).to_owned()));
+    if let Some(certificate) = &status.certificate {
+        let ends = certificate.expires_at.as_deref().unwrap_or("(not said)");
+        lines.push(("certificate", format!("ends {ends}")));
+        let troubles = certificate.troubles.iter();
+        lines.extend(troubles.map(|trouble| ("certificate", trouble.clone())));
+    }
     if let Some(jump) = &status.clock_jump {
         lines.push((
             "clock",

@@ -72,7 +72,7 @@ async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count:
                 text: Some("Body"),
                 ..Draft::default()
             };
-            intake.accept(&acme, SendRequest::parse(draft).unwrap()).await.unwrap();
+            intake.accept(&acme, SendRequest::parse(draft).unwrap(), "test").await.unwrap();
         });
     }
     accepting.join_all().await;

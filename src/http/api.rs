@@ -93,7 +93,8 @@ impl Handler for Api {
             let (status, code) = error.kind();
             self.inner.counts.refuse(&error);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
-                tracing::error!(request_id = %id, code, "a request failed");
+                // A row that cannot be read is the one way to fail here.
+                tracing::error!(request_id = %id, code, error = %StoreError::Damaged, "a request failed");
             } else {
                 tracing::debug!(request_id = %id, status = status.as_u16(), code, "refused");
             }
@@ -180,7 +181,7 @@ impl Inner {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let document = SendDocument::parse(body)?;
         let request = SendRequest::parse(document.draft()?)?;
-        let accepted = self.intake.accept(organisation, request).await?;
+        let accepted = self.intake.accept(organisation, request, request_id).await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
         match accepted {

@@ -127,9 +127,7 @@ impl BodyReader {
                     }
                     // Trailers say nothing to us.
                 }
-                Ok(Some(Err(error))) => {
-                    let error: Box<dyn Error + Send + Sync> = error.into();
-                    tracing::debug!(%error, "a request body could not be read");
+                Ok(Some(Err(_))) => {
                     let reason = "the body ended early or its chunks are malformed";
                     return Err(ApiError::BadRequest { reason });
                 }

@@ -132,7 +132,7 @@ where
         let id = shared.request_ids.next();
         let (status, code) = error.kind();
         shared.handler.refused(&error);
-        tracing::debug!(%id, status = status.as_u16(), code, "a request was refused");
+        tracing::debug!(request_id = %id, status = status.as_u16(), code, "a request was refused");
         error.to_raw(id, SystemTime::now())
     });
     let io = guard.into_inner();
@@ -236,7 +236,7 @@ async fn handle<H: Handler>(
         // The future is dropped after a panic, and the handler's own state is behind the locks
         // and transactions of whoever shares it.
         catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
-            tracing::error!(%id, "a handler panicked");
+            tracing::error!(request_id = %id, "a handler panicked");
             handler.refused(&ApiError::Internal);
             Poll::Ready(ApiError::Internal.into_response().map(Into::into))
         })

@@ -5,7 +5,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -15,8 +16,18 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::domain::time::Timestamp;
 use crate::http::connection::{self, Shared};
 use crate::http::{Handler, h2};
+
+use validity::Validity;
+
+mod validity;
+
+/// How long before its end a certificate is to be renewed, at the latest.
+const LONGEST_NOTICE: Duration = Duration::from_hours(14 * 24);
+/// And what part of its life that is, at most: there are certificates for six days.
+const NOTICE_PART: u64 = 8;
 
 /// The protocols that are offered (RFC 7301, RFC 9113 section 3.2), the preferred first.
 const HTTP_2: &[u8] = b"h2";
@@ -62,7 +73,25 @@ pub enum TlsError {
 }
 
 /// What handshakes are made with. Connections keep what they began with.
-pub struct Tls(RwLock<TlsAcceptor>);
+pub struct Tls(RwLock<Current>);
+
+struct Current {
+    acceptor: TlsAcceptor,
+    validity: Option<Validity>,
+    /// Why the files that were to come next are not in use.
+    refused: Option<String>,
+}
+
+/// Something that is wrong with the certificate, or soon will be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateTrouble {
+    /// A name for programs.
+    pub code: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub advice: &'static str,
+}
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -73,25 +102,82 @@ impl std::fmt::Debug for Tls {
 impl Tls {
     /// Reads a certificate and its key.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsError> {
-        Ok(Self(RwLock::new(acceptor(files)?)))
+        Ok(Self(RwLock::new(current(files)?)))
     }
 
     /// Reads a certificate and its key for the handshakes from now on. Where they are no good, the
     /// ones before stay.
     pub fn replace(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        let acceptor = acceptor(files)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
-        Ok(())
+        match current(files) {
+            Ok(current) => {
+                *self.write() = current;
+                Ok(())
+            }
+            Err(error) => {
+                self.write().refused = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// When the certificate in use ends; nothing where it does not say so.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.read().validity.map(|validity| validity.until)
+    }
+
+    /// Whether the files were refused when they were last read.
+    pub fn is_refused(&self) -> bool {
+        self.read().refused.is_some()
+    }
+
+    /// What is wrong with the certificate now.
+    pub fn troubles(&self, now: Timestamp) -> Vec<CertificateTrouble> {
+        const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl \
+                             reload pillarbox)";
+        let current = self.read();
+        let mut troubles = Vec::new();
+        if let Some(Validity { from, until }) = current.validity {
+            let lifetime = until.unix_millis().saturating_sub(from.unix_millis());
+            let notice = LONGEST_NOTICE.min(Duration::from_millis(lifetime / NOTICE_PART));
+            if now >= until {
+                let message = format!("The certificate expired at {until}; clients refuse it");
+                let code = "certificate_expired";
+                troubles.push(CertificateTrouble { code, message, advice: RENEW });
+            } else if now.plus(notice) >= until {
+                let message = format!("The certificate expires at {until}");
+                let code = "certificate_expires";
+                troubles.push(CertificateTrouble { code, message, advice: RENEW });
+            }
+        }
+        if let Some(reason) = &current.refused {
+            troubles.push(CertificateTrouble {
+                code: "certificate_refused",
+                message: format!(
+                    "The new certificate is not in use, and the one before it still is: {reason}"
+                ),
+                advice: "Put the files right and send SIGHUP again (systemctl reload pillarbox)",
+            });
+        }
+        troubles
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read().acceptor.clone()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Current> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Current> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+fn current(files: &TlsFiles) -> Result<Current, TlsError> {
     let chain = certificates(&files.certificate)?;
     let key = key(&files.key)?;
+    let validity = chain.first().and_then(|leaf| Validity::of(leaf));
     let failed = |source| TlsError::Pair { files: files.clone(), source };
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -100,7 +186,8 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
         .with_single_cert(chain, key)
         .map_err(failed)?;
     config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1_1.to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    Ok(Current { acceptor, validity, refused: None })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -146,5 +233,44 @@ pub(super) async fn serve<H: Handler>(
         h2::serve(stream, shared).await;
     } else {
         connection::serve(stream, &shared).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    #[test]
+    fn the_end_is_told_in_time_and_by_what_part_of_a_life_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = TlsFiles {
+            certificate: directory.path().join("crt"),
+            key: directory.path().join("key"),
+        };
+        let day = |year, month, day| {
+            Timestamp::parse_rfc3339(&format!("{year}-{month:02}-{day:02}T00:00:00Z")).unwrap()
+        };
+        // Certificates of a year, and of eight days.
+        for (end, quiet, soon) in [
+            ((2027, 1, 1), day(2026, 12, 17), day(2026, 12, 18)),
+            ((2026, 1, 9), day(2026, 1, 7), day(2026, 1, 8)),
+        ] {
+            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.not_before = date_time_ymd(2026, 1, 1);
+            params.not_after = date_time_ymd(end.0, end.1, end.2);
+            let key = KeyPair::generate().unwrap();
+            let certificate = params.self_signed(&key).unwrap();
+            std::fs::write(&files.certificate, certificate.pem()).unwrap();
+            std::fs::write(&files.key, key.serialize_pem()).unwrap();
+            let tls = Tls::load(&files).unwrap();
+            let codes = |now| tls.troubles(now).iter().map(|one| one.code).collect::<Vec<_>>();
+            assert_eq!(codes(quiet), Vec::<&str>::new(), "{end:?}");
+            assert_eq!(codes(soon), ["certificate_expires"], "{end:?}");
+            let end = day(end.0, end.1, end.2);
+            assert_eq!(codes(end.minus(Duration::from_millis(1))), ["certificate_expires"]);
+            assert_eq!(codes(end), ["certificate_expired"]);
+        }
     }
 }

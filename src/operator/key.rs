@@ -12,6 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Uri};
 use secrecy::{ExposeSecret as _, SecretString};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 /// The page's key.
@@ -45,6 +46,19 @@ impl PageKey {
         let Some(given) = value.as_bytes().strip_prefix(b"Bearer ") else { return false };
         given.ct_eq(self.0.expose_secret().as_bytes()).into()
     }
+
+    /// What opens one caught message in a frame, which cannot send the key in a header. It tells
+    /// nothing of the key, and opens nothing else.
+    pub(super) fn ticket(&self, id: &str) -> String {
+        let key = self.0.expose_secret().as_bytes();
+        let parts = [key, id.as_bytes(), key];
+        URL_SAFE_NO_PAD.encode(Sha256::digest(parts.concat()))
+    }
+
+    /// Whether this ticket is for this message.
+    pub(super) fn opens_frame(&self, id: &str, ticket: &str) -> bool {
+        ticket.as_bytes().ct_eq(self.ticket(id).as_bytes()).into()
+    }
 }
 
 /// Whether a request names this machine by number or as `localhost`. A page of somebody else's
@@ -76,6 +90,17 @@ mod tests {
         }
         assert!(!key.opens(&HeaderMap::new()));
         assert!(!PageKey::generate().unwrap().opens(&headers(AUTHORIZATION, text)));
+    }
+
+    #[test]
+    fn a_ticket_opens_one_message_of_one_process() {
+        let key = PageKey::generate().unwrap();
+        let ticket = key.ticket("a");
+        assert!(key.opens_frame("a", &ticket));
+        assert!(!key.opens_frame("b", &ticket));
+        assert!(!key.opens_frame("a", ""));
+        assert!(!PageKey::generate().unwrap().opens_frame("a", &ticket));
+        assert!(!key.opens(&headers(AUTHORIZATION, &format!("Bearer {ticket}"))));
     }
 
     #[test]

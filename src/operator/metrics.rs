@@ -12,6 +12,7 @@ use crate::admin::wire::Cause;
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
 use crate::dispatch::pace::Rate;
+use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::families::{self, Families, Label, MICROS};
 use crate::operator::process::{Process, unix_seconds};
@@ -313,7 +314,19 @@ fn clients(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
         "Open connections of clients.",
         count(counts.connections.count() as u64),
     )?;
-    to.gauge("pillarbox_max_connections", "max_connections.", count(parts.max_connections as u64))
+    to.gauge("pillarbox_max_connections", "max_connections.", count(parts.max_connections as u64))?;
+    let tls = parts.tls.as_deref();
+    let expires_at = tls.and_then(Tls::expires_at);
+    to.gauge(
+        "pillarbox_certificate_expiry_timestamp_seconds",
+        "When the client listener's certificate ends; absent where it speaks plain HTTP.",
+        expires_at.map(|at| count(at.unix_millis()) / 1e3),
+    )?;
+    to.gauge(
+        "pillarbox_certificate_refused",
+        "1 while the certificate's files cannot be used and the one before them is kept.",
+        tls.map(|tls| flag(tls.is_refused())),
+    )
 }
 
 fn label(name: &'static str, value: &str) -> Label {

@@ -14,19 +14,22 @@ use serde::Serialize;
 use crate::admin::wire::{self, Request, SuppressionCursor};
 use crate::http::error::{ApiError, JSON};
 use crate::operator::live::PageBody;
-use crate::operator::{Operator, key};
+use crate::operator::{Operator, caught, key};
 
 /// What the page may load: its own files, and its own data. Nothing inline, nothing from outside,
 /// and nobody may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+                      img-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const HEADERS: [(HeaderName, &str); 4] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (REFERRER_POLICY, "no-referrer"),
     (CACHE_CONTROL, "no-store"),
 ];
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
+/// The media type of documents.
+pub(super) const HTML: &str = "text/html; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 /// Messages in one answer.
 const MESSAGES: usize = 50;
@@ -39,21 +42,27 @@ pub(super) enum Path<'a> {
     Messages,
     Message(&'a str),
     Suppressions,
+    Caught(caught::Path<'a>),
 }
 
 impl<'a> Path<'a> {
     pub(super) fn of(path: &'a str) -> Option<Self> {
         let file = |media_type, text| Some(Self::File { media_type, text });
         match path {
-            "/" => file("text/html; charset=utf-8", include_str!("page/index.html")),
+            "/" => file(HTML, include_str!("page/index.html")),
             "/page.css" => file("text/css; charset=utf-8", include_str!("page/page.css")),
-            "/page.js" => file("text/javascript; charset=utf-8", include_str!("page/page.js")),
-            "/plot.js" => file("text/javascript; charset=utf-8", include_str!("page/plot.js")),
+            "/page.js" => file(SCRIPT, include_str!("page/page.js")),
+            "/caught.js" => file(SCRIPT, include_str!("page/caught.js")),
+            "/nodes.js" => file(SCRIPT, include_str!("page/nodes.js")),
+            "/plot.js" => file(SCRIPT, include_str!("page/plot.js")),
             "/icon.svg" => file(SVG, include_str!("page/icon.svg")),
             "/page/live" => Some(Self::Live),
             "/page/messages" => Some(Self::Messages),
             "/page/suppressions" => Some(Self::Suppressions),
-            _ => path.strip_prefix("/page/messages/").map(Self::Message),
+            _ => match path.strip_prefix("/page/caught") {
+                Some(rest) => caught::Path::of(rest).map(Self::Caught),
+                None => path.strip_prefix("/page/messages/").map(Self::Message),
+            },
         }
     }
 }
@@ -72,7 +81,11 @@ impl Operator {
         if let Path::File { media_type, text } = path {
             return Ok(response(StatusCode::OK, media_type, Full::from(text).into()));
         }
-        if !self.key.opens(headers) {
+        let is_opened = match path {
+            Path::Caught(caught::Path::Frame { id, ticket }) => self.key.opens_frame(id, ticket),
+            _ => self.key.opens(headers),
+        };
+        if !is_opened {
             return Err(ApiError::Unauthorized);
         }
         let request = match path {
@@ -81,6 +94,7 @@ impl Operator {
                 let body = PageBody::live(self.told.clone());
                 return Ok(response(StatusCode::OK, EVENT_STREAM, body));
             }
+            Path::Caught(path) => return caught::answer(path, self.parts.catcher.get(), &self.key),
             Path::Message(id) => Request::MessageShow { id: id.to_owned() },
             Path::Messages => Request::MessageList {
                 organisation: parameter(uri, "organisation"),
@@ -115,12 +129,16 @@ fn parameter(uri: &Uri, name: &str) -> Option<String> {
     values.next().filter(|value| !value.is_empty())
 }
 
-fn json(status: StatusCode, document: &impl Serialize) -> Response<PageBody> {
+pub(super) fn json(status: StatusCode, document: &impl Serialize) -> Response<PageBody> {
     let text = serde_json::to_vec(document).expect("texts and numbers serialize");
     response(status, JSON, Full::from(text).into())
 }
 
-fn response(status: StatusCode, media_type: &'static str, body: PageBody) -> Response<PageBody> {
+pub(super) fn response(
+    status: StatusCode,
+    media_type: &'static str,
+    body: PageBody,
+) -> Response<PageBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();

@@ -5,10 +5,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::dispatch::pace::Rate;
+use crate::domain::id::OrganisationId;
 use crate::operator::Parts;
-use crate::operator::metrics::organisations;
+use crate::operator::metrics::organisations::{self, Named};
 use crate::operator::process::unix_seconds;
 use crate::operator::trouble::{self, Trouble};
+use crate::operator::window::Window;
 use crate::tally::histogram::Reading;
 use crate::tally::ledger::Account;
 
@@ -28,6 +30,8 @@ pub(super) struct State {
     quota: Option<Quota>,
     totals: [(&'static str, u64); 6],
     organisations: Vec<Organisation>,
+    /// How many messages were caught; nothing where none are.
+    caught: Option<u64>,
     pub(super) sample: Sample,
 }
 
@@ -46,6 +50,7 @@ struct Quota {
     left: f64,
 }
 
+/// What became of an organisation's messages within the window.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Organisation {
@@ -80,13 +85,14 @@ pub(super) struct Totals {
     sent: u64,
     recipients: u64,
     calls: Reading,
-    organisations: Vec<(String, Account)>,
+    organisations: Vec<Named>,
 }
 
 impl Totals {
     pub(super) fn of(parts: &Parts) -> Self {
         let organisations = organisations::accounts(parts);
-        let sum = |count: fn(&Account) -> u64| organisations.iter().map(|(_, a)| count(a)).sum();
+        let sum =
+            |count: fn(&Account) -> u64| organisations.iter().map(|one| count(&one.account)).sum();
         Self {
             accepted: parts.clients.accepted.get(),
             sent: sum(|account| account.sent),
@@ -95,10 +101,21 @@ impl Totals {
             organisations,
         }
     }
+
+    /// The organisations' accounts.
+    pub(super) fn accounts(&self) -> impl Iterator<Item = (Option<OrganisationId>, &Account)> {
+        self.organisations.iter().map(|one| (one.id, &one.account))
+    }
 }
 
 impl State {
-    pub(super) fn now(parts: &Parts, now: &Totals, before: &Totals, passed: Duration) -> Self {
+    pub(super) fn now(
+        parts: &Parts,
+        now: &Totals,
+        before: &Totals,
+        passed: Duration,
+        window: &Window,
+    ) -> Self {
         let status = parts.dispatcher.status();
         let per_second =
             |now: u64, before: u64| float(now.saturating_sub(before)) / passed.as_secs_f64();
@@ -112,8 +129,9 @@ impl State {
             queue: status.pending.messages,
             latency: (calls > 0).then(|| float(micros) / float(calls) / 1e6),
         };
-        let sum =
-            |count: fn(&Account) -> u64| now.organisations.iter().map(|(_, a)| count(a)).sum();
+        let sum = |count: fn(&Account) -> u64| {
+            now.organisations.iter().map(|one| count(&one.account)).sum()
+        };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             started: unix_seconds(parts.started),
@@ -135,16 +153,22 @@ impl State {
                 ("bounced", sum(|account| account.bounces)),
                 ("refused", parts.clients.refused.get().map(|(_, count)| count).sum()),
             ],
-            organisations: now.organisations.iter().map(Organisation::of).collect(),
+            organisations: now
+                .organisations
+                .iter()
+                .map(|one| Organisation::of(one, window))
+                .collect(),
+            caught: parts.catcher.get().map(|catcher| catcher.total()),
             sample,
         }
     }
 }
 
 impl Organisation {
-    fn of((name, account): &(String, Account)) -> Self {
+    fn of(one: &Named, window: &Window) -> Self {
+        let account = window.since(one.id, &one.account);
         Self {
-            name: name.clone(),
+            name: one.name.clone(),
             accepted: account.accepted,
             sent: account.sent,
             recipients: account.sent_recipients,

@@ -92,6 +92,8 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         ));
     }
+    let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
+    found.extend(certificate.map(|trouble| ready(trouble.code, trouble.message, trouble.advice)));
     if status.unrecorded > 0 {
         found.push(ready(
             "outcomes_unrecorded",

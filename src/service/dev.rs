@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
@@ -18,6 +19,10 @@ use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{EventOptions, Events, Options, Simulator};
 use crate::store::{NewApiKey, Store, StoreError};
+
+use caught::Memory;
+
+mod caught;
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";
@@ -63,6 +68,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let secret = SecretString::from(ACCESS_KEY);
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
     let service = Service::start(&config, Clock::system(), credentials, None).await?;
+    service.operators.show_caught(Arc::new(Memory(simulator.kept())));
     let key = match options.api_key {
         Some(key) => key,
         None => ApiKey::generate()?,

@@ -12,6 +12,7 @@ use tracing::error;
 use crate::admin::Admin;
 use crate::http;
 use crate::http::drain::Drain;
+use crate::operator::caught::Catcher;
 use crate::operator::key::PageKey;
 use crate::operator::{Operator, Parts};
 use crate::service::ServiceError;
@@ -24,6 +25,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(super) struct Operators {
     /// Its address, with the port that it was given.
     pub(super) address: SocketAddr,
+    parts: Arc<Parts>,
     drain: Drain,
     serving: JoinHandle<()>,
     looking: JoinHandle<()>,
@@ -51,14 +53,21 @@ impl Operators {
     ) -> Result<Self, ServiceError> {
         let address = address_of(&listener)?;
         let (drain, signal) = Drain::new();
-        let (operator, looking) = Operator::new(parts, admin, key);
+        let parts = Arc::new(parts);
+        let (operator, looking) = Operator::new(Arc::clone(&parts), admin, key);
         let looking = tokio::spawn(looking);
         let serving = tokio::spawn(async move {
             if let Err(error) = http::serve(listener, operator, Operator::limits(), signal).await {
                 error!(%error, "the operator listener ended");
             }
         });
-        Ok(Self { address, drain, serving, looking })
+        Ok(Self { address, parts, drain, serving, looking })
+    }
+
+    /// Has the page show what a stand-in for the provider catches, from now on.
+    pub(super) fn show_caught(&self, catcher: Arc<dyn Catcher>) {
+        // The one that came first stays.
+        let _ = self.parts.catcher.set(catcher);
     }
 
     /// Ends it.

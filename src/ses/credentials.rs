@@ -171,7 +171,7 @@ impl CredentialCache {
                 (Ok(credentials), renew_at)
             }
             Err(error) => {
-                tracing::warn!(%error, "AWS credentials could not be loaded");
+                tracing::warn!(%error, "AWS cannot be called; pillarbox doctor checks the credentials");
                 let good = previous.filter(|previous| {
                     previous.expiry().is_none_or(|expiry| Timestamp::from(expiry) > now)
                 });

@@ -103,6 +103,24 @@ impl Account {
         }
     }
 
+    /// What these counts have grown by since they were an earlier account's.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            accepted: self.accepted.saturating_sub(earlier.accepted),
+            sent: self.sent.saturating_sub(earlier.sent),
+            sent_recipients: self.sent_recipients.saturating_sub(earlier.sent_recipients),
+            failed: self.failed.saturating_sub(earlier.failed),
+            suppressed: self.suppressed.saturating_sub(earlier.suppressed),
+            deliveries: self.deliveries.saturating_sub(earlier.deliveries),
+            bounces: self.bounces.saturating_sub(earlier.bounces),
+            hard_bounces: self.hard_bounces.saturating_sub(earlier.hard_bounces),
+            complaints: self.complaints.saturating_sub(earlier.complaints),
+            rejects: self.rejects.saturating_sub(earlier.rejects),
+            delivery_delays: self.delivery_delays.saturating_sub(earlier.delivery_delays),
+        }
+    }
+
     /// Adds another account to this one.
     pub fn add(&mut self, other: &Self) {
         self.accepted += other.accepted;

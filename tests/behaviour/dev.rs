@@ -9,19 +9,21 @@ use serde_json::{Value, json};
 use crate::harness::{PATIENCE, answer, install_crypto};
 
 /// A `dev` process that ends with the test.
-struct Dev {
+pub(crate) struct Dev {
     child: Child,
     /// The pasted line's address, API key and body.
     address: String,
     key: String,
     body: String,
-    client: reqwest::Client,
+    pub(crate) client: reqwest::Client,
+    /// The operators' page: where it is, and its key.
+    pub(crate) page: (String, String),
     /// `dev` ends where nobody can read what it prints.
     _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Dev {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         install_crypto();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
             .args(["dev", "--listen", "127.0.0.1:0", "--operator-listen", "127.0.0.1:0"])
@@ -32,6 +34,10 @@ impl Dev {
             .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = output.by_ref().map_while(Result::ok);
+        let page = lines.find_map(|line| {
+            let (base, key) = line.trim().strip_prefix("page ")?.trim().split_once("/#")?;
+            Some((base.to_owned(), key.to_owned()))
+        });
         let pasted = lines.find(|line| line.contains(" -d '")).expect("a curl line");
         let between = |from: &str, to: &str| {
             let (_, rest) = pasted.split_once(from).unwrap();
@@ -44,11 +50,12 @@ impl Dev {
             key: between("Bearer ", "'"),
             body: between(" -d '", "'"),
             client,
+            page: page.expect("where the page is"),
             _output: output,
         }
     }
 
-    async fn post(&self, body: String) -> (u16, Value) {
+    pub(crate) async fn post(&self, body: String) -> (u16, Value) {
         let request = self.client.post(format!("{}/emails", self.address)).bearer_auth(&self.key);
         let request = request.header("content-type", "application/json").body(body);
         let (status, body) = answer(request.send().await.unwrap()).await;
@@ -56,7 +63,7 @@ impl Dev {
     }
 
     /// Waits for a message's first delivery event; gives its record.
-    async fn until_event(&self, id: &Value) -> Value {
+    pub(crate) async fn until_event(&self, id: &Value) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
             let path = format!("{}/emails/{}", self.address, id.as_str().unwrap());

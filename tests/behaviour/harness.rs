@@ -154,6 +154,15 @@ impl Site {
         self.spawn(command)
     }
 
+    /// Starts the service with its standard error in the journal, as systemd says it.
+    pub(crate) fn start_in_journal(&self) -> Server {
+        let mut command = Command::new("sh");
+        let script = "JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) \
+                      exec \"$0\" serve --config \"$1\"";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_pillarbox")]).arg(&self.config);
+        self.spawn(command)
+    }
+
     /// Starts the service with its data on a file system of this size, which it alone sees.
     #[cfg(feature = "interop")]
     pub(crate) fn start_on_small_disk(&self, size: &str) -> Server {

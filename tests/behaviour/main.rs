@@ -4,6 +4,8 @@
 
 mod access;
 mod backup;
+mod caught;
+mod certificate;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
@@ -13,6 +15,7 @@ mod harness;
 mod idempotency;
 mod keys;
 mod listing;
+mod logs;
 mod memory;
 mod operator;
 mod page;

@@ -8,8 +8,17 @@ use serde_json::{Value, json};
 
 use crate::harness::{PATIENCE, Server, Site, answer, message, message_with};
 
-const DATA: [&str; 4] = ["/page/live", "/page/messages", "/page/messages/x", "/page/suppressions"];
-const FILES: [&str; 5] = ["/", "/page.css", "/page.js", "/plot.js", "/icon.svg"];
+const DATA: [&str; 7] = [
+    "/page/live",
+    "/page/messages",
+    "/page/messages/x",
+    "/page/suppressions",
+    "/page/caught",
+    "/page/caught/x",
+    "/page/caught/x/y",
+];
+const FILES: [&str; 7] =
+    ["/", "/page.css", "/page.js", "/caught.js", "/nodes.js", "/plot.js", "/icon.svg"];
 
 /// The key in the address that `status --page` prints.
 fn key(site: &Site, server: &Server) -> String {

@@ -16,7 +16,7 @@ use pillarbox::http::request_id::RequestId;
 use pillarbox::http::serve_tls;
 use pillarbox::http::tls::{Tls, TlsFiles};
 use pillarbox::simulator::Options;
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd, generate_simple_self_signed};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
@@ -31,20 +31,31 @@ const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// A certificate for `localhost`, as its client trusts it.
-struct Certificate {
+pub(crate) struct Certificate {
     der: CertificateDer<'static>,
     pem: String,
     key: String,
 }
 
 impl Certificate {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         Self { der: cert.der().clone(), pem: cert.pem(), key: signing_key.serialize_pem() }
     }
 
-    fn write(&self, files: &TlsFiles) {
+    /// One that ends on the first of January of this year.
+    pub(crate) fn until(year: i32) -> Self {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let (der, pem) = (certificate.der().clone(), certificate.pem());
+        Self { der, pem, key: key.serialize_pem() }
+    }
+
+    pub(crate) fn write(&self, files: &TlsFiles) {
         std::fs::write(&files.certificate, &self.pem).unwrap();
         std::fs::write(&files.key, &self.key).unwrap();
     }
@@ -79,7 +90,7 @@ impl Certificate {
 }
 
 /// A site whose client listener speaks TLS.
-async fn site(certificate: &Certificate) -> (Site, TlsFiles) {
+pub(crate) async fn site(certificate: &Certificate) -> (Site, TlsFiles) {
     let directory = tempfile::tempdir().unwrap().keep();
     let files = TlsFiles { certificate: directory.join("crt"), key: directory.join("key") };
     certificate.write(&files);

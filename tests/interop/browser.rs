@@ -1,4 +1,5 @@
-//! The operators' page in a real browser: Chromium, driven by `browser/page.mjs`.
+//! The operators' page in a real browser: Chromium, driven by the scripts in
+//! `browser/`.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,12 +10,22 @@ mod faults;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_works_in_a_browser_and_mail_stays_text_there() {
+    drive("page.mjs").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_caught_is_drawn_and_neither_acts_nor_loads_anything() {
+    drive("caught.mjs").await;
+}
+
+/// Runs a script against a `dev` of its own.
+async fn drive(script: &str) {
     let mut dev = Dev::start();
     let address = dev.told("address");
     let key = dev.told("API key");
     let page = dev.told("page");
     let caught = dev.told("caught");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/browser/page.mjs");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/browser").join(script);
     let run = Command::new("node")
         .arg(script)
         .env("PAGE", page)

@@ -14,6 +14,9 @@ pub struct ServiceStatus {
     pub uptime_seconds: Option<u64>,
     /// Where clients are served, with the port that it was given; `None` where no service runs.
     pub client_address: Option<SocketAddr>,
+    /// The certificate that clients are shown; `None` where no service speaks TLS.
+    #[serde(default)]
+    pub certificate: Option<Certificate>,
     /// Whether the store takes writes.
     pub store: StoreHealth,
     /// The jump that holds windows back, if there is one.
@@ -24,6 +27,16 @@ pub struct ServiceStatus {
     pub events: Events,
     /// How much is set up.
     pub counts: Counts,
+}
+
+/// The certificate that clients are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Certificate {
+    /// When it ends; `None` where it does not say so.
+    pub expires_at: Option<String>,
+    /// What is wrong with it or with the one that was to follow, and what to do.
+    pub troubles: Vec<String>,
 }
 
 /// How the provider's events come in.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::domain::id::OrganisationId;
 use crate::operator::Parts;
 use crate::operator::families::Families;
 use crate::operator::metrics::label;
@@ -19,8 +20,7 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     let accounts = accounts(parts);
     let mut each = |name: &str, help: &str, value: fn(&Account) -> u64| {
         let accounts = accounts.iter();
-        let values =
-            accounts.map(|(name, account)| ([label("organisation", name)], value(account)));
+        let values = accounts.map(|one| ([label("organisation", &one.name)], value(&one.account)));
         to.counters(name, help, values)
     };
     each(
@@ -51,8 +51,9 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
         "Recipients that bounced for good.",
         |account| account.hard_bounces,
     )?;
-    let events = accounts.iter().flat_map(|(name, account)| {
-        types(account).map(|(kind, n)| ([label("organisation", name), label("type", kind)], n))
+    let events = accounts.iter().flat_map(|one| {
+        let organisation = label("organisation", &one.name);
+        types(&one.account).map(|(kind, n)| ([organisation.clone(), label("type", kind)], n))
     });
     to.counters(
         "pillarbox_organisation_events_total",
@@ -71,9 +72,16 @@ fn types(account: &Account) -> [(&'static str, u64); 5] {
     ]
 }
 
+/// An organisation's account, or that of the others together, which have no number.
+pub(in crate::operator) struct Named {
+    pub(in crate::operator) id: Option<OrganisationId>,
+    pub(in crate::operator) name: String,
+    pub(in crate::operator) account: Account,
+}
+
 /// The organisations' accounts by name, with those beyond the limit as one. An organisation that
 /// nothing was counted of has one too, so that its first message shows as an increase.
-pub(in crate::operator) fn accounts(parts: &Parts) -> Vec<(String, Account)> {
+pub(in crate::operator) fn accounts(parts: &Parts) -> Vec<Named> {
     let mut accounts: BTreeMap<_, _> = parts
         .store
         .organisations()
@@ -85,11 +93,13 @@ pub(in crate::operator) fn accounts(parts: &Parts) -> Vec<(String, Account)> {
     let mut named = Vec::new();
     for (organisation, account) in accounts {
         if named.len() < MAX_ORGANISATIONS {
-            named.push((parts.organisation_name(organisation), account));
+            let name = parts.organisation_name(organisation);
+            named.push(Named { id: Some(organisation), name, account });
         } else {
             others.get_or_insert_default().add(&account);
         }
     }
-    named.extend(others.map(|account| (OTHERS.to_owned(), account)));
+    let others = others.map(|account| Named { id: None, name: OTHERS.to_owned(), account });
+    named.extend(others);
     named
 }

@@ -1,11 +1,12 @@
 // The operators' page. It reads and never writes; whatever came from mail is set as text alone.
 
+import { Caught } from "/caught.js";
+import { element, emptyRow, field, fill, find, when } from "/nodes.js";
 import { Plot, shape } from "/plot.js";
 
 const KEY = "pillarbox-page-key";
 const LIMITS = { bounces: 0.05, complaints: 0.001 };
 const KEPT = 300;
-const find = (id) => document.getElementById(id);
 
 // The key comes behind the # of the address, which no server sees, and goes from there at once.
 function takeKey() {
@@ -35,22 +36,10 @@ async function read(path) {
   return document;
 }
 
-function element(name, text, attributes = {}) {
-  const node = document.createElement(name);
-  if (text !== undefined && text !== null) node.textContent = text;
-  for (const [attribute, value] of Object.entries(attributes)) node.setAttribute(attribute, value);
-  return node;
-}
-
 const whole = new Intl.NumberFormat("en");
 const short = (value) => (value >= 1e6 ? `${Math.round(value / 1e5) / 10}M` : value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 100 || Number.isInteger(value) ? whole.format(Math.round(value)) : value.toFixed(1));
 const seconds = (value) => (value === 0 ? "0" : value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(1)} s`);
 const mebibytes = (bytes) => `${(bytes / 1048576).toFixed(bytes < 10485760 ? 1 : 0)} MiB`;
-
-function when(text) {
-  const time = element("time", text.replace("T", " ").slice(0, 19), { datetime: text, title: text });
-  return time;
-}
 
 function duration(from) {
   const passed = Math.max(0, Math.round(Date.now() / 1000 - from));
@@ -132,20 +121,6 @@ function showOrganisations(organisations) {
   select.value = chosen;
 }
 
-// Puts rows into a table. Where it is narrow, each cell shows its column's name.
-function fill(table, rows, further) {
-  const names = [...table.closest("table").querySelectorAll("thead th")].map((head) => head.textContent);
-  for (const row of rows) if (row.children.length > 1) [...row.children].forEach((cell, index) => { cell.dataset.label = names[index]; });
-  if (further) table.append(...rows);
-  else table.replaceChildren(...rows);
-}
-
-function emptyRow(columns, text) {
-  const row = element("tr");
-  row.append(element("td", text, { colspan: columns, class: "empty" }));
-  return row;
-}
-
 const changes = (state) => state.totals.map(([, count]) => count).join() + state.queue.messages;
 
 function show(state) {
@@ -154,6 +129,7 @@ function show(state) {
   showTotals(state);
   showOrganisations(state.organisations);
   for (const plot of plots) plot.draw(samples, state);
+  caught.follow(state.caught);
   // The newest page of the list follows what happens, unless somebody reads further back.
   if (changes(state) !== show.before && !listing.deep) search(false);
   show.before = changes(state);
@@ -182,10 +158,6 @@ async function search(further) {
   const form = find("search").elements;
   const rows = find("message-rows");
   try {
-    if (form.id.value.trim()) {
-      await openMessage(form.id.value.trim());
-      return;
-    }
     const query = new URLSearchParams();
     for (const name of ["organisation", "status", "recipient"]) if (form[name].value.trim()) query.set(name, form[name].value.trim());
     if (further && listing.next) query.set("before", listing.next);
@@ -202,11 +174,6 @@ async function search(further) {
   } catch (error) {
     fail(error, "messages-note");
   }
-}
-
-function field(name, value) {
-  if (value === undefined || value === null || value === "") return [];
-  return [element("dt", name), element("dd", value)];
 }
 
 function entry(at, text, tone, detail) {
@@ -244,8 +211,11 @@ async function openMessage(id) {
 find("close").addEventListener("click", () => find("message").close());
 find("search").addEventListener("submit", (event) => {
   event.preventDefault();
+  // Only when it is asked for: the list follows what happens, and must not open anything by itself.
+  const id = find("search").elements.id.value.trim();
   listing.deep = false;
-  search(false);
+  if (id) openMessage(id);
+  else search(false);
 });
 find("more-messages").addEventListener("click", () => {
   listing.deep = true;
@@ -287,6 +257,10 @@ async function readSuppressions(further) {
 }
 
 find("more-suppressions").addEventListener("click", () => readSuppressions(true));
+
+// What a stand-in for the provider caught, where there is one
+
+const caught = new Caught(read, (error) => fail(error, "caught-note"));
 
 // The stream
 

@@ -89,7 +89,7 @@ assert.equal(await page.evaluate(() => document.activeElement.id), "main");
 await send({ to: ["Ada <ada@example.net>"], subject: "For Ada" });
 await page.locator("#search [name=recipient]").fill("ada@example.net");
 await page.getByRole("button", { name: "Search" }).click();
-await page.getByRole("cell", { name: "For Ada" }).waitFor();
+await page.locator("#message-rows").getByRole("cell", { name: "For Ada" }).waitFor();
 await page.locator(`[data-id="${id}"]`).waitFor({ state: "detached" });
 await page.locator("#search [name=recipient]").fill("");
 await page.locator("#search [name=id]").fill(id);
@@ -97,6 +97,11 @@ await page.keyboard.press("Enter");
 await page.locator("dialog[open]").waitFor();
 await page.locator("#timeline").getByText("sent: the provider accepted it").waitFor();
 await page.getByRole("button", { name: "Close" }).click();
+// It stays closed while the list goes on.
+await send({ subject: "Meanwhile" });
+await page.locator("#message-rows").getByRole("cell", { name: "Meanwhile" }).waitFor();
+await page.waitForTimeout(1500);
+assert.equal(await page.locator("dialog[open]").count(), 0, "what was closed has opened by itself");
 await page.locator("#search [name=id]").fill("");
 await page.getByRole("button", { name: "Search" }).click();
 

@@ -1,0 +1,161 @@
+//! What the stand-in for the provider was given, where one runs in this process (`dev`): shown so
+//! that nothing in a message acts.
+//!
+//! A message's HTML is a document of its own, framed by the page without any right. Must not know
+//! who caught the messages.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use http::header::{CONTENT_SECURITY_POLICY, HeaderName};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+
+use crate::domain::time::Timestamp;
+use crate::http::error::ApiError;
+use crate::operator::key::PageKey;
+use crate::operator::live::PageBody;
+use crate::operator::page;
+
+use inert::inert;
+
+mod inert;
+
+/// Messages in a list.
+const LISTED: usize = 50;
+/// What a message's HTML may do: have styles, and pictures that it brings along. No script, no
+/// form, no link that is followed, and nothing from anywhere: not even whether it was looked at
+/// can be told outside. The sandbox holds also where the document is opened by itself.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox";
+/// Names in links are not looked up either: policies say nothing of that.
+const PREFETCH: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-dns-prefetch-control"), HeaderValue::from_static("off"));
+
+/// Who caught messages, and keeps the last of them in memory.
+pub trait Catcher: Debug + Send + Sync {
+    /// How many were caught since the start.
+    fn total(&self) -> u64;
+    /// The newest first, at most so many.
+    fn newest(&self, limit: usize) -> Vec<Summary>;
+    /// A message that is still kept.
+    fn message(&self, id: &str) -> Option<Caught>;
+}
+
+/// A line of a list.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// The id that the provider gave it.
+    pub id: String,
+    /// When it was caught.
+    #[serde(serialize_with = "as_text")]
+    pub caught_at: Timestamp,
+    /// The sender, as the provider was given it.
+    pub from: String,
+    /// The recipients in To, likewise.
+    pub to: Vec<String>,
+    /// The subject in clear.
+    pub subject: String,
+}
+
+/// A message as the provider was given it.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Caught {
+    /// What is in the list.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// The recipients in Cc.
+    pub cc: Vec<String>,
+    /// The recipients in Bcc.
+    pub bcc: Vec<String>,
+    /// Where replies go.
+    pub reply_to: Vec<String>,
+    /// Further headers with their values, in their order.
+    pub headers: Vec<(String, String)>,
+    /// The plain text.
+    pub text: Option<String>,
+    /// The HTML, as it came.
+    pub html: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    messages: Vec<Summary>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    caught: Caught,
+    /// Where its HTML is, as a document to be framed.
+    frame: Option<String>,
+}
+
+/// What was caught, as the page asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Path<'a> {
+    List,
+    Message(&'a str),
+    /// The HTML of a message. A frame cannot send the page's key, so its address holds a ticket.
+    Frame {
+        id: &'a str,
+        ticket: &'a str,
+    },
+}
+
+impl<'a> Path<'a> {
+    /// The path below `/page/caught`.
+    pub(super) fn of(rest: &'a str) -> Option<Self> {
+        if rest.is_empty() {
+            return Some(Self::List);
+        }
+        let rest = rest.strip_prefix('/')?;
+        Some(match rest.split_once('/') {
+            Some((id, ticket)) => Self::Frame { id, ticket },
+            None => Self::Message(rest),
+        })
+    }
+}
+
+/// Answers for a path that the key, or the ticket in it, opens.
+pub(super) fn answer(
+    path: Path<'_>,
+    catcher: Option<&Arc<dyn Catcher>>,
+    key: &PageKey,
+) -> Result<Response<PageBody>, ApiError> {
+    let catcher = catcher.ok_or(ApiError::NotFound)?;
+    match path {
+        Path::List => {
+            let messages = catcher.newest(LISTED);
+            Ok(page::json(StatusCode::OK, &Listing { messages }))
+        }
+        Path::Message(id) => {
+            let caught = catcher.message(id).ok_or(ApiError::NotFound)?;
+            let address = || format!("/page/caught/{id}/{}", key.ticket(id));
+            let frame = caught.html.is_some().then(address);
+            Ok(page::json(StatusCode::OK, &Document { caught, frame }))
+        }
+        Path::Frame { id, .. } => {
+            let html = catcher.message(id).and_then(|caught| caught.html);
+            Ok(frame(&html.ok_or(ApiError::NotFound)?))
+        }
+    }
+}
+
+fn frame(html: &str) -> Response<PageBody> {
+    let body = Full::from(inert(html).into_bytes()).into();
+    let mut response = page::response(StatusCode::OK, page::HTML, body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    let (name, value) = PREFETCH;
+    headers.insert(name, value);
+    response
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn as_text<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(at)
+}
