@@ -154,8 +154,10 @@ function show(state) {
   showTotals(state);
   showOrganisations(state.organisations);
   for (const plot of plots) plot.draw(samples, state);
-  // The newest page of the list follows what happens, unless somebody reads further back.
-  if (changes(state) !== show.before && !listing.deep) search(false);
+  // The newest page of the list follows what happens, unless somebody reads further back, or has
+  // a message's id in the search: that message was opened once.
+  const byId = find("search").elements.id.value.trim() !== "";
+  if (changes(state) !== show.before && !listing.deep && !byId) search(false);
   show.before = changes(state);
 }
 
