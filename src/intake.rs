@@ -116,7 +116,7 @@ impl Intake {
     ) -> Result<Accepted, Refusal> {
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
-        let admitted = admit(request, &self.store.facts(organisation.id)?).map_err(refusal)?;
+        let admitted = admit(request, &self.store.facts(organisation.id)).map_err(refusal)?;
         let window_now = self.clock.settled();
         if let Some(key) = admitted.idempotency_key()
             && let Some(id) = self.store.replay(organisation.id, key, window_now)?

@@ -97,9 +97,9 @@ impl Store {
         (store, move || full.set(Fault::Full), move || free.set(Fault::None))
     }
 
-    /// What admission asks about an organisation, from one snapshot.
-    pub fn facts(&self, organisation: OrganisationId) -> Result<OrganisationFacts, StoreError> {
-        self.noticed(OrganisationFacts::load(&self.shared, organisation))
+    /// What admission asks about an organisation.
+    pub fn facts(&self, organisation: OrganisationId) -> OrganisationFacts<'_> {
+        OrganisationFacts::new(self, organisation)
     }
 
     /// Grows whenever an address becomes suppressed: where it stands still, no message that was

@@ -227,11 +227,11 @@ async fn accept(store: &Store, subject: &str) -> MessageId {
         to: Some(vec!["bob@example.org"]),
         cc: Some(vec!["eve@example.org"]),
         subject: Some(subject),
-        text: Some("Hi"),
+        text: Some("Hi".into()),
         ..Draft::default()
     };
     let request = SendRequest::parse(draft).unwrap();
-    let admitted = admit(request, &store.facts(acme).unwrap()).unwrap();
+    let admitted = admit(request, &store.facts(acme)).unwrap();
     let id = MessageIds::new().next(NOON);
     match store.accept(id, acme, &admitted, NOON, NOON, || {}).await.unwrap() {
         Accepted::New(id) => id,

@@ -116,7 +116,7 @@ async fn live(
     let key = has_key.then(|| format!("order-{number:020}"));
     let request = SendRequest::parse(draft(key.as_deref()))
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
-    let admitted = admit(request, &store.facts(organisation.id)?)
+    let admitted = admit(request, &store.facts(organisation.id))
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
     store.accept(id, organisation.id, &admitted, created_at, created_at, || ()).await?;
     if is_pending {
@@ -138,7 +138,7 @@ pub(crate) fn draft(idempotency_key: Option<&str>) -> Draft<'_> {
         from: Some("Example Shop <orders@mail.example.com>"),
         to: Some(vec!["Ada Lovelace <ada.lovelace@example.org>"]),
         subject: Some("Your order 4711 is on its way"),
-        text: Some("Thank you for your order."),
+        text: Some("Thank you for your order.".into()),
         idempotency_key,
         ..Draft::default()
     }

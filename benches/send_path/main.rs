@@ -33,6 +33,10 @@ mod sending;
 mod size;
 mod writer;
 
+/// As in the binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures the send path.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag on the command line")]
 #[derive(Debug, Parser)]

@@ -101,7 +101,7 @@ async fn accept(
 ) -> anyhow::Result<MessageId> {
     let request = SendRequest::parse(draft(Some(key)))
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
-    let admitted = admit(request, &store.facts(organisation.id)?)
+    let admitted = admit(request, &store.facts(organisation.id))
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
     let now = now();
     let id = ids.next(now);

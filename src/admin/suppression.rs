@@ -50,7 +50,7 @@ impl Admin {
         for address in parse_all(addresses)? {
             let change = self.store.unsuppress(organisation, address.clone()).await?;
             let for_all = match organisation {
-                Some(organisation) => self.store.facts(organisation)?.is_suppressed(&address)?,
+                Some(organisation) => self.store.facts(organisation).is_suppressed(&address)?,
                 None => false,
             };
             let outcome = match change {

@@ -25,7 +25,7 @@ impl Admin {
             from: Some(&from),
             to: Some(vec![RECIPIENT]),
             subject: Some("A test of the set-up"),
-            text: Some("pillarbox doctor sent this to see whether sending works."),
+            text: Some("pillarbox doctor sent this to see whether sending works.".into()),
             ..Draft::default()
         };
         // The sender was read before, and the rest is ours.

@@ -88,7 +88,7 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     fn is_suppressed(&self, message: &Message) -> Result<bool, StoreError> {
-        let facts = self.store.facts(message.organisation)?;
+        let facts = self.store.facts(message.organisation);
         for recipient in &message.recipients {
             let mailbox = Mailbox::parse(recipient).map_err(|_| StoreError::Damaged)?;
             if facts.is_suppressed(&SuppressedAddress::from(mailbox.address()))? {

@@ -69,7 +69,7 @@ async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count:
                 from: Some("ann@example.com"),
                 to: Some(vec!["bob@example.org"]),
                 subject: Some("Hello"),
-                text: Some("Body"),
+                text: Some("Body".into()),
                 ..Draft::default()
             };
             intake.accept(&acme, SendRequest::parse(draft).unwrap(), "test").await.unwrap();

@@ -36,9 +36,9 @@ pub struct Draft<'a> {
     /// The subject.
     pub subject: Option<&'a str>,
     /// The HTML body.
-    pub html: Option<&'a str>,
+    pub html: Option<BodyText<'a>>,
     /// The plain-text body.
-    pub text: Option<&'a str>,
+    pub text: Option<BodyText<'a>>,
     /// Custom headers, in the order given.
     pub headers: Option<Vec<(&'a str, &'a str)>>,
     /// The key that identifies the logical message.
@@ -80,19 +80,43 @@ impl From<FieldError> for RequestError {
     }
 }
 
+/// The text of a body. Nothing is asked of it but that it is there, so one that came in JSON goes
+/// to the provider, in JSON again, without being decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyText<'a> {
+    /// As it reads.
+    Plain(&'a str),
+    /// As it is written between the quotes of a well-formed JSON string (RFC 8259 section 7).
+    Json(&'a str),
+}
+
+impl BodyText<'_> {
+    /// Whether it has no character. No character is written as nothing.
+    pub const fn is_empty(&self) -> bool {
+        let (Self::Plain(text) | Self::Json(text)) = self;
+        text.is_empty()
+    }
+}
+
+impl<'a> From<&'a str> for BodyText<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Plain(text)
+    }
+}
+
 /// The bodies of a message; at least one is present and not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
     /// HTML alone.
-    Html(&'a str),
+    Html(BodyText<'a>),
     /// Plain text alone.
-    Text(&'a str),
+    Text(BodyText<'a>),
     /// Both, as alternatives.
     Both {
         /// The HTML body.
-        html: &'a str,
+        html: BodyText<'a>,
         /// The plain-text body.
-        text: &'a str,
+        text: BodyText<'a>,
     },
 }
 
@@ -196,8 +220,11 @@ fn checked_subject(subject: &str) -> Result<&str, FieldError> {
     Ok(subject)
 }
 
-fn checked_body<'a>(html: Option<&'a str>, text: Option<&'a str>) -> Result<Body<'a>, FieldError> {
-    let present = |body: Option<&'a str>| body.filter(|body| !body.is_empty());
+fn checked_body<'a>(
+    html: Option<BodyText<'a>>,
+    text: Option<BodyText<'a>>,
+) -> Result<Body<'a>, FieldError> {
+    let present = |body: Option<BodyText<'a>>| body.filter(|body| !body.is_empty());
     match (present(html), present(text)) {
         (Some(html), Some(text)) => Ok(Body::Both { html, text }),
         (Some(html), None) => Ok(Body::Html(html)),

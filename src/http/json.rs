@@ -6,6 +6,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::OnceLock;
+
+use memchr::{memchr, memchr2};
 
 use crate::http::error::{MAX_ECHO_CHARS, clip};
 
@@ -29,15 +32,48 @@ pub enum Json<'a> {
     Bool(bool),
     /// A number, as written: of any size and precision.
     Number(&'a str),
-    /// A string, copied only if it has escapes.
-    String(Cow<'a, str>),
+    /// A string, decoded only if it is asked for.
+    String(JsonString<'a>),
     /// An array; of a long one, the first elements.
     Array(Vec<Json<'a>>),
     /// An object, in the order given, every key different.
-    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+    Object(Vec<(JsonString<'a>, Json<'a>)>),
     /// A value of a document that has too many of them: well-formed and not kept.
     Omitted,
 }
+
+/// A well-formed string of a document.
+#[derive(Debug, Clone)]
+pub struct JsonString<'a> {
+    /// As it is written, between its quotes.
+    written: &'a str,
+    has_escapes: bool,
+    decoded: OnceLock<Box<str>>,
+}
+
+impl<'a> JsonString<'a> {
+    /// The text, copied the first time if it has escapes.
+    pub fn text(&self) -> &str {
+        if self.has_escapes {
+            self.decoded.get_or_init(|| decode(self.written))
+        } else {
+            self.written
+        }
+    }
+
+    /// The string as it is written, without its quotes.
+    pub fn written(&self) -> &'a str {
+        self.written
+    }
+}
+
+impl PartialEq for JsonString<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Eq for JsonString<'_> {}
 
 /// Why bytes are not one JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +219,7 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
-        let mut members: Vec<(Cow<'a, str>, Json<'a>)> = Vec::new();
+        let mut members: Vec<(JsonString<'a>, Json<'a>)> = Vec::new();
         self.at += 1;
         self.skip_whitespace();
         if self.take(b'}').is_some() {
@@ -197,7 +233,7 @@ impl<'a> Parser<'a> {
             let key_at = self.at;
             let key = self.string()?;
             if members.len() < MAX_COMPARED_KEYS && members.iter().any(|(other, _)| *other == key) {
-                return Err(duplicate(self.text, key_at, &key));
+                return Err(duplicate(self.text, key_at, key.text()));
             }
             self.skip_whitespace();
             self.take(b':').ok_or_else(|| self.unexpected("a colon"))?;
@@ -214,7 +250,7 @@ impl<'a> Parser<'a> {
         if members.len() > MAX_COMPARED_KEYS {
             // Sorted, because comparing each with each, or hashing without a secret, would let a
             // client choose how long it takes.
-            let mut keys: Vec<&str> = members.iter().map(|(key, _)| key.as_ref()).collect();
+            let mut keys: Vec<&str> = members.iter().map(|(key, _)| key.text()).collect();
             keys.sort_unstable();
             if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
                 return Err(duplicate(self.text, self.at, pair[0]));
@@ -253,29 +289,29 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<Cow<'a, str>, JsonError> {
+    fn string(&mut self) -> Result<JsonString<'a>, JsonError> {
         self.at += 1;
-        let mut decoded = String::new();
+        let start = self.at;
+        let mut has_escapes = false;
         loop {
-            let start = self.at;
-            let rest = &self.text.as_bytes()[start..];
-            let is_special = |&b: &u8| b == b'"' || b == b'\\' || b < b' ';
-            self.at += rest.iter().position(is_special).unwrap_or(rest.len());
-            let plain = &self.text[start..self.at];
+            let rest = &self.text.as_bytes()[self.at..];
+            let end = memchr2(b'"', b'\\', rest);
+            let plain = &rest[..end.unwrap_or(rest.len())];
+            if let Some(control) = control_character(plain) {
+                self.at += control;
+                return Err(self.error("a string has a control character in it"));
+            }
+            self.at += plain.len();
             match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    if decoded.is_empty() {
-                        return Ok(Cow::Borrowed(plain));
-                    }
-                    decoded.push_str(plain);
-                    return Ok(Cow::Owned(decoded));
-                }
                 Some(b'\\') => {
-                    decoded.push_str(plain);
-                    decoded.push(self.escape()?);
+                    has_escapes = true;
+                    self.escape()?;
                 }
-                Some(_) => return Err(self.error("a string has a control character in it")),
+                Some(_) => {
+                    let written = &self.text[start..self.at];
+                    self.at += 1;
+                    return Ok(JsonString { written, has_escapes, decoded: OnceLock::new() });
+                }
                 None => return Err(self.error("the body ends within a string")),
             }
         }
@@ -336,6 +372,27 @@ impl<'a> Parser<'a> {
         }
         Ok(code)
     }
+}
+
+/// Where the first control character is.
+fn control_character(bytes: &[u8]) -> Option<usize> {
+    // There is none, more often than not, and to see that without stopping takes a fraction of the
+    // time.
+    let is_any = bytes.iter().fold(false, |any, &b| any | (b < b' '));
+    if is_any { bytes.iter().position(|&b| b < b' ') } else { None }
+}
+
+/// The text of a string with escapes, which were read once and are well-formed.
+fn decode(written: &str) -> Box<str> {
+    let mut parser = Parser { text: written, at: 0, kept: 0 };
+    let mut decoded = String::with_capacity(written.len());
+    while let Some(length) = memchr(b'\\', &written.as_bytes()[parser.at..]) {
+        decoded.push_str(&written[parser.at..parser.at + length]);
+        parser.at += length;
+        decoded.push(parser.escape().expect("the string is well-formed"));
+    }
+    decoded.push_str(&written[parser.at..]);
+    decoded.into_boxed_str()
 }
 
 fn duplicate(text: &str, at: usize, key: &str) -> JsonError {

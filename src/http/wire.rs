@@ -3,7 +3,6 @@
 //! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, the domain's
 //! values become bytes. Knows no HTTP but what its callers put around it.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 
 use bytes::Bytes;
@@ -12,10 +11,10 @@ use serde::{Serialize, Serializer};
 use crate::domain::event::{Event, EventDetail, LastEvent};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Failure, Message, State};
-use crate::domain::request::{Draft, FieldError, TRANSACTIONAL};
+use crate::domain::request::{BodyText, Draft, FieldError, TRANSACTIONAL};
 use crate::domain::time::Timestamp;
 use crate::http::error::{ApiError, MAX_ECHO_CHARS, clip};
-use crate::http::json::{self, Json, JsonError};
+use crate::http::json::{self, Json, JsonError, JsonString};
 use crate::listing::Listing;
 use crate::outbox::{Live, View};
 
@@ -51,7 +50,7 @@ impl From<JsonError> for ApiError {
 
 /// A send request's document. The draft borrows from it.
 #[derive(Debug)]
-pub struct SendDocument<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
+pub struct SendDocument<'a>(Vec<(JsonString<'a>, Json<'a>)>);
 
 impl<'a> SendDocument<'a> {
     /// Reads a body as one JSON object, without a look at its fields.
@@ -67,7 +66,7 @@ impl<'a> SendDocument<'a> {
     pub fn draft(&self) -> Result<Draft<'_>, FieldError> {
         let mut draft = Draft::default();
         for (name, value) in &self.0 {
-            let name: &str = name;
+            let name = name.text();
             match name {
                 "from" => draft.from = string(name, value)?,
                 "to" => draft.to = strings(name, value)?,
@@ -75,8 +74,8 @@ impl<'a> SendDocument<'a> {
                 "bcc" => draft.bcc = strings(name, value)?,
                 "reply_to" => draft.reply_to = string(name, value)?,
                 "subject" => draft.subject = string(name, value)?,
-                "html" => draft.html = string(name, value)?,
-                "text" => draft.text = string(name, value)?,
+                "html" => draft.html = body_text(name, value)?,
+                "text" => draft.text = body_text(name, value)?,
                 "headers" => draft.headers = string_members(name, value)?,
                 "idempotencyKey" => draft.idempotency_key = string(name, value)?,
                 "tag" => draft.tag = string(name, value)?,
@@ -91,7 +90,16 @@ impl<'a> SendDocument<'a> {
 fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
     match value {
         Json::Null => Ok(None),
-        Json::String(text) => Ok(Some(text)),
+        Json::String(text) => Ok(Some(text.text())),
+        other => Err(wrong_type(path, "a string", other)),
+    }
+}
+
+/// A body's text, which goes on as it is written.
+fn body_text<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<BodyText<'t>>, FieldError> {
+    match value {
+        Json::Null => Ok(None),
+        Json::String(text) => Ok(Some(BodyText::Json(text.written()))),
         other => Err(wrong_type(path, "a string", other)),
     }
 }
@@ -103,7 +111,7 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
         other => return Err(wrong_type(path, "an array of strings", other)),
     };
     let text = |(index, element): (usize, &'t Json<'_>)| match element {
-        Json::String(text) => Ok(text.as_ref()),
+        Json::String(text) => Ok(text.text()),
         other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
     };
     elements.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
@@ -121,10 +129,10 @@ fn string_members<'t>(
         Json::Object(members) => members,
         other => return Err(wrong_type(path, "an object of strings", other)),
     };
-    let text = |(name, value): &'t (Cow<'_, str>, Json<'_>)| match value {
-        Json::String(text) => Ok((name.as_ref(), text.as_ref())),
+    let text = |(name, value): &'t (JsonString<'_>, Json<'_>)| match value {
+        Json::String(text) => Ok((name.text(), text.text())),
         other => {
-            let name = clip(name, MAX_ECHO_CHARS);
+            let name = clip(name.text(), MAX_ECHO_CHARS);
             Err(wrong_type(&format!("{path}.{name}"), "a string", other))
         }
     };

@@ -3,18 +3,17 @@
 //! Knows the shape of the request (SES v2 API reference, `SendEmail`), and neither when to try nor
 //! how often.
 
-use std::io;
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::Method;
-use serde::{Serialize, Serializer};
 
 use crate::domain::admission::Admitted;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::OrganisationName;
-use crate::domain::request::Body;
+use crate::domain::request::{Body, BodyText};
 use crate::ses::SesClient;
 use crate::ses::classify::classify;
 use crate::ses::redact::redact;
@@ -25,66 +24,139 @@ pub const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 /// The message tag that carries the organisation's name; events bring it back.
 pub const ORGANISATION_TAG: &str = "pillarbox-organisation";
 
-/// Up to how many bytes of texts the length of a request is guessed.
-const MAX_GUESSED: usize = 64 * 1024;
-/// What a request has beyond its texts, more often than not, in bytes.
-const REST: usize = 768;
-
 /// The body of a message's `SendEmail` request, shared by all attempts.
 ///
-/// The buffer is of exactly its size in the end. That of a large body is so from the start: its
-/// length is found first, which takes as long as writing it.
+/// It is written by hand and not through a model of it: what is large is copied once, into a
+/// buffer of exactly the size that it has in the end.
 pub fn encode(
     admitted: &Admitted<'_>,
     id: MessageId,
     organisation: &OrganisationName,
     configuration_set: Option<&str>,
 ) -> Bytes {
-    let id = id.to_string();
-    let request = SendEmail {
-        from_email_address: admitted.from().to_header(),
-        destination: Destination {
-            to: headers_of(admitted.to()),
-            cc: headers_of(admitted.cc()),
-            bcc: headers_of(admitted.bcc()),
-        },
-        reply_to_addresses: admitted.reply_to().map(|mailbox| [mailbox.to_header()]),
-        content: Content {
-            simple: Simple {
-                subject: Utf8(admitted.subject()),
-                body: SimpleBody::from(admitted.body()),
-                headers: admitted
-                    .headers()
-                    .iter()
-                    .map(|&(name, value)| Pair { name, value })
-                    .collect(),
-            },
-        },
-        email_tags: [
-            Pair { name: MESSAGE_ID_TAG, value: &id },
-            Pair { name: ORGANISATION_TAG, value: organisation.as_str() },
-        ],
-        configuration_set_name: configuration_set,
+    let before = before_body(admitted);
+    let (text, html) = match admitted.body() {
+        Body::Html(html) => (None, Some(in_json(html))),
+        Body::Text(text) => (Some(in_json(text)), None),
+        Body::Both { html, text } => (Some(in_json(text)), Some(in_json(html))),
     };
-    let texts = text_len(admitted.body());
-    let room = if texts > MAX_GUESSED { counted(&request) } else { texts + texts / 8 + REST };
-    let mut encoded = Vec::with_capacity(room);
-    serde_json::to_writer(&mut encoded, &request).expect("strings and lists become JSON");
-    encoded.shrink_to_fit();
-    Bytes::from(encoded)
+    let body: [&str; 7] = match (&text, &html) {
+        (Some(text), Some(html)) => [TEXT, text, UTF_8, ",", HTML, html, UTF_8],
+        (Some(text), None) => [TEXT, text, UTF_8, "", "", "", ""],
+        (None, html) => [HTML, html.as_deref().unwrap_or_default(), UTF_8, "", "", "", ""],
+    };
+    let after = after_body(admitted, id, organisation, configuration_set);
+    let parts = || [before.as_str()].into_iter().chain(body).chain([after.as_str()]);
+    let mut request = Vec::with_capacity(parts().map(str::len).sum());
+    parts().for_each(|part| request.extend_from_slice(part.as_bytes()));
+    Bytes::from(request)
 }
 
-const fn text_len(body: Body<'_>) -> usize {
-    match body {
-        Body::Html(text) | Body::Text(text) => text.len(),
-        Body::Both { html, text } => html.len() + text.len(),
+/// SES's `Content`, around a text.
+const TEXT: &str = r#""Text":{"Data":""#;
+const HTML: &str = r#""Html":{"Data":""#;
+const UTF_8: &str = r#"","Charset":"UTF-8"}"#;
+
+/// All that comes before the bodies. The sender is first, so that it is found at once.
+fn before_body(admitted: &Admitted<'_>) -> String {
+    let mut json = Json(String::with_capacity(SMALL_PART));
+    json.put(r#"{"FromEmailAddress":"#).text(&admitted.from().to_header());
+    json.put(r#","Destination":{"ToAddresses":"#).addresses(admitted.to());
+    for (name, mailboxes) in [("Cc", admitted.cc()), ("Bcc", admitted.bcc())] {
+        if !mailboxes.is_empty() {
+            json.put(",\"").put(name).put("Addresses\":").addresses(mailboxes);
+        }
+    }
+    json.put("}");
+    if let Some(reply_to) = admitted.reply_to() {
+        json.put(r#","ReplyToAddresses":"#).addresses(std::slice::from_ref(reply_to));
+    }
+    json.put(r#","Content":{"Simple":{"Subject":{"Data":"#).text(admitted.subject());
+    json.put(r#","Charset":"UTF-8"},"Body":{"#);
+    json.0
+}
+
+/// All that comes after the bodies.
+fn after_body(
+    admitted: &Admitted<'_>,
+    id: MessageId,
+    organisation: &OrganisationName,
+    configuration_set: Option<&str>,
+) -> String {
+    let mut json = Json(String::with_capacity(SMALL_PART));
+    json.put("}");
+    if !admitted.headers().is_empty() {
+        json.put(r#","Headers":"#).pairs(admitted.headers());
+    }
+    let tags = [(MESSAGE_ID_TAG, &*id.to_string()), (ORGANISATION_TAG, organisation.as_str())];
+    json.put(r#"}},"EmailTags":"#).pairs(&tags);
+    if let Some(name) = configuration_set {
+        json.put(r#","ConfigurationSetName":"#).text(name);
+    }
+    json.put("}");
+    json.0
+}
+
+/// A body's text as it is written between the quotes of a JSON string.
+fn in_json(text: BodyText<'_>) -> Cow<'_, str> {
+    match text {
+        BodyText::Json(written) => Cow::Borrowed(written),
+        BodyText::Plain(text) => {
+            let mut json = Json(String::new());
+            json.text(text);
+            json.0.pop();
+            json.0.remove(0);
+            Cow::Owned(json.0)
+        }
     }
 }
 
-fn counted(request: &SendEmail<'_>) -> usize {
-    let mut length = ByteCount(0);
-    serde_json::to_writer(&mut length, request).expect("strings and lists become JSON");
-    length.0
+/// What either side of the bodies has, more often than not, in bytes.
+const SMALL_PART: usize = 512;
+
+/// JSON as it is written, part by part.
+struct Json(String);
+
+impl Json {
+    /// Names and punctuation.
+    fn put(&mut self, json: &str) -> &mut Self {
+        self.0.push_str(json);
+        self
+    }
+
+    /// A text, in quotes.
+    fn text(&mut self, text: &str) {
+        // RFC 8259 section 7: these alone must be escaped.
+        if text.bytes().any(|b| matches!(b, b'"' | b'\\' | 0..=0x1f)) {
+            self.0.push_str(&serde_json::to_string(text).expect("a text becomes JSON"));
+        } else {
+            self.put("\"").put(text).put("\"");
+        }
+    }
+
+    fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut Self, T)) {
+        self.put("[");
+        for (position, one) in items.into_iter().enumerate() {
+            if position > 0 {
+                self.put(",");
+            }
+            item(self, one);
+        }
+        self.put("]");
+    }
+
+    fn addresses(&mut self, mailboxes: &[Mailbox<'_>]) {
+        self.list(mailboxes, |json, mailbox| json.text(&mailbox.to_header()));
+    }
+
+    /// SES's `MessageHeader` and `MessageTag`.
+    fn pairs(&mut self, pairs: &[(&str, &str)]) {
+        self.list(pairs, |json, (name, value)| {
+            json.put(r#"{"Name":"#).text(name);
+            json.put(r#","Value":"#).text(value);
+            json.put("}");
+        });
+    }
 }
 
 impl Provider for SesClient {
@@ -111,104 +183,6 @@ impl Provider for SesClient {
                 retry_after: None,
             }),
         }
-    }
-}
-
-fn headers_of(mailboxes: &[Mailbox<'_>]) -> Vec<String> {
-    mailboxes.iter().map(Mailbox::to_header).collect()
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct SendEmail<'a> {
-    /// First, so that the sender of an encoded request is found at once.
-    from_email_address: String,
-    destination: Destination,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reply_to_addresses: Option<[String; 1]>,
-    content: Content<'a>,
-    email_tags: [Pair<'a>; 2],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    configuration_set_name: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Destination {
-    #[serde(rename = "ToAddresses")]
-    to: Vec<String>,
-    #[serde(rename = "CcAddresses", skip_serializing_if = "Vec::is_empty")]
-    cc: Vec<String>,
-    #[serde(rename = "BccAddresses", skip_serializing_if = "Vec::is_empty")]
-    bcc: Vec<String>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Content<'a> {
-    simple: Simple<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Simple<'a> {
-    subject: Utf8<'a>,
-    body: SimpleBody<'a>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    headers: Vec<Pair<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct SimpleBody<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<Utf8<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    html: Option<Utf8<'a>>,
-}
-
-impl<'a> From<Body<'a>> for SimpleBody<'a> {
-    fn from(body: Body<'a>) -> Self {
-        match body {
-            Body::Html(html) => Self { text: None, html: Some(Utf8(html)) },
-            Body::Text(text) => Self { text: Some(Utf8(text)), html: None },
-            Body::Both { html, text } => Self { text: Some(Utf8(text)), html: Some(Utf8(html)) },
-        }
-    }
-}
-
-/// SES's `Content`: a text with its character set.
-struct Utf8<'a>(&'a str);
-
-impl Serialize for Utf8<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Text<'a> {
-            data: &'a str,
-            charset: &'static str,
-        }
-        Text { data: self.0, charset: "UTF-8" }.serialize(serializer)
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Pair<'a> {
-    name: &'a str,
-    value: &'a str,
-}
-
-/// Counts what is written to it.
-struct ByteCount(usize);
-
-impl io::Write for ByteCount {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

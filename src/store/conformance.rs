@@ -48,12 +48,12 @@ impl Fixture {
             from: Some("Ann <ann@example.com>"),
             to: Some(vec!["Bob@Example.org"]),
             subject: Some("Hello"),
-            text: Some("Body"),
+            text: Some("Body".into()),
             idempotency_key: key,
             ..Draft::default()
         };
         let request = SendRequest::parse(draft).unwrap();
-        admit(request, &self.store.facts(self.organisation).unwrap()).unwrap()
+        admit(request, &self.store.facts(self.organisation)).unwrap()
     }
 
     async fn accept(&self, key: Option<&str>, now: Timestamp) -> Result<Accepted, StoreError> {

@@ -64,6 +64,7 @@ pub(super) struct Shared {
     pub(super) health_changed: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
+    pub(super) suppression_filter: RwLock<suppress::SuppressionFilter>,
     /// When each API key was last used.
     pub(super) key_use: RwLock<key_use::KeyUse>,
     pub(super) counts: Counts,
@@ -89,6 +90,7 @@ impl Shared {
             refusing: AtomicBool::new(false),
             health_changed: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
+            suppression_filter: RwLock::default(),
             key_use: RwLock::default(),
             counts: Counts::default(),
             listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),

@@ -41,11 +41,11 @@ pub(crate) async fn add(directory: &Path, number: usize) {
                 from: Some("ann@example.com"),
                 to: Some(vec!["bob@example.org"]),
                 subject: Some(OLD_SUBJECT),
-                text: Some("Body"),
+                text: Some("Body".into()),
                 idempotency_key: Some(&key),
                 ..Draft::default()
             };
-            let facts = store.facts(organisation).unwrap();
+            let facts = store.facts(organisation);
             let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
             let accepted = store.accept(id, organisation, &admitted, created_at, created_at, || {});
             accepted.await.unwrap();

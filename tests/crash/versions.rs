@@ -65,11 +65,11 @@ async fn fill(store: &Store) {
             to: Some(vec!["Bob <bob@example.org>"]),
             cc: Some(vec!["carol@example.org"]),
             subject: Some("Grüße"),
-            text: Some("Body"),
+            text: Some("Body".into()),
             idempotency_key: Some(&key),
             ..Draft::default()
         };
-        let facts = store.facts(acme.id).unwrap();
+        let facts = store.facts(acme.id);
         let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
         let accepted = store.accept(id(n), acme.id, &admitted, THEN, THEN, || {}).await;
         assert_eq!(accepted, Ok(Accepted::New(id(n))));

@@ -76,10 +76,10 @@ impl Site {
             from: Some("ann@example.com"),
             to: Some(vec!["bob@example.org"]),
             subject: Some("Hello"),
-            text: Some("Body"),
+            text: Some("Body".into()),
             ..Draft::default()
         };
-        let facts = self.store.facts(self.organisation).unwrap();
+        let facts = self.store.facts(self.organisation);
         let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
         let id = self.ids.next(NOW);
         let accepted = self.store.accept(id, self.organisation, &admitted, NOW, NOW, || {});

@@ -433,7 +433,7 @@ impl Sim {
                     from: Some(&mail.from),
                     to: Some(mail.to.iter().map(String::as_str).collect()),
                     subject: Some("Hello"),
-                    text: Some("Body"),
+                    text: Some("Body".into()),
                     ..Draft::default()
                 };
                 let request = SendRequest::parse(draft).unwrap();

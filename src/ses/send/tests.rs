@@ -33,7 +33,7 @@ fn draft() -> Draft<'static> {
         from: Some("Ann <ann@example.com>"),
         to: Some(vec!["bob@example.org"]),
         subject: Some("Hello"),
-        text: Some("Hi"),
+        text: Some("Hi".into()),
         ..Draft::default()
     }
 }
@@ -76,7 +76,7 @@ fn every_field_goes_to_its_place() {
             bcc: Some(vec!["d@x.org"]),
             reply_to: Some("e@x.org"),
             subject: Some("Gr\u{fc}\u{df}e \u{1f4ee}"),
-            html: Some("<p class=\"x\">\u{e9}\r\n</p>"),
+            html: Some("<p class=\"x\">\u{e9}\r\n</p>".into()),
             headers: Some(vec![("X-B", "1"), ("List-Unsubscribe", "<https://x.org>")]),
             ..draft()
         },
@@ -104,14 +104,14 @@ fn every_field_goes_to_its_place() {
 
 #[test]
 fn html_alone_has_no_text() {
-    let body = parsed(Draft { text: None, html: Some("<p>"), ..draft() });
+    let body = parsed(Draft { text: None, html: Some("<p>".into()), ..draft() });
     assert_eq!(body["Content"]["Simple"]["Body"], json!({ "Html": utf8("<p>") }));
 }
 
 #[test]
 fn no_memory_beyond_the_encoded_bytes_is_held() {
     let html = "<p style=\"a\">\u{e9}\t\u{1}\n</p>".repeat(100_000);
-    let encoded = encoded(Draft { html: Some(&html), ..draft() }, None);
+    let encoded = encoded(Draft { html: Some(html.as_str().into()), ..draft() }, None);
     let vec = encoded.try_into_mut().expect("nobody else holds the bytes");
     assert_eq!(vec.capacity(), vec.len());
 }

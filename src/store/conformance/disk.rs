@@ -1,6 +1,9 @@
 //! The store on a disk that fails.
 
+use crate::domain::admission::Facts as _;
+use crate::domain::mailbox::Mailbox;
 use crate::domain::request::IdempotencyKey;
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::store::conformance::{Fixture, START};
 use crate::store::redb::open::Opener;
 use crate::store::redb::open::faults::{Disk, Fault};
@@ -8,6 +11,10 @@ use crate::store::{Accepted, Health, MessageFilter, Store, StoreError};
 
 /// Every read is one of the disk.
 const NO_CACHE: usize = 0;
+
+fn address(text: &str) -> SuppressedAddress {
+    SuppressedAddress::from(Mailbox::parse(text).unwrap().address())
+}
 
 /// A store on a disk in memory that fails when told to.
 async fn on_disk(disk: &Disk) -> Fixture {
@@ -125,9 +132,19 @@ async fn reads_that_failed_succeed_again_though_nobody_writes() {
     let disk = Disk::formatted();
     let fixture = on_disk(&disk).await;
     let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    let carol = address("carol@example.org");
+    let suppression = Suppression {
+        address: carol.clone(),
+        reason: SuppressionReason::Manual,
+        since: START,
+        cause: None,
+    };
+    fixture.store.suppress(None, suppression).await.unwrap();
     disk.set(Fault::ReadsFail);
     assert_eq!(fixture.store.message(id, START), Err(StoreError::Unavailable));
-    assert!(fixture.store.facts(fixture.organisation).is_err());
+    let facts = fixture.store.facts(fixture.organisation);
+    assert_eq!(facts.is_suppressed(&carol), Err(StoreError::Unavailable));
+    assert_eq!(facts.is_suppressed(&address("dan@example.org")), Ok(false));
     disk.set(Fault::None);
     let end = std::time::Instant::now() + std::time::Duration::from_mins(1);
     while fixture.store.message(id, START).is_err() {

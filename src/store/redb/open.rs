@@ -16,7 +16,7 @@ use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, key_use, migrate, stray, write_lock, writer};
+use crate::store::redb::{Shared, key_use, migrate, stray, suppress, write_lock, writer};
 
 mod overlay;
 
@@ -191,6 +191,7 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
         }
         shared.reload_directory()?;
         key_use::load(shared)?;
+        suppress::load_filter(shared)?;
         Ok(Recovery { bodies_lost, live_keys: rebuild_index(shared, now)? })
     })();
     recovered.map_err(OpenError::from_read)

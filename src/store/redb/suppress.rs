@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+use redb::{ReadTransaction, ReadableTable};
 
 use crate::domain::admission::Facts;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::store::StoreError;
-use crate::store::redb::Shared;
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::tenant::{decode_suppression, encode_suppression};
-use crate::store::redb::tables::{ALL_ORGANISATIONS, Rows, SUPPRESSIONS};
+use crate::store::redb::tables::{ALL_ORGANISATIONS, SUPPRESSIONS};
 use crate::store::redb::writer::{Batch, SuppressionChange};
+use crate::store::redb::{Shared, read_lock, write_lock};
+use crate::store::{Store, StoreError};
+
+pub(in crate::store) use filter::SuppressionFilter;
+
+mod filter;
 
 /// A suppression's scope as a key: an organisation, or all of them.
 pub(super) fn scope(organisation: Option<OrganisationId>) -> u32 {
@@ -31,6 +35,7 @@ pub(in crate::store) fn insert_suppression(
     if batch.tables.suppressions.get(key)?.is_some() {
         return Ok(Change::None);
     }
+    write_lock(&batch.shared.suppression_filter).insert(key.0, key.1);
     batch.tables.suppressions.insert(key, encode_suppression(suppression).as_slice())?;
     batch.suppressed = SuppressionChange::Added;
     Ok(Change::Made)
@@ -103,28 +108,36 @@ pub(in crate::store) fn list(
         .collect()
 }
 
-/// What admission asks of the store about one organisation, from one snapshot.
-pub struct OrganisationFacts {
-    organisation: OrganisationId,
-    directory: Arc<Directory>,
-    suppressions: redb::ReadOnlyTable<(u32, &'static str), Rows>,
-    any: bool,
+/// Reads the filter's content from the file.
+pub(super) fn load_filter(shared: &Shared) -> Result<(), ReadError> {
+    let mut filter = SuppressionFilter::default();
+    shared.read(|transaction| {
+        for row in transaction.open_table(SUPPRESSIONS)?.iter()? {
+            let (key, _) = row?;
+            let (scope, address) = key.value();
+            filter.insert(scope, address);
+        }
+        Ok(())
+    })?;
+    *write_lock(&shared.suppression_filter) = filter;
+    Ok(())
 }
 
-impl OrganisationFacts {
-    pub(in crate::store) fn load(
-        shared: &Shared,
-        organisation: OrganisationId,
-    ) -> Result<Self, ReadError> {
-        shared.read(|transaction| {
-            let suppressions = transaction.open_table(SUPPRESSIONS)?;
-            let any = !suppressions.is_empty()?;
-            Ok(Self { organisation, directory: shared.directory(), suppressions, any })
-        })
+/// What admission asks of the store about one organisation. The file is read only for an address
+/// that the filter cannot rule out.
+pub struct OrganisationFacts<'a> {
+    store: &'a Store,
+    organisation: OrganisationId,
+    directory: Arc<Directory>,
+}
+
+impl<'a> OrganisationFacts<'a> {
+    pub(in crate::store) fn new(store: &'a Store, organisation: OrganisationId) -> Self {
+        Self { store, organisation, directory: store.shared.directory() }
     }
 }
 
-impl Facts for OrganisationFacts {
+impl Facts for OrganisationFacts<'_> {
     type Error = StoreError;
 
     fn is_verified(&self, domain: &DomainName<'_>) -> Result<bool, StoreError> {
@@ -132,16 +145,23 @@ impl Facts for OrganisationFacts {
     }
 
     fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {
-        if !self.any {
+        let shared = &self.store.shared;
+        let scopes = [self.organisation.0, ALL_ORGANISATIONS];
+        let possible = {
+            let filter = read_lock(&shared.suppression_filter);
+            scopes.map(|scope| filter.may_contain(scope, address.as_str()))
+        };
+        if possible == [false; 2] {
             return Ok(false);
         }
-        for scope in [self.organisation.0, ALL_ORGANISATIONS] {
-            let found =
-                self.suppressions.get((scope, address.as_str())).map_err(ReadError::from)?;
-            if found.is_some() {
-                return Ok(true);
+        self.store.noticed(shared.read(|transaction| {
+            let suppressions = transaction.open_table(SUPPRESSIONS)?;
+            for (scope, _) in scopes.into_iter().zip(possible).filter(|(_, possible)| *possible) {
+                if suppressions.get((scope, address.as_str()))?.is_some() {
+                    return Ok(true);
+                }
             }
-        }
-        Ok(false)
+            Ok(false)
+        }))
     }
 }

@@ -239,15 +239,14 @@ impl Story {
                 from: Some("ann@example.com"),
                 to: Some(vec!["bob@example.org"]),
                 subject: Some("Hello"),
-                text: Some("Body"),
+                text: Some("Body".into()),
                 idempotency_key: key.as_deref(),
                 ..Draft::default()
             };
             let request = SendRequest::parse(draft).unwrap();
-            let Ok(facts) = store.facts(organisation) else {
+            let Ok(admitted) = admit(request, &store.facts(organisation)) else {
                 return Answer::Accepted(id, Err(StoreError::Unavailable));
             };
-            let admitted = admit(request, &facts).unwrap();
             let answer = store.accept(id, organisation, &admitted, now, now, || {}).await;
             Answer::Accepted(id, answer)
         })
