@@ -6,11 +6,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::OnceLock;
 
-use memchr::{memchr, memchr2};
+use memchr::memchr2;
 
 use crate::http::error::{MAX_ECHO_CHARS, clip};
+
+pub use string::JsonString;
+
+mod string;
 
 /// The deepest nesting; the outermost object is level 1.
 pub const MAX_DEPTH: usize = 32;
@@ -41,39 +44,6 @@ pub enum Json<'a> {
     /// A value of a document that has too many of them: well-formed and not kept.
     Omitted,
 }
-
-/// A well-formed string of a document.
-#[derive(Debug, Clone)]
-pub struct JsonString<'a> {
-    /// As it is written, between its quotes.
-    written: &'a str,
-    has_escapes: bool,
-    decoded: OnceLock<Box<str>>,
-}
-
-impl<'a> JsonString<'a> {
-    /// The text, copied the first time if it has escapes.
-    pub fn text(&self) -> &str {
-        if self.has_escapes {
-            self.decoded.get_or_init(|| decode(self.written))
-        } else {
-            self.written
-        }
-    }
-
-    /// The string as it is written, without its quotes.
-    pub fn written(&self) -> &'a str {
-        self.written
-    }
-}
-
-impl PartialEq for JsonString<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text()
-    }
-}
-
-impl Eq for JsonString<'_> {}
 
 /// Why bytes are not one JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -310,7 +280,7 @@ impl<'a> Parser<'a> {
                 Some(_) => {
                     let written = &self.text[start..self.at];
                     self.at += 1;
-                    return Ok(JsonString { written, has_escapes, decoded: OnceLock::new() });
+                    return Ok(JsonString::new(written, has_escapes));
                 }
                 None => return Err(self.error("the body ends within a string")),
             }
@@ -378,21 +348,8 @@ impl<'a> Parser<'a> {
 fn control_character(bytes: &[u8]) -> Option<usize> {
     // There is none, more often than not, and to see that without stopping takes a fraction of the
     // time.
-    let is_any = bytes.iter().fold(false, |any, &b| any | (b < b' '));
-    if is_any { bytes.iter().position(|&b| b < b' ') } else { None }
-}
-
-/// The text of a string with escapes, which were read once and are well-formed.
-fn decode(written: &str) -> Box<str> {
-    let mut parser = Parser { text: written, at: 0, kept: 0 };
-    let mut decoded = String::with_capacity(written.len());
-    while let Some(length) = memchr(b'\\', &written.as_bytes()[parser.at..]) {
-        decoded.push_str(&written[parser.at..parser.at + length]);
-        parser.at += length;
-        decoded.push(parser.escape().expect("the string is well-formed"));
-    }
-    decoded.push_str(&written[parser.at..]);
-    decoded.into_boxed_str()
+    let any = bytes.iter().fold(0, |any, &b| any | u8::from(b < b' '));
+    if any == 0 { None } else { bytes.iter().position(|&b| b < b' ') }
 }
 
 fn duplicate(text: &str, at: usize, key: &str) -> JsonError {

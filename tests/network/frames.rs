@@ -69,7 +69,7 @@ pub(crate) fn kept_field(name: &str, value: &str) -> Vec<u8> {
 }
 
 /// The newest of the fields that are kept (RFC 7541, section 6.1).
-pub(crate) const NEWEST: u8 = 0x80 | 62;
+pub(crate) const NEWEST: u8 = 0x80 | 0x3e;
 
 /// A text without Huffman's code (RFC 7541, sections 5.1 and 5.2).
 fn text(text: &str) -> Vec<u8> {

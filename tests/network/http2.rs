@@ -190,9 +190,10 @@ async fn flood(
     let received = tokio::select! {
         received = &mut read => received,
         // Whatever was said before is still to be read.
-        _ = &mut write => match kind.reads() {
-            true => timeout(PATIENCE, &mut read).await.unwrap_or_default(),
-            false => Received::default(),
+        _ = &mut write => if kind.reads() {
+            timeout(PATIENCE, &mut read).await.unwrap_or_default()
+        } else {
+            Received::default()
         },
     };
     fate.closed.lock().unwrap().push(received);

@@ -213,15 +213,23 @@ impl Thread {
         self.shared.close();
     }
 
-    /// Waits for an operation and takes whatever else is queued, within limits.
+    /// Waits for an operation and takes whatever else is queued, within limits. Where several
+    /// come at once, those who are about to hand over theirs get the processor first.
     fn next_batch(&mut self) -> Option<Vec<Box<dyn Operation>>> {
         let first = self.operations.blocking_recv()?;
         let mut bytes = first.weight();
         let mut batch = vec![first];
+        let mut gathered = 1;
         while batch.len() < BATCH_OPERATIONS && bytes < BATCH_BYTES {
-            let Ok(operation) = self.operations.try_recv() else { break };
-            bytes += operation.weight();
-            batch.push(operation);
+            if let Ok(operation) = self.operations.try_recv() {
+                bytes += operation.weight();
+                batch.push(operation);
+            } else if batch.len() > gathered {
+                gathered = batch.len();
+                std::thread::yield_now();
+            } else {
+                break;
+            }
         }
         Some(batch)
     }

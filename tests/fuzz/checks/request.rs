@@ -2,7 +2,7 @@
 //! JSON parser agrees with, and refusals that stay short and give nothing of theirs away.
 
 use pillarbox::domain::mailbox::Mailbox;
-use pillarbox::domain::request::{Draft, MAX_RECIPIENTS, SendRequest};
+use pillarbox::domain::request::{BodyText, Draft, MAX_RECIPIENTS, SendRequest};
 use pillarbox::http::error::ApiError;
 use pillarbox::http::wire::SendDocument;
 use serde::de::IgnoredAny;
@@ -50,13 +50,20 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
         ("from", draft.from),
         ("reply_to", draft.reply_to),
         ("subject", draft.subject),
-        ("html", draft.html),
-        ("text", draft.text),
         ("idempotencyKey", draft.idempotency_key),
         ("tag", draft.tag),
     ];
     for (name, text) in texts {
         assert_eq!(text, value[name].as_str(), "{name}");
+    }
+    // Bodies go on as they are written.
+    for (name, body) in [("html", draft.html), ("text", draft.text)] {
+        let read = body.map(|body| match body {
+            BodyText::Json(written) => serde_json::from_str(&format!("\"{written}\"")),
+            BodyText::Plain(text) => Ok(Value::from(text)),
+        });
+        let read = read.transpose().expect("what is written is a JSON string");
+        assert_eq!(read.unwrap_or_default(), value[name], "{name}");
     }
     for (name, list) in [("to", &draft.to), ("cc", &draft.cc), ("bcc", &draft.bcc)] {
         let elsewhere = value[name].as_array().map(Vec::as_slice).unwrap_or_default();
