@@ -94,8 +94,6 @@ struct Scale {
     load_time: Duration,
     /// How long single commits are timed.
     commit_time: Duration,
-    /// How long messages are taken in to see what they weigh.
-    fill_time: Duration,
     /// Records in the largest store.
     records: usize,
 }
@@ -167,7 +165,6 @@ fn scale(options: &Options) -> Scale {
             rounds: 1,
             load_time: Duration::from_secs(1),
             commit_time: Duration::from_millis(300),
-            fill_time: Duration::from_secs(1),
             records: 50_000,
         }
     } else {
@@ -175,7 +172,6 @@ fn scale(options: &Options) -> Scale {
             rounds: 5,
             load_time: Duration::from_secs(4),
             commit_time: Duration::from_secs(1),
-            fill_time: Duration::from_secs(5),
             records: 10_000_000,
         }
     };

@@ -26,6 +26,8 @@ use crate::sending::pending;
 const CONNECTIONS: usize = 64;
 /// Starts that are timed.
 const STARTS: usize = 5;
+/// Messages that are taken in to fill the file's cache, and once more to see what they weigh.
+const WEIGHED: usize = 200_000;
 /// Messages that are pending when the process is killed.
 const PENDING: usize = 100_000;
 
@@ -174,11 +176,16 @@ pub(crate) fn memory(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
 
     let requests = Requests::Messages(Key::None);
     let mut points = Vec::new();
-    // The cache is full and every connection has its buffers after the first time.
-    for _ in 0..2 {
-        load::run(service.address, &authorization(), &requests, CONNECTIONS, scale.fill_time)?;
-        let messages = pending(directory.path())?.messages as f64;
-        points.push((messages, service.resident_bytes()? as f64));
+    // The file's cache is full and every connection has its buffers after the first time.
+    let step = WEIGHED.min(scale.records);
+    for wanted in [step, 2 * step] {
+        let mut messages = 0;
+        while messages < wanted {
+            let second = Duration::from_secs(1);
+            load::run(service.address, &authorization(), &requests, CONNECTIONS, second)?;
+            messages = pending(directory.path())?.messages;
+        }
+        points.push((messages as f64, service.resident_bytes()? as f64));
     }
     let each = (points[1].1 - points[0].1) / (points[1].0 - points[0].0);
     let beyond = each - encoded_len()? as f64;
