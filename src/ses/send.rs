@@ -40,16 +40,16 @@ pub fn encode(
         Body::Text(text) => (Some(in_json(text)), None),
         Body::Both { html, text } => (Some(in_json(text)), Some(in_json(html))),
     };
-    let body: [&str; 7] = match (&text, &html) {
-        (Some(text), Some(html)) => [TEXT, text, UTF_8, ",", HTML, html, UTF_8],
-        (Some(text), None) => [TEXT, text, UTF_8, "", "", "", ""],
-        (None, html) => [HTML, html.as_deref().unwrap_or_default(), UTF_8, "", "", "", ""],
-    };
     let after = after_body(admitted, id, organisation, configuration_set);
-    let parts = || [before.as_str()].into_iter().chain(body).chain([after.as_str()]);
-    let mut request = Vec::with_capacity(parts().map(str::len).sum());
-    parts().for_each(|part| request.extend_from_slice(part.as_bytes()));
-    Bytes::from(request)
+    let mut parts = vec![before.as_str()];
+    if let Some(text) = &text {
+        parts.extend([TEXT, text, UTF_8]);
+    }
+    if let Some(html) = &html {
+        parts.extend([if text.is_some() { "," } else { "" }, HTML, html, UTF_8]);
+    }
+    parts.push(&after);
+    Bytes::from(parts.concat())
 }
 
 /// SES's `Content`, around a text.

@@ -109,6 +109,18 @@ fn html_alone_has_no_text() {
 }
 
 #[test]
+fn a_body_that_came_as_json_goes_on_as_it_is_written() {
+    let written = r#"<p class=\"x\">\u00e9\ud83d\ude00\/\n</p>"#;
+    let html = BodyText::Json(written);
+    let encoded = encoded(Draft { html: Some(html), ..draft() }, None);
+    assert!(String::from_utf8_lossy(&encoded).contains(&format!("{{\"Data\":\"{written}\"")));
+    let request: Value = serde_json::from_slice(&encoded).unwrap();
+    let body = &request["Content"]["Simple"]["Body"];
+    assert_eq!(body["Html"], utf8("<p class=\"x\">\u{e9}\u{1f600}/\n</p>"));
+    assert_eq!(body["Text"], utf8("Hi"));
+}
+
+#[test]
 fn no_memory_beyond_the_encoded_bytes_is_held() {
     let html = "<p style=\"a\">\u{e9}\t\u{1}\n</p>".repeat(100_000);
     let encoded = encoded(Draft { html: Some(html.as_str().into()), ..draft() }, None);
