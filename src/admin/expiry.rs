@@ -18,14 +18,11 @@ pub(super) fn parse(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
             })?,
     };
     // Beyond it, a timestamp has no text.
-    if end <= now || end > LAST {
+    if end <= now || end > Timestamp::LAST {
         return Err(Refusal::new(format!("a key cannot expire at {text}: give a time to come")));
     }
     Ok(end)
 }
-
-/// 9999-12-31T23:59:59.999Z.
-const LAST: Timestamp = Timestamp::from_unix_millis(253_402_300_799_999);
 
 #[cfg(test)]
 mod tests {

@@ -3,14 +3,12 @@
 //! The rows of one moment come from whoever has the file open, and are written here, by whoever
 //! runs the command: the service needs no access to where backups are kept.
 
-use std::cell::Cell;
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use crate::cli::error::CliError;
-use crate::cli::progress::Progress;
 use crate::cli::reach::Reach;
 use crate::store::{Existing, FileCopy};
 
@@ -38,22 +36,9 @@ impl Backup {
         let format = session.format();
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
         let mut copy = FileCopy::begin(&self.file, existing)?;
-        let (expected, mut progress) = (Cell::new(0), None);
-        session
-            .back_up(
-                |rows| expected.set(rows),
-                |part| {
-                    let rows = copy.add(part)?;
-                    progress
-                        .get_or_insert_with(|| Progress::of(expected.get(), "copying"))
-                        .at(rows);
-                    Ok(())
-                },
-            )
-            .await?;
-        drop(progress);
-        let bytes = copy.finish(expected.get())?;
-        let done = Done { file: self.file, rows: expected.get(), bytes };
+        let rows = session.copy_to(&mut copy).await?;
+        let bytes = copy.finish(rows)?;
+        let done = Done { file: self.file, rows, bytes };
         Ok(format.show(&done, |done| {
             format!("{} has {} rows in {} bytes\n", done.file.display(), done.rows, done.bytes)
         }))

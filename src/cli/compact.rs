@@ -4,13 +4,10 @@
 //! can be lost on the way. The old one stays open until then: its lock keeps a service from
 //! starting meanwhile.
 
-use std::cell::Cell;
-
 use clap::Args;
 use serde::Serialize;
 
 use crate::cli::error::CliError;
-use crate::cli::progress::Progress;
 use crate::cli::reach::Reach;
 use crate::store::{FILE_NAME, Store};
 
@@ -35,21 +32,8 @@ impl Compact {
             .map_err(|source| CliError::Write { path: path.clone(), source })?
             .len();
         let mut copy = Store::replacement(&directory)?;
-        let (expected, mut progress) = (Cell::new(0), None);
-        session
-            .back_up(
-                |rows| expected.set(rows),
-                |part| {
-                    let rows = copy.add(part)?;
-                    progress
-                        .get_or_insert_with(|| Progress::of(expected.get(), "copying"))
-                        .at(rows);
-                    Ok(())
-                },
-            )
-            .await?;
-        drop(progress);
-        let bytes_after = copy.finish(expected.get())?;
+        let rows = session.copy_to(&mut copy).await?;
+        let bytes_after = copy.finish(rows)?;
         Ok(session.show(&Done { bytes_before, bytes_after }, |done| {
             let Done { bytes_before, bytes_after } = done;
             format!("{} had {bytes_before} bytes and has {bytes_after} now\n", path.display())

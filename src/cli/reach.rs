@@ -1,6 +1,7 @@
 //! Reaching the one who does it: the running service over its socket, or, where none runs, the
 //! same handler on the data file.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,10 @@ use crate::admin::Admin;
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::wire::{Request, Response};
 use crate::cli::error::CliError;
+use crate::cli::progress::Progress;
 use crate::clock::Clock;
 use crate::config::{self, Config};
-use crate::store::{Chunk, FILE_NAME, OpenError, Store};
+use crate::store::{Chunk, FILE_NAME, FileCopy, OpenError, Store};
 
 /// The options of all administration commands.
 #[derive(Debug, Clone, Args)]
@@ -180,9 +182,22 @@ impl Session {
         }
     }
 
+    /// Copies everything that is stored, and shows how far it is; gives the number of rows that
+    /// the copy has to have.
+    pub(super) async fn copy_to(&mut self, copy: &mut FileCopy) -> Result<u64, CliError> {
+        let (rows, mut progress) = (Cell::new(0), None);
+        let take = |part: &Chunk| {
+            let copied = copy.add(part)?;
+            progress.get_or_insert_with(|| Progress::of(rows.get(), "copying")).at(copied);
+            Ok(())
+        };
+        self.read_all(|all| rows.set(all), take).await?;
+        Ok(rows.get())
+    }
+
     /// Has `take` take everything that is stored, a part at a time, after `begin` was told how
     /// many rows that is.
-    pub(super) async fn back_up(
+    async fn read_all(
         &mut self,
         begin: impl FnOnce(u64),
         mut take: impl FnMut(&Chunk) -> Result<(), CliError>,

@@ -11,9 +11,6 @@ pub const RECORD_RETENTION: Duration = Duration::from_hours(90 * 24);
 /// section 4.1).
 pub const IDEMPOTENCY_WINDOW: Duration = Duration::from_hours(24);
 
-/// The first millisecond after the year 9999, which RFC 3339 cannot write.
-const END_OF_9999: u64 = 253_402_300_800_000;
-
 /// A wall-clock instant: whole milliseconds since the Unix epoch.
 ///
 /// Shown as RFC 3339 in UTC with three decimals: `2026-11-21T09:30:00.123Z`.
@@ -26,6 +23,9 @@ pub struct Timestamp(u64);
 pub struct NotATimestamp;
 
 impl Timestamp {
+    /// 9999-12-31T23:59:59.999Z: the last that has a text (RFC 3339 gives a year four digits).
+    pub const LAST: Self = Self(253_402_300_799_999);
+
     /// An instant from milliseconds since the Unix epoch.
     pub const fn from_unix_millis(millis: u64) -> Self {
         Self(millis)
@@ -64,7 +64,7 @@ impl Timestamp {
         let offset = Duration::from_mins(hours * 60 + minutes);
         let utc = if sign == b'+' { local.minus(offset) } else { local.plus(offset) };
         // A later one could not be shown.
-        if utc.0 < END_OF_9999 { Ok(utc) } else { Err(NotATimestamp) }
+        if utc <= Self::LAST { Ok(utc) } else { Err(NotATimestamp) }
     }
 
     /// The instant `duration` later; saturates at the end of time.

@@ -1,7 +1,7 @@
 //! The API: from a request to its answer, in the contract's order of checks.
 //!
-//! Authentication comes before everything but the API's own description, so that a stranger learns nothing, not even which
-//! paths exist.
+//! Authentication comes before everything but the API's own description, so that a stranger
+//! learns nothing, not even which paths exist.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use crate::ses::SesClient;
 use crate::ses::call::CallError;
 
 /// SES v2's word for what is not there, and that of its first version, which stand-ins use too.
-const NOT_FOUND: [&str; 2] = ["NotFoundException", "ConfigurationSetDoesNotExist"];
+pub(super) const NOT_FOUND: [&str; 2] = ["NotFoundException", "ConfigurationSetDoesNotExist"];
 
 /// Where a configuration set publishes events (SES v2 API reference, `EventDestination`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use crate::ses::SesClient;
 use crate::ses::account::Engagement;
 use crate::ses::call::CallError;
+use crate::ses::configuration_set::NOT_FOUND;
 
 /// The options of a configuration set (SES v2 API reference, `GetConfigurationSet`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +59,7 @@ impl SesClient {
         // The configuration takes only names that nothing has to be escaped in.
         let set: Answer = match self.get(&format!("/v2/email/configuration-sets/{name}")).await {
             Ok(set) => set,
-            Err(CallError::Refused { name: Some(name), .. })
-                if name == "NotFoundException" || name == "ConfigurationSetDoesNotExist" =>
-            {
-                return Ok(None);
-            }
+            Err(error) if error.is_named(&NOT_FOUND) => return Ok(None),
             Err(error) => return Err(error),
         };
         let sending = set.sending.and_then(|options| options.sending_enabled);

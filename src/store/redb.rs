@@ -38,6 +38,7 @@ pub(super) mod snapshot;
 pub(super) mod stray;
 pub(super) mod suppress;
 pub(super) mod tables;
+mod tag;
 pub(super) mod unmatched;
 pub(super) mod writer;
 

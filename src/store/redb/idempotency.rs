@@ -13,6 +13,7 @@ use hashbrown::HashTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::store::redb::tag::{self, spread};
 
 const SHARD_MILLIS: u64 = 3_600_000;
 /// The last 62 bits of an id, behind its variant.
@@ -92,13 +93,8 @@ impl IdempotencyIndex {
 impl KeyHash {
     /// What an entry keeps of it.
     const fn tag(self) -> u32 {
-        (self.0 >> 32) as u32
+        tag::of(self.0)
     }
-}
-
-/// A hash for the table, which looks at the highest bits and at the lowest.
-fn spread(tag: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(tag)
 }
 
 /// An id's hour, and all else of it: 22 bits for the milliseconds of an hour, and the 74 bits of a

@@ -57,14 +57,20 @@ async fn posts_that_come_together_wait_for_one_fetch() {
     assert_eq!(place.site.events(place.message), 1);
 }
 
-#[tokio::test]
-async fn a_certificate_is_fetched_again_after_a_day() {
-    let place = Place::new().await;
+/// Posts a delivery, and gives one of a day later.
+async fn a_day_after_the_first(place: &Place) -> serde_json::Value {
     assert_eq!(place.post(&place.delivery()).await, 200);
     place.site.clock.advance(Duration::from_hours(24));
     let mut post = place.delivery();
     post["Timestamp"] = json!(place.site.clock.now().to_string());
     super::sign(&mut post, &super::sns_key());
+    post
+}
+
+#[tokio::test]
+async fn a_certificate_is_fetched_again_after_a_day() {
+    let place = Place::new().await;
+    let post = a_day_after_the_first(&place).await;
     assert_eq!(place.post(&post).await, 200);
     assert_eq!(place.host.requests().len(), 2);
 }
@@ -72,11 +78,7 @@ async fn a_certificate_is_fetched_again_after_a_day() {
 #[tokio::test]
 async fn strangers_do_not_keep_a_known_certificate_from_being_used() {
     let place = Place::new().await;
-    assert_eq!(place.post(&place.delivery()).await, 200);
-    place.site.clock.advance(Duration::from_hours(24));
-    let mut post = place.delivery();
-    post["Timestamp"] = json!(place.site.clock.now().to_string());
-    super::sign(&mut post, &super::sns_key());
+    let post = a_day_after_the_first(&place).await;
     // They use up the fetches at the very moment at which it is to be fetched again.
     let mut forged = post.clone();
     forged["Message"] = json!("forged");

@@ -9,6 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
+use crate::store::redb::tag::{self, spread};
+
 /// The suppressed addresses of all scopes, and some that are so no longer.
 #[derive(Debug, Default)]
 pub(in crate::store) struct SuppressionFilter {
@@ -36,13 +38,8 @@ impl SuppressionFilter {
     }
 
     fn tag(&self, scope: u32, address: &str) -> u32 {
-        (self.hasher.hash_one((scope, address)) >> 32) as u32
+        tag::of(self.hasher.hash_one((scope, address)))
     }
-}
-
-/// A hash for the table, which looks at the highest bits and at the lowest.
-fn spread(tag: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(tag)
 }
 
 #[cfg(test)]
