@@ -10,7 +10,6 @@ use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
-use crate::dispatch::pace::Rate;
 use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
 use crate::store::Health;
@@ -127,10 +126,7 @@ impl Admin {
             in_flight: status.pending.in_flight,
             pending_bytes: status.pending.bytes,
             max_pending_bytes: status.max_pending_bytes,
-            recipients_per_second: match status.rate {
-                Rate::Unlimited => None,
-                Rate::PerSecond(rate) => Some(rate),
-            },
+            recipients_per_second: status.rate.limit(),
             provider: match status.condition {
                 Condition::Up => Provider::Up,
                 Condition::Impaired { cause, message } => {

@@ -35,6 +35,16 @@ pub enum Rate {
     PerSecond(f64),
 }
 
+impl Rate {
+    /// Recipients per second; `None` where there is no limit.
+    pub const fn limit(self) -> Option<f64> {
+        match self {
+            Self::Unlimited => None,
+            Self::PerSecond(rate) => Some(rate),
+        }
+    }
+}
+
 /// The token bucket.
 #[derive(Debug)]
 pub struct Pace {

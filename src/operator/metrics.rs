@@ -11,7 +11,6 @@ use prometheus_client::encoding::DescriptorEncoder;
 use crate::admin::wire::Cause;
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
-use crate::dispatch::pace::Rate;
 use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::families::{self, Families, Label, MICROS};
@@ -157,12 +156,12 @@ impl Now {
         to.gauge(
             "pillarbox_send_rate_recipients_per_second",
             "The pace now; absent where there is no limit.",
-            per_second(self.sending.rate),
+            self.sending.rate.limit(),
         )?;
         to.gauge(
             "pillarbox_send_rate_limit_recipients_per_second",
             "The pace where nothing is throttled; absent where there is no limit.",
-            per_second(self.sending.rate_limit),
+            self.sending.rate_limit.limit(),
         )?;
         let quota = self.sending.quota;
         to.gauge(
@@ -335,13 +334,6 @@ fn label(name: &'static str, value: &str) -> Label {
 
 fn flag(is_set: bool) -> f64 {
     f64::from(u8::from(is_set))
-}
-
-fn per_second(rate: Rate) -> Option<f64> {
-    match rate {
-        Rate::Unlimited => None,
-        Rate::PerSecond(rate) => Some(rate),
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::dispatch::pace::Rate;
 use crate::domain::id::OrganisationId;
 use crate::operator::Parts;
 use crate::operator::metrics::organisations::{self, Named};
@@ -142,8 +141,8 @@ impl State {
                 bytes: status.pending.bytes,
                 max_bytes: status.max_pending_bytes,
             },
-            rate: limit(status.rate),
-            rate_limit: limit(status.rate_limit),
+            rate: status.rate.limit(),
+            rate_limit: status.rate_limit.limit(),
             quota: status.quota.map(|quota| Quota { max: quota.max, left: quota.left }),
             totals: [
                 ("accepted", now.accepted),
@@ -176,13 +175,6 @@ impl Organisation {
             hard_bounces: account.hard_bounces,
             complaints: account.complaints,
         }
-    }
-}
-
-fn limit(rate: Rate) -> Option<f64> {
-    match rate {
-        Rate::Unlimited => None,
-        Rate::PerSecond(rate) => Some(rate),
     }
 }
 
