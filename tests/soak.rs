@@ -29,6 +29,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+// As the service's own binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 /// Connections that post.
 const CLIENTS: u32 = 32;

@@ -43,7 +43,7 @@ impl Default for Counts {
 impl Counts {
     /// Calls by which the provider accepted a message.
     pub(super) fn sent(&self) -> u64 {
-        self.outcomes.get().find_map(|(name, count)| (name == "sent").then_some(count)).unwrap_or(0)
+        self.outcomes.of("sent")
     }
 
     pub(super) fn call(&self, outcome: &Outcome, took: Duration) {

@@ -6,7 +6,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -23,11 +22,6 @@ use crate::http::{Handler, h2};
 use validity::Validity;
 
 mod validity;
-
-/// How long before its end a certificate is to be renewed, at the latest.
-const LONGEST_NOTICE: Duration = Duration::from_hours(14 * 24);
-/// And what part of its life that is, at most: there are certificates for six days.
-const NOTICE_PART: u64 = 8;
 
 /// The protocols that are offered (RFC 7301, RFC 9113 section 3.2), the preferred first.
 const HTTP_2: &[u8] = b"h2";
@@ -125,6 +119,11 @@ impl Tls {
         self.read().validity.map(|validity| validity.until)
     }
 
+    /// When it is to be renewed at the latest; nothing where it does not say when it ends.
+    pub fn renew_by(&self) -> Option<Timestamp> {
+        self.read().validity.map(Validity::renew_by)
+    }
+
     /// Whether the files were refused when they were last read.
     pub fn is_refused(&self) -> bool {
         self.read().refused.is_some()
@@ -136,14 +135,13 @@ impl Tls {
                              reload pillarbox)";
         let current = self.read();
         let mut troubles = Vec::new();
-        if let Some(Validity { from, until }) = current.validity {
-            let lifetime = until.unix_millis().saturating_sub(from.unix_millis());
-            let notice = LONGEST_NOTICE.min(Duration::from_millis(lifetime / NOTICE_PART));
+        if let Some(validity) = current.validity {
+            let until = validity.until;
             if now >= until {
                 let message = format!("The certificate expired at {until}; clients refuse it");
                 let code = "certificate_expired";
                 troubles.push(CertificateTrouble { code, message, advice: RENEW });
-            } else if now.plus(notice) >= until {
+            } else if now >= validity.renew_by() {
                 let message = format!("The certificate expires at {until}");
                 let code = "certificate_expires";
                 troubles.push(CertificateTrouble { code, message, advice: RENEW });
@@ -238,6 +236,8 @@ pub(super) async fn serve<H: Handler>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;

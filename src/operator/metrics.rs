@@ -11,6 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use crate::admin::wire::Cause;
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
+use crate::domain::time::Timestamp;
 use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::families::{self, Families, Label, MICROS};
@@ -315,11 +316,16 @@ fn clients(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     )?;
     to.gauge("pillarbox_max_connections", "max_connections.", count(parts.max_connections as u64))?;
     let tls = parts.tls.as_deref();
-    let expires_at = tls.and_then(Tls::expires_at);
+    let seconds = |at: Timestamp| count(at.unix_millis()) / 1e3;
     to.gauge(
         "pillarbox_certificate_expiry_timestamp_seconds",
         "When the client listener's certificate ends; absent where it speaks plain HTTP.",
-        expires_at.map(|at| count(at.unix_millis()) / 1e3),
+        tls.and_then(Tls::expires_at).map(seconds),
+    )?;
+    to.gauge(
+        "pillarbox_certificate_renewal_timestamp_seconds",
+        "When that certificate is to be renewed at the latest.",
+        tls.and_then(Tls::renew_by).map(seconds),
     )?;
     to.gauge(
         "pillarbox_certificate_refused",

@@ -21,9 +21,19 @@ impl Process {
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
         Self {
             resident_bytes: field(&status, "VmRSS:").map(|kibibytes| kibibytes * 1024),
-            open_descriptors: fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64),
+            open_descriptors: open_descriptors(),
             max_descriptors: field(&limits, "Max open files"),
         }
+    }
+}
+
+/// How many file descriptors are open. Since Linux 6.2 the directory's size says so; before that
+/// it is zero, and they have to be counted.
+fn open_descriptors() -> Option<u64> {
+    const DIRECTORY: &str = "/proc/self/fd";
+    match fs::metadata(DIRECTORY).ok()?.len() {
+        0 => fs::read_dir(DIRECTORY).ok().map(|descriptors| descriptors.count() as u64),
+        open => Some(open),
     }
 }
 

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::domain::id::OrganisationId;
 use crate::operator::Parts;
 use crate::operator::metrics::organisations::{self, Named};
 use crate::operator::process::unix_seconds;
+use crate::operator::trouble::lately::Lately;
 use crate::operator::trouble::{self, Trouble};
-use crate::operator::window::Window;
 use crate::tally::histogram::Reading;
 use crate::tally::ledger::Account;
 
@@ -49,7 +48,7 @@ struct Quota {
     left: f64,
 }
 
-/// What became of an organisation's messages within the window.
+/// What became of an organisation's messages within the last day.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Organisation {
@@ -84,7 +83,7 @@ pub(super) struct Totals {
     sent: u64,
     recipients: u64,
     calls: Reading,
-    organisations: Vec<Named>,
+    pub(super) organisations: Vec<Named>,
 }
 
 impl Totals {
@@ -100,11 +99,6 @@ impl Totals {
             organisations,
         }
     }
-
-    /// The organisations' accounts.
-    pub(super) fn accounts(&self) -> impl Iterator<Item = (Option<OrganisationId>, &Account)> {
-        self.organisations.iter().map(|one| (one.id, &one.account))
-    }
 }
 
 impl State {
@@ -113,7 +107,7 @@ impl State {
         now: &Totals,
         before: &Totals,
         passed: Duration,
-        window: &Window,
+        lately: &Lately,
     ) -> Self {
         let status = parts.dispatcher.status();
         let per_second =
@@ -131,10 +125,12 @@ impl State {
         let sum = |count: fn(&Account) -> u64| {
             now.organisations.iter().map(|one| count(&one.account)).sum()
         };
+        let mut troubles = trouble::find(parts);
+        troubles.extend(lately.troubles(parts, &now.organisations));
         Self {
             version: env!("CARGO_PKG_VERSION"),
             started: unix_seconds(parts.started),
-            troubles: trouble::find(parts),
+            troubles,
             queue: Queue {
                 messages: status.pending.messages,
                 in_flight: status.pending.in_flight,
@@ -155,7 +151,7 @@ impl State {
             organisations: now
                 .organisations
                 .iter()
-                .map(|one| Organisation::of(one, window))
+                .map(|one| Organisation::of(&one.name, &lately.of_day(one)))
                 .collect(),
             caught: parts.catcher.get().map(|catcher| catcher.total()),
             sample,
@@ -164,10 +160,9 @@ impl State {
 }
 
 impl Organisation {
-    fn of(one: &Named, window: &Window) -> Self {
-        let account = window.since(one.id, &one.account);
+    fn of(name: &str, account: &Account) -> Self {
         Self {
-            name: one.name.clone(),
+            name: name.to_owned(),
             accepted: account.accepted,
             sent: account.sent,
             recipients: account.sent_recipients,

@@ -6,9 +6,13 @@ use serde::Serialize;
 
 use crate::admin::wire::Cause;
 use crate::dispatch::health::Condition;
+use crate::domain::time::RECORD_RETENTION;
 use crate::operator::Parts;
-use crate::outbox::Fill;
+use crate::operator::process::Process;
 use crate::store::Health;
+
+pub(super) mod lately;
+mod room;
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,6 +48,11 @@ impl From<Readiness> for bool {
 /// fails and recovers by turns, many times a second.
 const LATELY: Duration = Duration::from_secs(30);
 
+/// How long a start that lost messages is told of.
+const FRESH: Duration = Duration::from_hours(1);
+/// How much longer than its retention a record may be there before the purge is behind.
+const PURGE_SLACK: Duration = Duration::from_hours(24);
+
 /// Everything that is wrong now, the worst first.
 pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     let status = parts.dispatcher.status();
@@ -65,7 +74,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             advice,
         ));
     }
-    found.extend(queue(status.pending.bytes, status.max_pending_bytes));
+    found.extend(room::queue(status.pending.bytes, status.max_pending_bytes));
     if let Some(jump) = parts.clock.jump() {
         found.push(ready(
             "clock_jumped",
@@ -94,6 +103,34 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     }
     let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
     found.extend(certificate.map(|trouble| ready(trouble.code, trouble.message, trouble.advice)));
+    let letters = parts.store.feedback_backlog().map_or(0, |backlog| backlog.dead_letters);
+    if letters > 0 {
+        found.push(ready(
+            "events_unreadable",
+            format!("{letters} documents from the queue of events could not be read, and are kept"),
+            "See what else writes to the topic or the queue: pillarbox dead-letter list; then clear them: pillarbox dead-letter clear",
+        ));
+    }
+    found.extend(status.quota.and_then(room::quota));
+    found.extend(room::connections(parts.clients.connections.count(), parts.max_connections));
+    found.extend(room::descriptors(Process::now()));
+    if parts.bodies_lost > 0 && parts.started.elapsed().is_ok_and(|up| up < FRESH) {
+        found.push(ready(
+            "bodies_lost",
+            format!("{} messages were pending when the last process ended, and failed", parts.bodies_lost),
+            "List them: pillarbox message list --status failed. Their senders have to post them again with new keys",
+        ));
+    }
+    let oldest = parts.store.oldest().ok().flatten();
+    if oldest
+        .is_some_and(|oldest| oldest.is_past(RECORD_RETENTION + PURGE_SLACK, parts.clock.now()))
+    {
+        found.push(ready(
+            "purge_behind",
+            "Records are kept for longer than 90 days",
+            "See the log for why the purge waits: a clock that jumped, or a full disk",
+        ));
+    }
     if status.unrecorded > 0 {
         found.push(ready(
             "outcomes_unrecorded",
@@ -121,23 +158,6 @@ fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {
     }
 }
 
-fn queue(in_use: usize, max: usize) -> Option<Trouble> {
-    const ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
-    match Fill::of(in_use, max) {
-        Fill::Room => None,
-        Fill::NearlyFull => Some(ready(
-            "queue_nearly_full",
-            "The queue is nearly full: large messages may be refused with 503 QueueFull",
-            ADVICE,
-        )),
-        Fill::Full => Some(not_ready(
-            "queue_full",
-            "The queue is full: new messages are refused with 503 QueueFull",
-            ADVICE,
-        )),
-    }
-}
-
 fn not_ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Trouble {
     let (message, advice) = (message.into(), advice.into());
     Trouble { code, message, advice, readiness: Readiness::NotReady }
@@ -157,14 +177,5 @@ mod tests {
         assert_eq!(told(Health::Writable, false), None);
         assert_eq!(told(Health::Writable, true), Some(Readiness::Ready));
         assert_eq!(told(Health::Refusing, false), Some(Readiness::NotReady));
-    }
-
-    #[test]
-    fn a_queue_that_is_nearly_full_is_told_and_leaves_the_service_ready() {
-        const MAX: usize = 1 << 30;
-        let told = |in_use| queue(in_use, MAX).map(|trouble| (trouble.code, trouble.readiness));
-        assert_eq!(told(MAX / 2), None);
-        assert_eq!(told(MAX - MAX / 25), Some(("queue_nearly_full", Readiness::Ready)));
-        assert_eq!(told(MAX), Some(("queue_full", Readiness::NotReady)));
     }
 }

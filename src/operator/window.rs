@@ -1,5 +1,5 @@
-//! What was counted in the last 24 hours, out of counts that only grow: seen from snapshots an hour
-//! apart, so that counting costs nothing more and memory is bounded.
+//! What was counted within a span of time up to now, out of counts that only grow: seen from
+//! snapshots a step apart, so that counting costs nothing more and memory is bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,45 +7,47 @@ use std::time::{Duration, Instant};
 use crate::domain::id::OrganisationId;
 use crate::tally::ledger::Account;
 
-/// Between two snapshots: the window moves on by this.
-const STEP: Duration = Duration::from_hours(1);
-/// The window's length; up to a step more is in it.
-const LENGTH: Duration = Duration::from_hours(24);
-
 /// Every organisation's counts at one moment; those counted together have no number.
-type Accounts = BTreeMap<Option<OrganisationId>, Account>;
+pub(super) type Accounts = BTreeMap<Option<OrganisationId>, Account>;
 
-/// A window over the organisations' accounts. At the start of the process, all counts are zero.
+/// A window over counts. At the start of the process, all counts are zero.
 #[derive(Debug)]
-pub(super) struct Window(VecDeque<(Instant, Accounts)>);
+pub(super) struct Window<T> {
+    /// The window's length; up to a step more is in it.
+    length: Duration,
+    /// Between two snapshots: the window moves on by this.
+    step: Duration,
+    snapshots: VecDeque<(Instant, T)>,
+}
 
-impl Window {
-    /// A window that begins now.
-    pub(super) fn new(now: Instant) -> Self {
-        Self(VecDeque::from([(now, Accounts::new())]))
+impl<T: Default> Window<T> {
+    /// A window of this length that begins now.
+    pub(super) fn new(length: Duration, step: Duration, now: Instant) -> Self {
+        Self { length, step, snapshots: VecDeque::from([(now, T::default())]) }
     }
 
     /// Takes note of the counts now. To be called at least once a step.
-    pub(super) fn look<'a>(
-        &mut self,
-        now: Instant,
-        accounts: impl Iterator<Item = (Option<OrganisationId>, &'a Account)>,
-    ) {
-        if self.0.back().is_none_or(|(at, _)| now.saturating_duration_since(*at) >= STEP) {
-            self.0.push_back((now, accounts.map(|(id, account)| (id, *account)).collect()));
+    pub(super) fn look(&mut self, now: Instant, counts: impl FnOnce() -> T) {
+        let age = |at: &Instant| now.saturating_duration_since(*at);
+        if self.snapshots.back().is_none_or(|(at, _)| age(at) >= self.step) {
+            self.snapshots.push_back((now, counts()));
         }
         // The first one is the window's beginning: it goes once the next is old enough.
-        while self.0.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= LENGTH) {
-            self.0.pop_front();
+        while self.snapshots.get(1).is_some_and(|(at, _)| age(at) >= self.length) {
+            self.snapshots.pop_front();
         }
     }
 
+    /// The counts at the window's beginning.
+    pub(super) fn beginning(&self) -> &T {
+        &self.snapshots.front().expect("the beginning is never taken away").1
+    }
+}
+
+impl Window<Accounts> {
     /// What an organisation's counts have grown by since the window's beginning.
     pub(super) fn since(&self, id: Option<OrganisationId>, account: &Account) -> Account {
-        match self.0.front().and_then(|(_, accounts)| accounts.get(&id)) {
-            Some(earlier) => account.since(earlier),
-            None => *account,
-        }
+        self.beginning().get(&id).map_or(*account, |earlier| account.since(earlier))
     }
 }
 
@@ -55,6 +57,14 @@ mod tests {
 
     const ACME: Option<OrganisationId> = Some(OrganisationId(1));
 
+    fn a_day(start: Instant) -> Window<Accounts> {
+        Window::new(Duration::from_hours(24), Duration::from_hours(1), start)
+    }
+
+    fn acme(account: Account) -> Accounts {
+        Accounts::from([(ACME, account)])
+    }
+
     fn sent(recipients: u64) -> Account {
         Account { sent_recipients: recipients, hard_bounces: recipients / 10, ..Account::default() }
     }
@@ -62,25 +72,25 @@ mod tests {
     #[test]
     fn what_is_older_than_a_day_counts_no_more() {
         let start = Instant::now();
-        let mut window = Window::new(start);
+        let mut window = a_day(start);
         // Ten recipients a minute, for three days.
         for minute in 1..=3 * 24 * 60 {
             let account = sent(10 * minute);
-            window.look(start + Duration::from_mins(minute), [(ACME, &account)].into_iter());
+            window.look(start + Duration::from_mins(minute), || acme(account));
             let recent = window.since(ACME, &account);
             let least = minute.min(24 * 60) * 10;
             let most = minute.min(25 * 60) * 10;
             assert!((least..=most).contains(&recent.sent_recipients), "{minute}: {recent:?}");
             assert_eq!(recent.hard_bounces, recent.sent_recipients / 10);
-            assert!(window.0.len() <= 26, "{}", window.0.len());
+            assert!(window.snapshots.len() <= 26, "{}", window.snapshots.len());
         }
         let all = sent(10 * 3 * 24 * 60);
         for later in [1, 23] {
-            window.look(start + Duration::from_hours(72 + later), [(ACME, &all)].into_iter());
+            window.look(start + Duration::from_hours(72 + later), || acme(all));
             assert_ne!(window.since(ACME, &all), Account::default());
         }
         for later in [24, 25] {
-            window.look(start + Duration::from_hours(72 + later), [(ACME, &all)].into_iter());
+            window.look(start + Duration::from_hours(72 + later), || acme(all));
         }
         assert_eq!(window.since(ACME, &all), Account::default(), "a day of silence");
     }
@@ -88,8 +98,8 @@ mod tests {
     #[test]
     fn an_organisation_that_came_later_counts_from_its_first_message() {
         let start = Instant::now();
-        let mut window = Window::new(start);
-        window.look(start + Duration::from_hours(30), [(ACME, &sent(5))].into_iter());
+        let mut window = a_day(start);
+        window.look(start + Duration::from_hours(30), || acme(sent(5)));
         assert_eq!(window.since(None, &sent(7)), sent(7));
     }
 }

@@ -36,11 +36,20 @@ impl<const N: usize> ByName<N> {
 
     /// Counts one more of this name, which must be among those given at first.
     pub fn one(&self, name: &str) {
-        let count = self.0.iter().find(|(known, _)| *known == name);
-        debug_assert!(count.is_some(), "{name} is not counted");
-        if let Some((_, count)) = count {
+        if let Some(count) = self.find(name) {
             count.one();
         }
+    }
+
+    /// How many were counted of this name, which must be among those given at first.
+    pub fn of(&self, name: &str) -> u64 {
+        self.find(name).map_or(0, Count::get)
+    }
+
+    fn find(&self, name: &str) -> Option<&Count> {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        debug_assert!(found.is_some(), "{name} is not counted");
+        found.map(|(_, count)| count)
     }
 
     /// Every name with its count.

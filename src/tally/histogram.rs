@@ -57,6 +57,12 @@ impl Reading {
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.above
     }
+
+    /// How many of them lay above one of the bounds.
+    pub fn count_above(&self, bound: u64) -> u64 {
+        let buckets = self.buckets.iter().filter(|(upper, _)| *upper > bound);
+        buckets.map(|(_, count)| count).sum::<u64>() + self.above
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +78,7 @@ mod tests {
         let reading = histogram.read();
         assert_eq!(reading.buckets, [(1, 2), (10, 2)]);
         assert_eq!((reading.above, reading.sum, reading.count()), (2, 524, 6));
+        assert_eq!([0, 1, 10].map(|bound| reading.count_above(bound)), [6, 4, 2]);
     }
 
     #[test]

@@ -1,8 +1,15 @@
 //! From when until when a certificate is good, as it says itself (RFC 5280 section 4.1.2.5).
 //!
-//! Reads no more of a certificate than that, and judges nothing: clients do.
+//! Reads no more of a certificate than that, and does not judge whether it is good: clients do.
+
+use std::time::Duration;
 
 use crate::domain::time::Timestamp;
+
+/// How long before its end a certificate is to be renewed, at the latest.
+const LONGEST_NOTICE: Duration = Duration::from_hours(14 * 24);
+/// And what part of its life that is, at most: there are certificates for six days.
+const NOTICE_PART: u64 = 8;
 
 /// DER's tags (X.690 section 8.1.2) of what is read over or into.
 const INTEGER: u8 = 0x02;
@@ -31,6 +38,12 @@ impl Validity {
         signed.take(SEQUENCE)?;
         let mut validity = Der(signed.take(SEQUENCE)?);
         Some(Self { from: validity.time()?, until: validity.time()? })
+    }
+
+    /// When it is to be renewed at the latest.
+    pub(super) fn renew_by(self) -> Timestamp {
+        let lifetime = self.until.unix_millis().saturating_sub(self.from.unix_millis());
+        self.until.minus(LONGEST_NOTICE.min(Duration::from_millis(lifetime / NOTICE_PART)))
     }
 }
 

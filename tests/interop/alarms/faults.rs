@@ -4,9 +4,11 @@
 use std::fs::File;
 use std::future::pending;
 use std::io::Write as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
 
 use pillarbox::simulator::{Fault as Call, FaultScope, Faults, Options};
 use redb::{Database, TableDefinition};
@@ -15,7 +17,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
 use crate::Process;
 use crate::alarms::site::{Metrics, Place, Setup, Site, is, message};
@@ -43,7 +45,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 22] = [
+pub(crate) const FAULTS: [Fault; 23] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -124,7 +126,10 @@ pub(crate) const FAULTS: [Fault; 22] = [
         setup: || with(Options { daily_quota: Some(100), ..Setup::default().options }),
         inject: |site| Box::pin(use_quota(site)),
         alarms: &["PillarboxQuotaLow"],
-        page: &[],
+        page: &[Told {
+            text: "of the account's daily quota of 100",
+            known: |metrics| metrics["pillarbox_quota_left_recipients"] < 10.0,
+        }],
     },
     Fault {
         name: "access denied",
@@ -157,7 +162,10 @@ pub(crate) const FAULTS: [Fault; 22] = [
             })
         },
         alarms: &["PillarboxThrottled"],
-        page: &[],
+        page: &[Told {
+            text: "SES throttled",
+            known: |metrics| metrics["pillarbox_attempts_total{outcome=\"throttled\"}"] >= 3.0,
+        }],
     },
     Fault {
         name: "provider slow",
@@ -169,7 +177,10 @@ pub(crate) const FAULTS: [Fault; 22] = [
             })
         },
         alarms: &["PillarboxProviderSlow"],
-        page: &[],
+        page: &[Told {
+            text: "calls to the provider took over 2.5 seconds",
+            known: |metrics| above(metrics, "pillarbox_attempt_duration_seconds", "2.5") >= 3.0,
+        }],
     },
     Fault {
         name: "answer lost",
@@ -186,7 +197,10 @@ pub(crate) const FAULTS: [Fault; 22] = [
             })
         },
         alarms: &["PillarboxOutcomesUnknown"],
-        page: &[],
+        page: &[Told {
+            text: "The provider's answers to",
+            known: |metrics| metrics["pillarbox_attempts_total{outcome=\"unknown\"}"] > 0.0,
+        }],
     },
     Fault {
         name: "messages rejected",
@@ -201,7 +215,12 @@ pub(crate) const FAULTS: [Fault; 22] = [
             })
         },
         alarms: &["PillarboxMessagesFail acme"],
-        page: &[],
+        page: &[Told {
+            text: "messages of acme failed",
+            known: |metrics| {
+                metrics["pillarbox_organisation_failed_messages_total{organisation=\"acme\"}"] > 0.0
+            },
+        }],
     },
     Fault {
         name: "bounces and complaints",
@@ -224,7 +243,24 @@ pub(crate) const FAULTS: [Fault; 22] = [
             "PillarboxComplaintRateHigh complaints-many",
             "PillarboxComplaintRateAboveLimit complaints-many",
         ],
-        page: &[],
+        page: &[
+            Told {
+                text: "of bounces-some's mail of the last 24 hours bounced",
+                known: |metrics| bounced(metrics, "bounces-some") > 0.025,
+            },
+            Told {
+                text: "of bounces-many's mail of the last 24 hours bounced",
+                known: |metrics| bounced(metrics, "bounces-many") > 0.025,
+            },
+            Told {
+                text: "of complaints-some's mail of the last 24 hours was complained about",
+                known: |metrics| complained(metrics, "complaints-some") > 0.000_5,
+            },
+            Told {
+                text: "of complaints-many's mail of the last 24 hours was complained about",
+                known: |metrics| complained(metrics, "complaints-many") > 0.000_5,
+            },
+        ],
     },
     Fault {
         name: "events refused",
@@ -254,17 +290,26 @@ pub(crate) const FAULTS: [Fault; 22] = [
             })
         },
         alarms: &["PillarboxEventsUnreadable"],
-        page: &[],
+        page: &[Told {
+            text: "could not be read, and are kept",
+            known: |metrics| metrics["pillarbox_dead_letters"] > 0.0,
+        }],
     },
     Fault {
         name: "clock jumped by 92 days",
         setup: || Setup { place: Place::ClockOff("-92d"), ..Setup::default() },
         inject: |site| Box::pin(jump(site)),
         alarms: &["PillarboxClockJumped", "PillarboxPurgeBehind"],
-        page: &[Told {
-            text: "The clock jumped",
-            known: |metrics| is(metrics, "pillarbox_clock_jumped", 1),
-        }],
+        page: &[
+            Told {
+                text: "The clock jumped",
+                known: |metrics| is(metrics, "pillarbox_clock_jumped", 1),
+            },
+            Told {
+                text: "Records are kept for longer than 90 days",
+                known: |metrics| is(metrics, "pillarbox_clock_jumped", 1),
+            },
+        ],
     },
     Fault {
         name: "disk full",
@@ -287,14 +332,30 @@ pub(crate) const FAULTS: [Fault; 22] = [
         setup: Setup::default,
         inject: |site| Box::pin(slow_disk(site)),
         alarms: &["PillarboxCommitsSlow"],
-        page: &[],
+        page: &[Told {
+            text: "commits took over half a second",
+            known: |metrics| {
+                above(metrics, "pillarbox_store_commit_duration_seconds", "0.5") >= 3.0
+            },
+        }],
     },
     Fault {
         name: "row damaged",
-        setup: Setup::default,
-        inject: |site| Box::pin(damage(site)),
+        setup: || Setup { prepare: damage, ..Setup::default() },
+        inject: |site| {
+            Box::pin(async {
+                loop {
+                    let status = site.read(&DAMAGED.to_string()).await;
+                    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+                    sleep(Duration::from_secs(1)).await;
+                }
+            })
+        },
         alarms: &["PillarboxInternalErrors"],
-        page: &[],
+        page: &[Told {
+            text: "requests failed by a fault in the service",
+            known: |metrics| metrics["pillarbox_refusals_total{code=\"InternalError\"}"] > 0.0,
+        }],
     },
     Fault {
         name: "connections used up",
@@ -306,14 +367,44 @@ pub(crate) const FAULTS: [Fault; 22] = [
             })
         },
         alarms: &["PillarboxConnectionsNearLimit"],
-        page: &[],
+        page: &[Told {
+            text: "of 10 client connections are open",
+            known: |metrics| metrics["pillarbox_connections"] > 8.0,
+        }],
     },
     Fault {
         name: "files used up",
         setup: || Setup { place: Place::FewFiles(FILES), ..Setup::default() },
         inject: |site| Box::pin(use_files(site)),
         alarms: &["PillarboxConnectionsNearLimit"],
-        page: &[],
+        page: &[Told {
+            text: "of 100 file descriptors are open",
+            known: |metrics| metrics["process_open_fds"] > 80.0,
+        }],
+    },
+    Fault {
+        name: "certificate not renewed",
+        setup: || Setup { tls: true, ..Setup::default() },
+        inject: |site| {
+            Box::pin(async {
+                site.renew_certificate(Duration::from_hours(10 * 24));
+                site.until(|metrics| renewal(metrics) < unix_seconds()).await;
+                std::fs::write(site.path("crt"), "not a certificate").unwrap();
+                site.reload();
+                pending::<()>().await;
+            })
+        },
+        alarms: &["PillarboxCertificateExpires", "PillarboxCertificateRefused"],
+        page: &[
+            Told {
+                text: "The certificate expires at",
+                known: |metrics| renewal(metrics) < unix_seconds(),
+            },
+            Told {
+                text: "The new certificate is not in use",
+                known: |metrics| is(metrics, "pillarbox_certificate_refused", 1),
+            },
+        ],
     },
 ];
 
@@ -325,6 +416,40 @@ fn impaired(metrics: &Metrics, cause: &str) -> bool {
     is(metrics, &format!("pillarbox_provider_impaired{{cause=\"{cause}\"}}"), 1)
 }
 
+/// How many values of a histogram lie above one of its bounds.
+fn above(metrics: &Metrics, histogram: &str, bound: &str) -> f64 {
+    metrics[&format!("{histogram}_count")]
+        - metrics[&format!("{histogram}_bucket{{le=\"{bound}\"}}")]
+}
+
+/// The share of an organisation's recipients that bounced for good.
+fn bounced(metrics: &Metrics, organisation: &str) -> f64 {
+    let of = |name: &str| {
+        metrics[&format!(
+            "pillarbox_organisation_{name}_recipients_total{{organisation=\"{organisation}\"}}"
+        )]
+    };
+    of("hard_bounced") / of("sent").max(1.0)
+}
+
+/// The share of an organisation's recipients who complained.
+fn complained(metrics: &Metrics, organisation: &str) -> f64 {
+    let label = format!("organisation=\"{organisation}\"");
+    let complaints =
+        metrics[&format!("pillarbox_organisation_events_total{{{label},type=\"complaint\"}}")];
+    complaints
+        / metrics[&format!("pillarbox_organisation_sent_recipients_total{{{label}}}")].max(1.0)
+}
+
+/// When the certificate is to be renewed, in seconds since the Unix epoch.
+fn renewal(metrics: &Metrics) -> f64 {
+    metrics["pillarbox_certificate_renewal_timestamp_seconds"]
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64()
+}
+
 /// What is left of the queue's memory, in bytes.
 fn room(metrics: &Metrics) -> f64 {
     metrics["pillarbox_queue_max_bytes"] - metrics["pillarbox_queue_bytes"]
@@ -333,8 +458,7 @@ fn room(metrics: &Metrics) -> f64 {
 async fn stop(site: &mut Site) {
     site.send().await;
     site.until(|metrics| is(metrics, "pillarbox_queue_in_flight_messages", 1)).await;
-    let id = site.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    site.signal("-TERM");
     pending::<()>().await;
 }
 
@@ -464,23 +588,18 @@ async fn hold(address: &str, connections: usize) {
 
 const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
 
-/// Spoils a message's row in the file, as a disk does, and asks for the message.
-async fn damage(site: &mut Site) {
-    let id = site.send().await;
-    site.until_settled().await;
-    site.kill();
-    {
-        let file = Database::open(site.path("data").join("pillarbox.redb")).unwrap();
-        let writing = file.begin_write().unwrap();
-        let key = *Uuid::parse_str(&id).unwrap().as_bytes();
-        let mut messages = writing.open_table(MESSAGES).unwrap();
-        assert!(messages.insert(key, &[0xff; 9][..]).unwrap().is_some());
-        drop(messages);
-        writing.commit().unwrap();
-    }
-    site.start().await;
-    loop {
-        assert_eq!(site.read(&id).await, StatusCode::INTERNAL_SERVER_ERROR);
-        sleep(Duration::from_secs(1)).await;
-    }
+/// The message whose row is damaged.
+static DAMAGED: LazyLock<Uuid> = LazyLock::new(|| {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    Builder::from_unix_timestamp_millis(now.try_into().unwrap(), &[0; 10]).into_uuid()
+});
+
+/// Puts a row among the messages that is none, as a disk does.
+fn damage(data: &Path) {
+    let file = Database::open(data.join("pillarbox.redb")).unwrap();
+    let writing = file.begin_write().unwrap();
+    let mut messages = writing.open_table(MESSAGES).unwrap();
+    messages.insert(*DAMAGED.as_bytes(), &[0xff; 9][..]).unwrap();
+    drop(messages);
+    writing.commit().unwrap();
 }

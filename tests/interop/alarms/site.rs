@@ -2,9 +2,9 @@
 //! process and its clients.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
@@ -12,16 +12,20 @@ use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::time::Timestamp;
 use pillarbox::simulator::{EventOptions, Events, Options, Simulator};
 use pillarbox::store::{NewApiKey, Store};
+use rcgen::{CertificateParams, KeyPair};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use crate::{PATIENCE, Process, free_port};
 
 /// How often something is looked at that is waited for.
 const POLL: Duration = Duration::from_millis(20);
+
+/// How much is left of a certificate that need not be renewed.
+const FAR_OFF: Duration = Duration::from_hours(80 * 24);
 
 /// How a site is, beyond the usual.
 #[derive(Debug, Clone)]
@@ -32,6 +36,10 @@ pub(crate) struct Setup {
     pub(crate) organisations: &'static [&'static str],
     pub(crate) options: Options,
     pub(crate) place: Place,
+    /// Whether clients have to speak TLS.
+    pub(crate) tls: bool,
+    /// What is done to its data before the service starts.
+    pub(crate) prepare: fn(&Path),
 }
 
 /// Where the service runs.
@@ -56,7 +64,14 @@ impl Default for Setup {
             signature_max_age: None,
             ..Options::default()
         };
-        Self { more: "", organisations: &["acme"], options, place: Place::Plain }
+        Self {
+            more: "",
+            organisations: &["acme"],
+            options,
+            place: Place::Plain,
+            tls: false,
+            prepare: |_| (),
+        }
     }
 }
 
@@ -104,9 +119,15 @@ impl Site {
         // Fixed, because Prometheus has to find it again after a restart.
         let (base, operator) =
             (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+        let tls = if setup.tls {
+            format!("[tls]\ncertificate = \"{root}/crt\"\nkey = \"{root}/key\"\n")
+        } else {
+            String::new()
+        };
+        write_certificate(directory.path(), FAR_OFF);
         let config = format!(
             "listen = \"{base}\"\noperator_listen = \"{operator}\"\n\
-             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{}\n\
+             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{}\n{tls}\
              [ses]\nendpoint = \"{}\"\n[ses.events]\nqueue_url = \"{}\"\n",
             setup.more,
             simulator.endpoint(),
@@ -116,6 +137,7 @@ impl Site {
         let data = directory.path().join("data");
         std::fs::create_dir(&data).unwrap();
         let keys = found(&data, setup.organisations).await;
+        (setup.prepare)(&data);
         if let Place::ClockOff(off) = setup.place {
             std::fs::write(directory.path().join("clock"), off).unwrap();
         }
@@ -146,7 +168,7 @@ impl Site {
             .unwrap();
         self.service = Some(Process(child));
         let end = Instant::now() + PATIENCE;
-        while self.client.get(format!("{}/openapi.json", self.base)).send().await.is_err() {
+        while TcpStream::connect(self.base.strip_prefix("http://").unwrap()).await.is_err() {
             assert!(Instant::now() < end, "the service did not start: {}", self.log());
             sleep(POLL).await;
         }
@@ -189,6 +211,23 @@ impl Site {
     /// Ends the service as a crash does.
     pub(crate) fn kill(&mut self) {
         self.service = None;
+    }
+
+    /// Replaces the certificate by one that ends so soon, and has the service look.
+    pub(crate) fn renew_certificate(&self, rest: Duration) {
+        write_certificate(self.directory.path(), rest);
+        self.reload();
+    }
+
+    /// Has the service read its configuration and its certificate again.
+    pub(crate) fn reload(&self) {
+        self.signal("-HUP");
+    }
+
+    /// Sends the process a signal, as `kill` is told.
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
     /// The process.
@@ -278,9 +317,20 @@ impl Site {
     }
 }
 
+/// Writes a certificate of 90 days, of which so much is left, and its key.
+fn write_certificate(directory: &Path, rest: Duration) {
+    let end = SystemTime::now() + rest;
+    let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.not_before = (end - Duration::from_hours(90 * 24)).into();
+    params.not_after = end.into();
+    let key = KeyPair::generate().unwrap();
+    std::fs::write(directory.join("crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(directory.join("key"), key.serialize_pem()).unwrap();
+}
+
 /// Makes organisations, each with its domain; gives their keys.
-async fn found(data: &std::path::Path, names: &[&str]) -> BTreeMap<String, String> {
-    let now = Timestamp::from(std::time::SystemTime::now());
+async fn found(data: &Path, names: &[&str]) -> BTreeMap<String, String> {
+    let now = Timestamp::from(SystemTime::now());
     let store = Store::open(data, now).unwrap().0;
     let domain = DomainName::parse("example.com").unwrap();
     let mut keys = BTreeMap::new();

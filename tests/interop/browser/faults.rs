@@ -116,7 +116,9 @@ async fn shows(browser: &mut Browser, fault: &Fault) {
     };
     let stalls: Vec<Stall> = serde_json::from_value(shown["stalls"].clone()).unwrap();
     for (told, at) in fault.page.iter().zip(&known.at) {
-        let shown = shown["shown"][told.text].as_u64().unwrap();
+        let Some(shown) = shown["shown"][told.text].as_u64() else {
+            panic!("{}: {:?} is not shown, known at {at:?}", fault.name, told.text)
+        };
         // The page may be told in the moment before the metrics are asked.
         let known_at = at.unwrap_or(shown).min(shown);
         let held_up = within(&stalls, known_at, shown) + within(&known.stalls, known_at, shown);
