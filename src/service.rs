@@ -269,8 +269,13 @@ impl Service {
     /// closes the file.
     pub async fn stop(mut self) {
         let pending = self.outbox.pending().messages;
-        info!(pending, "stopping: new messages are refused, pending ones are sent");
-        let until = Instant::now() + self.config.sending.drain;
+        let drain = self.config.sending.drain;
+        info!(
+            pending,
+            "stopping: new messages are refused, and pending ones are sent for up to {drain:?}; \
+             another signal ends the process at once"
+        );
+        let until = Instant::now() + drain;
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.settled()).await.is_err() {
