@@ -323,7 +323,10 @@ impl<P: Provider> Dispatcher<P> {
                 self.take(claim.recipients);
                 let under_way = self.calls.mark();
                 let number = self.outbox.started(claim.id);
-                attempts.spawn(async move { dispatcher.attempt(claim, number, under_way).await });
+                // In a box: it is large, and the runtime moves what it is given several times.
+                attempts.spawn(Box::pin(async move {
+                    dispatcher.attempt(claim, number, under_way).await;
+                }));
             }
             Ok(Hold::TimeOver) => {
                 attempts.spawn(async move { dispatcher.give_up(claim).await });

@@ -270,11 +270,7 @@ impl Service {
     pub async fn stop(mut self) {
         let pending = self.outbox.pending().messages;
         let drain = self.config.sending.drain;
-        info!(
-            pending,
-            "stopping: new messages are refused, and pending ones are sent for up to {drain:?}; \
-             another signal ends the process at once"
-        );
+        info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.

@@ -152,7 +152,7 @@ impl Store {
         let claim = admitted.idempotency_key().map(|key| KeyClaim {
             organisation,
             key: key.as_str().to_owned(),
-            hash: read_lock(&self.shared.index).hash(organisation, key.as_str()),
+            hash: read_lock(&self.shared.index).hasher().hash(organisation, key.as_str()),
             window_now,
         });
         let (reply, answer) = oneshot::channel();

@@ -107,7 +107,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     if letters > 0 {
         found.push(ready(
             "events_unreadable",
-            format!("{letters} documents from the queue of events could not be read, and are kept"),
+            format!("{} of the provider could not be read, and kept", several(letters, "document")),
             "See what else writes to the topic or the queue: pillarbox dead-letter list; then clear them: pillarbox dead-letter clear",
         ));
     }
@@ -156,6 +156,11 @@ fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {
         )),
         (Health::Writable, false) => None,
     }
+}
+
+/// So many things, in words.
+fn several(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 fn not_ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Trouble {

@@ -36,6 +36,7 @@ async fn look(site: &Site, server: &Server) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_successor_is_told_until_it_is_put_right() {
     const EXPIRY: &str = "pillarbox_certificate_expiry_timestamp_seconds";
+    const RENEWAL: &str = "pillarbox_certificate_renewal_timestamp_seconds";
     const REFUSED: &str = "pillarbox_certificate_refused";
     let good = Certificate::until(2100);
     let (site, files) = site(&good).await;
@@ -44,6 +45,7 @@ async fn a_refused_successor_is_told_until_it_is_put_right() {
     assert_eq!(certificate["expiresAt"], "2100-01-01T00:00:00.000Z");
     assert_eq!(certificate["troubles"], Value::Array(Vec::new()));
     assert_eq!(metric(&server, EXPIRY).await, Some(4_102_444_800.0));
+    assert_eq!(metric(&server, RENEWAL).await, Some(4_102_444_800.0 - 14.0 * 86_400.0));
     assert_eq!(metric(&server, REFUSED).await, Some(0.0));
 
     std::fs::write(&files.certificate, "no certificate").unwrap();

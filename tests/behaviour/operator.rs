@@ -8,6 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::harness::{PATIENCE, Server, Site, answer, message, message_with};
+use crate::tls::{self, Certificate};
 
 const RULES: &str = include_str!("../../monitoring/alerts.yml");
 const DASHBOARD: &str = include_str!("../../monitoring/dashboard.json");
@@ -98,8 +99,12 @@ async fn every_metric_that_the_rules_and_the_dashboard_name_is_there() {
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
     // The quota is asked for in the background.
-    let there = wait_for(&server, &[("pillarbox_quota_recipients", 1_000.0)]).await;
-    let there: BTreeSet<_> = there.keys().map(|key| key.split('{').next().unwrap()).collect();
+    let plain = wait_for(&server, &[("pillarbox_quota_recipients", 1_000.0)]).await;
+    // A certificate is told of where there is one.
+    let (site, _files) = tls::site(&Certificate::until(2100)).await;
+    let secure = metrics(&site.start()).await;
+    let there = plain.keys().chain(secure.keys()).map(|key| key.split('{').next().unwrap());
+    let there: BTreeSet<_> = there.collect();
     let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
     let queries = dashboard["panels"].as_array().unwrap().iter();
     let queries = queries.flat_map(|panel| panel["targets"].as_array().unwrap());

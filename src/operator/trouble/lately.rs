@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::operator::Parts;
 use crate::operator::metrics::organisations::Named;
-use crate::operator::trouble::{Trouble, ready};
+use crate::operator::trouble::{Trouble, ready, several};
 use crate::operator::window::{Accounts, Window};
 use crate::tally::ledger::Account;
 
 /// How far back is looked, and how exactly: a window's length and step.
 const MINUTES: (Duration, Duration) = (Duration::from_mins(5), Duration::from_secs(10));
+/// How far back the minutes go, in words.
+const LATELY: &str = " in the last 5 minutes";
 const DAY: (Duration, Duration) = (Duration::from_hours(24), Duration::from_hours(1));
 /// A call to the provider that takes longer is slow, in microseconds: one of its histogram's bounds.
 const SLOW_CALL: u64 = 2_500_000;
@@ -19,8 +21,6 @@ const SLOW_CALL: u64 = 2_500_000;
 const SLOW_COMMIT: u64 = 500_000;
 /// Fewer calls or commits than this are no trend.
 const FEW: u64 = 3;
-/// The same in words.
-const LATELY: &str = " in the last 5 minutes";
 
 /// The share of recipients from which SES reviews an account, and the fewest recipients of whom a
 /// share says something (AWS: "Sending review process FAQs").
@@ -133,8 +133,8 @@ impl Counted {
             found.push(ready(
                 "internal_errors",
                 format!(
-                    "{} requests failed by a fault in the service{LATELY}",
-                    self.internal_errors
+                    "{} failed by a fault in the service{LATELY}",
+                    several(self.internal_errors, "request")
                 ),
                 "Look for errors in the log, and report them with the request id",
             ));
@@ -166,7 +166,10 @@ impl Counted {
         if self.unknown > 0 {
             found.push(ready(
                 "outcomes_unknown",
-                format!("The provider's answers to {} calls were lost{LATELY}", self.unknown),
+                format!(
+                    "No answer of the provider came to {}{LATELY}",
+                    several(self.unknown, "call")
+                ),
                 "Check the network to SES: such messages may be sent twice, or not, as sending.on_unknown says",
             ));
         }
@@ -187,7 +190,7 @@ fn failed(mut organisations: Vec<(&str, u64)>) -> Option<Trouble> {
     };
     Some(ready(
         "messages_failed",
-        format!("{all} messages of {worst}{others} failed{LATELY}"),
+        format!("{} of {worst}{others} failed{LATELY}", several(all, "message")),
         format!("See why: pillarbox message list --status failed --org {worst}"),
     ))
 }
@@ -268,10 +271,8 @@ mod tests {
     fn failed_messages_are_told_with_who_has_the_most() {
         assert_eq!(failed(vec![("acme", 0)]), None);
         let told = |counts| failed(counts).unwrap().message;
-        assert_eq!(
-            told(vec![("acme", 2), ("beta", 0)]),
-            "2 messages of acme failed in the last 5 minutes"
-        );
+        let one = told(vec![("acme", 1), ("beta", 0)]);
+        assert_eq!(one, "1 message of acme failed in the last 5 minutes");
         let two = told(vec![("acme", 2), ("beta", 3)]);
         assert_eq!(two, "5 messages of beta and another organisation failed in the last 5 minutes");
     }

@@ -104,7 +104,7 @@ pub(in crate::store) fn find_replay(
 ) -> Result<Option<MessageId>, ReadError> {
     let candidates: Vec<MessageId> = {
         let index = read_lock(&shared.index);
-        index.candidates(index.hash(organisation, key)).collect()
+        index.candidates(index.hasher().hash(organisation, key)).collect()
     };
     if candidates.is_empty() {
         return Ok(None);

@@ -23,13 +23,13 @@ pub(in crate::store) fn add_organisation(
     batch: &mut Batch<'_>,
     name: OrganisationName,
 ) -> Result<Option<Organisation>, ReadError> {
-    for row in batch.tables.organisations.iter()? {
+    for row in batch.tables.organisations.open()?.iter()? {
         if decode_organisation(row?.1.value())? == name {
             return Ok(None);
         }
     }
     let id = OrganisationId(batch.tables.next_number(LAST_ORGANISATION)?);
-    batch.tables.organisations.insert(id.0, encode_organisation(&name).as_slice())?;
+    batch.tables.organisations.open()?.insert(id.0, encode_organisation(&name).as_slice())?;
     batch.directory = DirectoryChange::Changed;
     Ok(Some(Organisation { id, name }))
 }
@@ -41,20 +41,20 @@ pub(in crate::store) fn remove_organisation(
     id: OrganisationId,
 ) -> Result<Change, ReadError> {
     let mut keys = Vec::new();
-    for row in batch.tables.api_keys.iter()? {
+    for row in batch.tables.api_keys.open()?.iter()? {
         let (number, row) = row?;
         if decode_api_key(number.value(), row.value())?.organisation == id {
             keys.push(number.value());
         }
     }
-    if batch.tables.organisations.remove(id.0)?.is_none() {
+    if batch.tables.organisations.open()?.remove(id.0)?.is_none() {
         return Ok(Change::None);
     }
     for key in keys {
-        batch.tables.api_keys.remove(key)?;
-        batch.tables.key_use.remove(key)?;
+        batch.tables.api_keys.open()?.remove(key)?;
+        batch.tables.key_use.open()?.remove(key)?;
     }
-    batch.tables.domains.retain_in((id.0, "")..(id.0 + 1, ""), |_, _| false)?;
+    batch.tables.domains.open()?.retain_in((id.0, "")..(id.0 + 1, ""), |_, _| false)?;
     batch.directory = DirectoryChange::Changed;
     Ok(Change::Made)
 }
@@ -66,13 +66,13 @@ pub(in crate::store) fn add_api_key(
     key: NewApiKey,
     now: Timestamp,
 ) -> Result<Option<ApiKeyEntry>, ReadError> {
-    if batch.tables.organisations.get(organisation.0)?.is_none() {
+    if batch.tables.organisations.open()?.get(organisation.0)?.is_none() {
         return Ok(None);
     }
     let id = KeyId(batch.tables.next_number(LAST_KEY)?);
     let NewApiKey { label, expires_at, hash } = key;
     let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
-    batch.tables.api_keys.insert(id.0, encode_api_key(&entry).as_slice())?;
+    batch.tables.api_keys.open()?.insert(id.0, encode_api_key(&entry).as_slice())?;
     batch.directory = DirectoryChange::Changed;
     Ok(Some(entry))
 }
@@ -82,8 +82,8 @@ pub(in crate::store) fn revoke_api_key(
     batch: &mut Batch<'_>,
     id: KeyId,
 ) -> Result<Change, ReadError> {
-    let removed = batch.tables.api_keys.remove(id.0)?.is_some();
-    batch.tables.key_use.remove(id.0)?;
+    let removed = batch.tables.api_keys.open()?.remove(id.0)?.is_some();
+    batch.tables.key_use.open()?.remove(id.0)?;
     if !removed {
         return Ok(Change::None);
     }
@@ -100,7 +100,7 @@ pub(in crate::store) fn put_domain(
     state: DomainState,
     now: Timestamp,
 ) -> Result<Option<SenderDomain>, ReadError> {
-    if batch.tables.organisations.get(organisation.0)?.is_none() {
+    if batch.tables.organisations.open()?.get(organisation.0)?.is_none() {
         return Ok(None);
     }
     let domain = match domain(batch, organisation, name)? {
@@ -145,18 +145,18 @@ fn moved(domain: SenderDomain, state: DomainState, now: Timestamp) -> SenderDoma
 }
 
 fn domain(
-    batch: &Batch<'_>,
+    batch: &mut Batch<'_>,
     organisation: OrganisationId,
     name: &DomainName<'_>,
 ) -> Result<Option<SenderDomain>, ReadError> {
-    let row = batch.tables.domains.get((organisation.0, name.as_str()))?;
+    let row = batch.tables.domains.open()?.get((organisation.0, name.as_str()))?;
     let domain = row.map(|row| decode_domain(organisation.0, name.as_str(), row.value()));
     Ok(domain.transpose()?)
 }
 
 fn write_domain(batch: &mut Batch<'_>, domain: &SenderDomain) -> Result<(), ReadError> {
     let key = (domain.organisation.0, domain.name.as_str());
-    batch.tables.domains.insert(key, encode_domain(domain).as_slice())?;
+    batch.tables.domains.open()?.insert(key, encode_domain(domain).as_slice())?;
     batch.directory = DirectoryChange::Changed;
     Ok(())
 }
@@ -167,7 +167,7 @@ pub(in crate::store) fn remove_domain(
     organisation: OrganisationId,
     name: &DomainName<'_>,
 ) -> Result<Change, ReadError> {
-    if batch.tables.domains.remove((organisation.0, name.as_str()))?.is_none() {
+    if batch.tables.domains.open()?.remove((organisation.0, name.as_str()))?.is_none() {
         return Ok(Change::None);
     }
     batch.directory = DirectoryChange::Changed;

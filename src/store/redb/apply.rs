@@ -31,7 +31,7 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     let id = match report.message {
         Reference::Tag(id) => id,
         Reference::ProviderId => {
-            let found = sent::find(&batch.tables, &report.ses_message_id, report.accepted_at)?;
+            let found = sent::find(&mut batch.tables, &report.ses_message_id, report.accepted_at)?;
             let Some(id) = found else {
                 unmatched::keep(batch, report, now)?;
                 return Ok(Applied::Unmatched);
@@ -89,7 +89,7 @@ pub(super) fn observe(
 ) -> Result<(), ReadError> {
     let key = [message.id.as_bytes().as_slice(), &event_key(event)].concat();
     let row = encode_event(event);
-    let known = batch.tables.events.get(key.as_slice())?.map(|row| row.value().to_vec());
+    let known = batch.tables.events.open()?.get(key.as_slice())?.map(|row| row.value().to_vec());
     let reason = event.suppresses();
     let mut is_news = reason.is_some();
     if let Some(known) = known {
@@ -102,7 +102,7 @@ pub(super) fn observe(
     } else {
         batch.facts.push((message.organisation, fact(event)));
     }
-    batch.tables.events.insert(key.as_slice(), row.as_slice())?;
+    batch.tables.events.open()?.insert(key.as_slice(), row.as_slice())?;
     message.observe(event.summary());
     if let (Some(reason), true) = (reason, is_news) {
         for recipient in &event.recipients {

@@ -161,7 +161,7 @@ fn complete(database: &mut Database) -> Result<(), redb::Error> {
     database.compact()?;
     let mut transaction = database.begin_write()?;
     writer::prepare(&mut transaction);
-    Tables::open(&transaction)?;
+    Tables::open(&transaction)?.create()?;
     Ok(transaction.commit()?)
 }
 

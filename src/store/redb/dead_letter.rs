@@ -20,7 +20,7 @@ pub(in crate::store) fn keep_all(
     batch: &mut Batch<'_>,
     letters: &[DeadLetter],
 ) -> Result<(), ReadError> {
-    let table = &mut batch.tables.dead_letters;
+    let table = batch.tables.dead_letters.open()?;
     for letter in letters {
         let key = key(letter);
         let key = key.as_slice();
@@ -46,7 +46,7 @@ pub(in crate::store) fn remove(
 ) -> Result<usize, ReadError> {
     let mut removed = 0;
     for key in keys {
-        if batch.tables.dead_letters.remove(key.as_slice())?.is_some() {
+        if batch.tables.dead_letters.open()?.remove(key.as_slice())?.is_some() {
             removed += 1;
         }
     }
@@ -71,5 +71,5 @@ pub(in crate::store) fn list(
 
 /// Removes those that are past a record's retention.
 pub(super) fn expire(tables: &mut Tables<'_>, window_now: Timestamp) -> Result<(), ReadError> {
-    expire_rows(&mut tables.dead_letters, window_now, RECORD_RETENTION)
+    expire_rows(tables.dead_letters.open()?, window_now, RECORD_RETENTION)
 }

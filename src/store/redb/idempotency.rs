@@ -23,11 +23,21 @@ const RAND_B: u128 = (1 << 62) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) struct KeyHash(u64);
 
+/// Hashes keys, and is keyed itself against chosen collisions: clients choose the keys.
+#[derive(Debug, Clone, Default)]
+pub(in crate::store) struct KeyHasher(RandomState);
+
+impl KeyHasher {
+    /// The hash of an organisation's key.
+    pub(in crate::store) fn hash(&self, organisation: OrganisationId, key: &str) -> KeyHash {
+        KeyHash(self.0.hash_one((organisation.0, key)))
+    }
+}
+
 /// The keys of the last 24 hours.
 #[derive(Debug, Default)]
 pub(in crate::store) struct IdempotencyIndex {
-    /// Keyed against chosen collisions: clients choose the keys.
-    hasher: RandomState,
+    hasher: KeyHasher,
     /// Oldest hour first.
     shards: VecDeque<Shard>,
 }
@@ -48,17 +58,44 @@ struct Entry {
 }
 
 impl IdempotencyIndex {
-    /// The hash of an organisation's key.
-    pub(in crate::store) fn hash(&self, organisation: OrganisationId, key: &str) -> KeyHash {
-        KeyHash(self.hasher.hash_one((organisation.0, key)))
+    /// What hashes this index's keys.
+    pub(in crate::store) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// Adds a key that made a message. It is dropped by the instant of the message's id, which is
     /// that of its acceptance or a later one.
     pub(in crate::store) fn insert(&mut self, hash: KeyHash, id: MessageId) {
-        let (hour, within) = split(id);
-        let entry = Entry { tag: hash.tag(), id: within };
-        self.shard(hour).entries.insert_unique(spread(entry.tag), entry, |e| spread(e.tag));
+        let (hour, entry) = Entry::of(hash, id);
+        self.shard(hour).add(entry);
+    }
+
+    /// Adds many keys, by the order of their messages' ids. Each hour's table is made in its size:
+    /// one that grows leaves behind the memory of those that it was.
+    pub(in crate::store) fn extend<E>(
+        &mut self,
+        keys: impl Iterator<Item = Result<(KeyHash, MessageId), E>>,
+    ) -> Result<(), E> {
+        let (mut hour, mut run) = (0, Vec::new());
+        for key in keys {
+            let (hash, id) = key?;
+            let (next, entry) = Entry::of(hash, id);
+            if next != hour {
+                self.add_run(hour, &mut run);
+                hour = next;
+            }
+            run.push(entry);
+        }
+        self.add_run(hour, &mut run);
+        Ok(())
+    }
+
+    fn add_run(&mut self, hour: u64, run: &mut Vec<Entry>) {
+        if !run.is_empty() {
+            let shard = self.shard(hour);
+            shard.entries.reserve(run.len(), |entry| spread(entry.tag));
+            run.drain(..).for_each(|entry| shard.add(entry));
+        }
     }
 
     /// The messages that the key with this hash may have made, newest hour first.
@@ -87,6 +124,20 @@ impl IdempotencyIndex {
             self.shards.insert(position, Shard { hour, entries: HashTable::new() });
         }
         &mut self.shards[position]
+    }
+}
+
+impl Shard {
+    fn add(&mut self, entry: Entry) {
+        self.entries.insert_unique(spread(entry.tag), entry, |entry| spread(entry.tag));
+    }
+}
+
+impl Entry {
+    /// The hour that it belongs to, and the entry.
+    fn of(hash: KeyHash, id: MessageId) -> (u64, Self) {
+        let (hour, id) = split(id);
+        (hour, Self { tag: hash.tag(), id })
     }
 }
 
@@ -153,6 +204,27 @@ mod tests {
     }
 
     #[test]
+    fn many_keys_take_no_more_than_their_hours_tables() {
+        let start = Timestamp::from_unix_millis(1_800_000_000_000);
+        let ids = MessageIds::new();
+        let mut index = IdempotencyIndex::default();
+        let hasher = index.hasher().clone();
+        let key = |minute: u64| hasher.hash(OrganisationId(1), &minute.to_string());
+        let at = |minute| ids.next(start.plus(std::time::Duration::from_mins(minute)));
+        let ids: Vec<_> = (0..600).map(at).collect();
+        let keys = (0..).zip(&ids).map(|(minute, id)| Ok::<_, ()>((key(minute), *id)));
+        index.extend(keys).unwrap();
+        assert_eq!((index.len(), index.shards.len()), (600, 10));
+        for (minute, id) in (0..).zip(&ids) {
+            assert!(index.candidates(key(minute)).any(|found| found == *id));
+        }
+        let exact = HashTable::<Entry>::with_capacity(60).capacity();
+        assert_eq!(index.shards[1].entries.capacity(), exact);
+        let broken = [Err(()), Ok((key(0), ids[0]))].into_iter();
+        assert_eq!(index.extend(broken), Err(()));
+    }
+
+    #[test]
     fn a_key_is_found_until_its_hour_is_dropped() {
         let start = Timestamp::from_unix_millis(1_800_000_000_000);
         let mut index = IdempotencyIndex::default();
@@ -160,13 +232,13 @@ mod tests {
         let organisation = OrganisationId(1);
         for minute in 0..600 {
             let now = start.plus(std::time::Duration::from_mins(minute));
-            let hash = index.hash(organisation, &minute.to_string());
+            let hash = index.hasher().hash(organisation, &minute.to_string());
             index.insert(hash, ids.next(now));
         }
         assert_eq!(index.len(), 600);
-        let first = index.hash(organisation, "0");
+        let first = index.hasher().hash(organisation, "0");
         assert_eq!(index.candidates(first).count(), 1);
-        assert_eq!(index.candidates(index.hash(OrganisationId(2), "0")).count(), 0);
+        assert_eq!(index.candidates(index.hasher().hash(OrganisationId(2), "0")).count(), 0);
 
         let end = start.plus(IDEMPOTENCY_WINDOW);
         index.expire(end);

@@ -84,8 +84,8 @@ pub(in crate::store) fn write(
     newer: &[(u32, u64)],
 ) -> Result<(), ReadError> {
     for (id, used) in newer {
-        if batch.tables.api_keys.get(id)?.is_some() {
-            batch.tables.key_use.insert(id, used)?;
+        if batch.tables.api_keys.open()?.get(id)?.is_some() {
+            batch.tables.key_use.open()?.insert(id, used)?;
         }
     }
     Ok(())

@@ -47,7 +47,7 @@ fn list_organisations_messages(
         tables.note_lead(id, message.created_at)?;
     }
     if found.is_empty() {
-        tables.meta.insert(FORMAT_KEY, FORMAT_VERSION)?;
+        tables.meta.open()?.insert(FORMAT_KEY, FORMAT_VERSION)?;
     }
     Ok(found.last().map(|message| *message.id.as_bytes()))
 }

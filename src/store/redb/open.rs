@@ -162,7 +162,10 @@ pub(in crate::store) fn initialize(database: &Database) -> Result<(), OpenError>
     let made = (|| -> Result<(), redb::Error> {
         let mut transaction = database.begin_write()?;
         writer::prepare(&mut transaction);
-        Tables::open(&transaction)?.meta.insert(FORMAT_KEY, FORMAT_VERSION)?;
+        let mut tables = Tables::open(&transaction)?;
+        tables.create()?;
+        tables.meta.open()?.insert(FORMAT_KEY, FORMAT_VERSION)?;
+        drop(tables);
         Ok(transaction.commit()?)
     })();
     made.map_err(OpenError::Io)
@@ -183,7 +186,11 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
     let recovered = (|| -> Result<Recovery, ReadError> {
         let mut bodies_lost = 0;
         loop {
-            let step = shared.write(|mut tables| settle_pending(&mut tables))?;
+            let step = shared.write(|mut tables| {
+                // An earlier version may not have had all of them.
+                tables.create()?;
+                settle_pending(&mut tables)
+            })?;
             bodies_lost += step;
             if step < RECOVERY_STEP {
                 break;
@@ -228,15 +235,16 @@ fn settle_pending(tables: &mut Tables<'_>) -> Result<usize, ReadError> {
 
 fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
     let mut index = write_lock(&shared.index);
+    let hasher = index.hasher().clone();
     shared.read(|transaction| {
         let from = MessageId::first_of(now.minus(IDEMPOTENCY_WINDOW));
-        for row in transaction.open_table(IDEMPOTENCY)?.range(*from.as_bytes()..)? {
+        let rows = transaction.open_table(IDEMPOTENCY)?.range(*from.as_bytes()..)?;
+        index.extend(rows.map(|row| {
             let (id, row) = row?;
             let row = IdempotencyRow::decode(row.value())?;
-            let hash = index.hash(OrganisationId(row.organisation), row.key);
-            index.insert(hash, MessageId::from_bytes(id.value()));
-        }
-        Ok(())
+            let hash = hasher.hash(OrganisationId(row.organisation), row.key);
+            Ok((hash, MessageId::from_bytes(id.value())))
+        }))
     })?;
     Ok(index.len())
 }

@@ -33,7 +33,7 @@ pub(in crate::store) fn purge(
             batch.tables.by_organisation.retain_in(run, |_, ()| false)?;
         }
         let end = [last.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
-        batch.tables.events.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
+        batch.tables.events.open()?.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
     }
     unmatched::expire(&mut batch.tables, window_now)?;
     dead_letter::expire(&mut batch.tables, window_now)?;

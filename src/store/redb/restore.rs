@@ -204,3 +204,39 @@ fn inspect(path: &Path) -> Result<Contents, OpenError> {
     })();
     read.map_err(OpenError::from_read)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::store::Store;
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    #[test]
+    fn a_data_file_that_comes_into_being_meanwhile_is_not_lost() {
+        let there = tempfile::tempdir().unwrap();
+        drop(Store::open(there.path(), NOON).unwrap());
+        let mut others = 0;
+        for round in 0..100 {
+            let directory = tempfile::tempdir().unwrap();
+            let backup = there.path().join(FILE_NAME);
+            let candidate = Candidate::check(&backup, directory.path(), |_| ()).unwrap();
+            let target = directory.path().join(FILE_NAME);
+            // A service that is started while the restoration comes to its end.
+            let start = Instant::now() + Duration::from_micros(20 * round);
+            let path = target.clone();
+            let other = std::thread::spawn(move || {
+                while Instant::now() < start {}
+                File::create_new(path).is_ok_and(|mut file| file.write_all(b"another's").is_ok())
+            });
+            let installed = candidate.install(Existing::Keep, NOON);
+            let is_others = other.join().unwrap();
+            assert_ne!(installed.is_ok(), is_others, "round {round}: {installed:?}");
+            assert_eq!(std::fs::read(target).unwrap() == b"another's", is_others);
+            others += u32::from(is_others);
+        }
+        assert!(others > 0, "nobody came in between");
+    }
+}

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redb::{ReadableTable, StorageError};
+use redb::ReadableTable;
 
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, State};
@@ -28,7 +28,7 @@ const SEARCH_ROWS: usize = 20_000;
 pub(super) fn note(batch: &mut Batch<'_>, message: &mut Message) -> Result<(), ReadError> {
     let State::Sent { ses_message_id, sent_at } = &message.state else { return Ok(()) };
     let key = (sent_at.unix_millis(), *message.id.as_bytes());
-    batch.tables.sent.insert(key, ses_message_id.as_bytes())?;
+    batch.tables.sent.open()?.insert(key, ses_message_id.as_bytes())?;
     let kept = unmatched::take(&mut batch.tables, ses_message_id)?;
     for early in kept {
         if is_owner(batch, message, early.organisation.as_deref()) {
@@ -40,15 +40,16 @@ pub(super) fn note(batch: &mut Batch<'_>, message: &mut Message) -> Result<(), R
 
 /// The message that the provider knows by this id and accepted at about this time.
 pub(super) fn find(
-    tables: &Tables<'_>,
+    tables: &mut Tables<'_>,
     ses_message_id: &str,
     accepted_at: Timestamp,
-) -> Result<Option<MessageId>, StorageError> {
+) -> Result<Option<MessageId>, redb::Error> {
     let at = (accepted_at.unix_millis(), [0; 16]);
     let end = (accepted_at.plus(SEARCH_WINDOW).unix_millis(), [u8::MAX; 16]);
     let start = (accepted_at.minus(SEARCH_WINDOW).unix_millis(), [0; 16]);
-    let mut later = tables.sent.range(at..=end)?;
-    let mut earlier = tables.sent.range(start..at)?.rev();
+    let sent = tables.sent.open()?;
+    let mut later = sent.range(at..=end)?;
+    let mut earlier = sent.range(start..at)?.rev();
     for _ in 0..SEARCH_ROWS / 2 {
         // Taken in turn: our record is a call's length after the provider's, give or take the
         // difference between the clocks.
@@ -84,7 +85,7 @@ pub(super) fn purge(
         }
     }
     for key in keys {
-        tables.sent.remove(key)?;
+        tables.sent.open()?.remove(key)?;
     }
     Ok(())
 }

@@ -32,11 +32,11 @@ pub(in crate::store) fn insert_suppression(
     suppression: &Suppression,
 ) -> Result<Change, ReadError> {
     let key = (scope(organisation), suppression.address.as_str());
-    if batch.tables.suppressions.get(key)?.is_some() {
+    if batch.tables.suppressions.open()?.get(key)?.is_some() {
         return Ok(Change::None);
     }
     write_lock(&batch.shared.suppression_filter).insert(key.0, key.1);
-    batch.tables.suppressions.insert(key, encode_suppression(suppression).as_slice())?;
+    batch.tables.suppressions.open()?.insert(key, encode_suppression(suppression).as_slice())?;
     batch.suppressed = SuppressionChange::Added;
     Ok(Change::Made)
 }
@@ -49,7 +49,7 @@ pub(super) fn insert_caused(
     suppression: &Suppression,
 ) -> Result<(), ReadError> {
     let key = (organisation.0, suppression.address.as_str());
-    let earlier = match batch.tables.suppressions.get(key)? {
+    let earlier = match batch.tables.suppressions.open()?.get(key)? {
         None => None,
         // A row that cannot be read suppresses all the same.
         Some(row) => match decode_suppression(key.1, row.value()) {
@@ -62,7 +62,11 @@ pub(super) fn insert_caused(
     };
     let rank = |s: &Suppression| (s.since, s.reason != SuppressionReason::Complaint, s.cause);
     if earlier.cause.is_some() && rank(suppression) < rank(&earlier) {
-        batch.tables.suppressions.insert(key, encode_suppression(suppression).as_slice())?;
+        batch
+            .tables
+            .suppressions
+            .open()?
+            .insert(key, encode_suppression(suppression).as_slice())?;
     }
     Ok(())
 }
@@ -82,7 +86,8 @@ pub(in crate::store) fn remove_suppression(
     organisation: Option<OrganisationId>,
     address: &SuppressedAddress,
 ) -> Result<Change, ReadError> {
-    let removed = batch.tables.suppressions.remove((scope(organisation), address.as_str()))?;
+    let removed =
+        batch.tables.suppressions.open()?.remove((scope(organisation), address.as_str()))?;
     Ok(if removed.is_some() { Change::Made } else { Change::None })
 }
 

@@ -4,7 +4,7 @@
 //! go to its end and a purge is one range. A random key here would cost an order of magnitude at
 //! a few million rows.
 
-use redb::{ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Key, ReadableTable, TableDefinition, Value, WriteTransaction};
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
@@ -76,50 +76,92 @@ pub(in crate::store) const KEY_USE: TableDefinition<u32, u64> = TableDefinition:
 
 pub(in crate::store) type Table<'txn, K, V> = redb::Table<'txn, K, V>;
 
+/// A table that not every transaction touches. It is opened at its first use: opening all of them
+/// would be a tenth of what a small transaction takes.
+pub(in crate::store) struct OnDemand<'txn, K: Key + 'static, V: Value + 'static> {
+    transaction: &'txn WriteTransaction,
+    definition: TableDefinition<'static, K, V>,
+    table: Option<Table<'txn, K, V>>,
+}
+
+impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
+    fn new(
+        transaction: &'txn WriteTransaction,
+        definition: TableDefinition<'static, K, V>,
+    ) -> Self {
+        Self { transaction, definition, table: None }
+    }
+
+    /// The table, created where it is missing.
+    pub(in crate::store) fn open(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => self.transaction.open_table(self.definition)?,
+        };
+        Ok(self.table.insert(table))
+    }
+}
+
 /// All tables of one write transaction.
 pub(in crate::store) struct Tables<'txn> {
-    pub(in crate::store) meta: Table<'txn, &'static str, u64>,
     pub(in crate::store) messages: Table<'txn, IdKey, Rows>,
     pub(in crate::store) by_organisation: Table<'txn, (u32, IdKey), ()>,
     pub(in crate::store) pending: Table<'txn, IdKey, ()>,
     pub(in crate::store) idempotency: Table<'txn, IdKey, Rows>,
-    pub(in crate::store) events: Table<'txn, Rows, Rows>,
-    pub(in crate::store) sent: Table<'txn, (u64, IdKey), Rows>,
-    pub(in crate::store) unmatched: Table<'txn, Rows, Kept>,
-    pub(in crate::store) dead_letters: Table<'txn, Rows, Kept>,
-    pub(in crate::store) suppressions: Table<'txn, (u32, &'static str), Rows>,
-    pub(in crate::store) organisations: Table<'txn, u32, Rows>,
-    pub(in crate::store) api_keys: Table<'txn, u32, Rows>,
-    pub(in crate::store) domains: Table<'txn, (u32, &'static str), Rows>,
-    pub(in crate::store) key_use: Table<'txn, u32, u64>,
+    pub(in crate::store) meta: OnDemand<'txn, &'static str, u64>,
+    pub(in crate::store) events: OnDemand<'txn, Rows, Rows>,
+    pub(in crate::store) sent: OnDemand<'txn, (u64, IdKey), Rows>,
+    pub(in crate::store) unmatched: OnDemand<'txn, Rows, Kept>,
+    pub(in crate::store) dead_letters: OnDemand<'txn, Rows, Kept>,
+    pub(in crate::store) suppressions: OnDemand<'txn, (u32, &'static str), Rows>,
+    pub(in crate::store) organisations: OnDemand<'txn, u32, Rows>,
+    pub(in crate::store) api_keys: OnDemand<'txn, u32, Rows>,
+    pub(in crate::store) domains: OnDemand<'txn, (u32, &'static str), Rows>,
+    pub(in crate::store) key_use: OnDemand<'txn, u32, u64>,
 }
 
 impl<'txn> Tables<'txn> {
-    /// Opens every table, creating those that are missing.
+    /// Opens the tables, those on demand not yet.
     pub(in crate::store) fn open(transaction: &'txn WriteTransaction) -> Result<Self, redb::Error> {
         Ok(Self {
-            meta: transaction.open_table(META)?,
             messages: transaction.open_table(MESSAGES)?,
             by_organisation: transaction.open_table(BY_ORGANISATION)?,
             pending: transaction.open_table(PENDING)?,
             idempotency: transaction.open_table(IDEMPOTENCY)?,
-            events: transaction.open_table(EVENTS)?,
-            sent: transaction.open_table(SENT)?,
-            unmatched: transaction.open_table(UNMATCHED)?,
-            dead_letters: transaction.open_table(DEAD_LETTERS)?,
-            suppressions: transaction.open_table(SUPPRESSIONS)?,
-            organisations: transaction.open_table(ORGANISATIONS)?,
-            api_keys: transaction.open_table(API_KEYS)?,
-            domains: transaction.open_table(DOMAINS)?,
-            key_use: transaction.open_table(KEY_USE)?,
+            meta: OnDemand::new(transaction, META),
+            events: OnDemand::new(transaction, EVENTS),
+            sent: OnDemand::new(transaction, SENT),
+            unmatched: OnDemand::new(transaction, UNMATCHED),
+            dead_letters: OnDemand::new(transaction, DEAD_LETTERS),
+            suppressions: OnDemand::new(transaction, SUPPRESSIONS),
+            organisations: OnDemand::new(transaction, ORGANISATIONS),
+            api_keys: OnDemand::new(transaction, API_KEYS),
+            domains: OnDemand::new(transaction, DOMAINS),
+            key_use: OnDemand::new(transaction, KEY_USE),
         })
+    }
+
+    /// Creates every table that is missing: readers find all of them in a file.
+    pub(in crate::store) fn create(&mut self) -> Result<(), redb::Error> {
+        self.meta.open()?;
+        self.events.open()?;
+        self.sent.open()?;
+        self.unmatched.open()?;
+        self.dead_letters.open()?;
+        self.suppressions.open()?;
+        self.organisations.open()?;
+        self.api_keys.open()?;
+        self.domains.open()?;
+        self.key_use.open()?;
+        Ok(())
     }
 
     /// The next number of a counter in [`META`]; a number is never given twice.
     pub(in crate::store) fn next_number(&mut self, counter: &str) -> Result<u32, redb::Error> {
-        let last = self.meta.get(counter)?.map_or(0, |row| row.value());
+        let meta = self.meta.open()?;
+        let last = meta.get(counter)?.map_or(0, |row| row.value());
         let next = last + 1;
-        self.meta.insert(counter, next)?;
+        meta.insert(counter, next)?;
         Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
     }
 
@@ -130,8 +172,11 @@ impl<'txn> Tables<'txn> {
         created_at: Timestamp,
     ) -> Result<(), redb::Error> {
         let lead = id.instant().unix_millis().saturating_sub(created_at.unix_millis());
-        if lead > 0 && self.meta.get(ID_LEAD)?.is_none_or(|row| row.value() < lead) {
-            self.meta.insert(ID_LEAD, lead)?;
+        if lead > 0 {
+            let meta = self.meta.open()?;
+            if meta.get(ID_LEAD)?.is_none_or(|row| row.value() < lead) {
+                meta.insert(ID_LEAD, lead)?;
+            }
         }
         Ok(())
     }

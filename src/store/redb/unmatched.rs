@@ -31,7 +31,7 @@ pub(super) fn keep(
 ) -> Result<(), ReadError> {
     // A report without an event says nothing that the outcome itself will not say.
     let Some(event) = &report.event else { return Ok(()) };
-    let table = &mut batch.tables.unmatched;
+    let table = batch.tables.unmatched.open()?;
     let row = encode_early(event, report.organisation.as_deref());
     // By all that it says: which of two different reports counts is decided on the record.
     let digest = Sha256::digest(&row);
@@ -49,27 +49,31 @@ pub(super) fn take(
     ses_message_id: &str,
 ) -> Result<Vec<EarlyEvent>, ReadError> {
     let mut events = Vec::new();
-    if tables.unmatched.is_empty()? {
+    if tables.unmatched.open()?.is_empty()? {
         return Ok(events);
     }
     let first = prefix(ses_message_id);
     let last = [first.as_slice(), &[u8::MAX; DIGEST_BYTES]].concat();
-    if tables.unmatched.range::<&[u8]>(first.as_slice()..=last.as_slice())?.next().is_none() {
+    if tables.unmatched.open()?.range::<&[u8]>(first.as_slice()..=last.as_slice())?.next().is_none()
+    {
         return Ok(events);
     }
-    tables.unmatched.retain_in::<&[u8], _>(first.as_slice()..=last.as_slice(), |_, (_, row)| {
-        match decode_early(row) {
-            Ok(event) => events.push(event),
-            Err(error) => tracing::error!(%error, "an event that waited cannot be read"),
-        }
-        false
-    })?;
+    tables.unmatched.open()?.retain_in::<&[u8], _>(
+        first.as_slice()..=last.as_slice(),
+        |_, (_, row)| {
+            match decode_early(row) {
+                Ok(event) => events.push(event),
+                Err(error) => tracing::error!(%error, "an event that waited cannot be read"),
+            }
+            false
+        },
+    )?;
     Ok(events)
 }
 
 /// Removes the events that have waited long enough.
 pub(super) fn expire(tables: &mut Tables<'_>, window_now: Timestamp) -> Result<(), ReadError> {
-    expire_rows(&mut tables.unmatched, window_now, WAIT)
+    expire_rows(tables.unmatched.open()?, window_now, WAIT)
 }
 
 fn prefix(ses_message_id: &str) -> Vec<u8> {

@@ -111,7 +111,7 @@ impl Writer {
     pub(in crate::store) fn probe(&self) {
         let (reply, _) = oneshot::channel();
         let write = |batch: &mut Batch<'_>| {
-            batch.tables.meta.insert(PROBE, 0)?;
+            batch.tables.meta.open()?.insert(PROBE, 0)?;
             Ok(())
         };
         let probe = Work { run: Some(write), done: None, weight: 0, reply };
@@ -283,9 +283,9 @@ impl Thread {
             // Read before the commit: nothing after it may fail.
             let directory = match batch.directory {
                 DirectoryChange::Changed => Some(Directory::of(
-                    &batch.tables.organisations,
-                    &batch.tables.api_keys,
-                    &batch.tables.domains,
+                    batch.tables.organisations.open()?,
+                    batch.tables.api_keys.open()?,
+                    batch.tables.domains.open()?,
                 )?),
                 DirectoryChange::Unchanged => None,
             };
@@ -354,7 +354,7 @@ impl Thread {
             for id in accepted {
                 tables.remove_accepted(*id)?;
             }
-            tables.meta.insert(PROBE, 0)?;
+            tables.meta.open()?.insert(PROBE, 0)?;
             Ok(())
         })?;
         self.shared.reload_directory()

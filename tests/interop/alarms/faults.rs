@@ -198,7 +198,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         },
         alarms: &["PillarboxOutcomesUnknown"],
         page: &[Told {
-            text: "The provider's answers to",
+            text: "No answer of the provider came to",
             known: |metrics| metrics["pillarbox_attempts_total{outcome=\"unknown\"}"] > 0.0,
         }],
     },
@@ -216,7 +216,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         },
         alarms: &["PillarboxMessagesFail acme"],
         page: &[Told {
-            text: "messages of acme failed",
+            text: "of acme failed",
             known: |metrics| {
                 metrics["pillarbox_organisation_failed_messages_total{organisation=\"acme\"}"] > 0.0
             },
@@ -291,7 +291,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         },
         alarms: &["PillarboxEventsUnreadable"],
         page: &[Told {
-            text: "could not be read, and are kept",
+            text: "could not be read, and kept",
             known: |metrics| metrics["pillarbox_dead_letters"] > 0.0,
         }],
     },
@@ -353,7 +353,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         },
         alarms: &["PillarboxInternalErrors"],
         page: &[Told {
-            text: "requests failed by a fault in the service",
+            text: "failed by a fault in the service",
             known: |metrics| metrics["pillarbox_refusals_total{code=\"InternalError\"}"] > 0.0,
         }],
     },
