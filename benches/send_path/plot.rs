@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use plotters::prelude::{ChartBuilder, IntoDrawingArea as _, LineSeries, SVGBackend};
+use plotters::prelude::{
+    ChartBuilder, IntoDrawingArea as _, LineSeries, SVGBackend, SeriesLabelPosition,
+};
 use plotters::style::{BLACK, BLUE, RED, RGBColor, WHITE};
 use serde_json::Value;
 
@@ -71,6 +73,11 @@ fn chart(path: &Path, title: &str, x: &str, y: &str, curves: &[Curve]) -> anyhow
             .label(*name)
             .legend(|(x, y)| plotters::element::PathElement::new([(x, y), (x + 18, y)], *colour));
     }
-    chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .border_style(BLACK)
+        .background_style(WHITE)
+        .draw()?;
     area.present().with_context(|| format!("cannot write {}", path.display()))
 }
