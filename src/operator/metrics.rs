@@ -61,7 +61,7 @@ impl Now {
             process: Process::now(),
             file_bytes: fs::metadata(&parts.file).ok().map(|file| file.len()),
             backlog: parts.store.feedback_backlog().ok(),
-            oldest_seconds: oldest.map(|oldest| count(oldest.unix_millis()) / 1e3),
+            oldest_seconds: oldest.map(|oldest| unix_seconds(oldest.into())),
         }
     }
 
@@ -316,7 +316,7 @@ fn clients(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     )?;
     to.gauge("pillarbox_max_connections", "max_connections.", count(parts.max_connections as u64))?;
     let tls = parts.tls.as_deref();
-    let seconds = |at: Timestamp| count(at.unix_millis()) / 1e3;
+    let seconds = |at: Timestamp| unix_seconds(at.into());
     to.gauge(
         "pillarbox_certificate_expiry_timestamp_seconds",
         "When the client listener's certificate ends; absent where it speaks plain HTTP.",

@@ -126,6 +126,7 @@ impl State {
             now.organisations.iter().map(|one| count(&one.account)).sum()
         };
         let mut troubles = trouble::find(parts);
+        troubles.extend(trouble::lesser(parts));
         troubles.extend(lately.troubles(parts, &now.organisations));
         Self {
             version: env!("CARGO_PKG_VERSION"),

@@ -53,7 +53,7 @@ const FRESH: Duration = Duration::from_hours(1);
 /// How much longer than its retention a record may be there before the purge is behind.
 const PURGE_SLACK: Duration = Duration::from_hours(24);
 
-/// Everything that is wrong now, the worst first.
+/// What is wrong now with taking messages and sending them, the worst first.
 pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     let status = parts.dispatcher.status();
     let mut found = Vec::new();
@@ -103,6 +103,20 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     }
     let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
     found.extend(certificate.map(|trouble| ready(trouble.code, trouble.message, trouble.advice)));
+    if status.unrecorded > 0 {
+        found.push(ready(
+            "outcomes_unrecorded",
+            format!("{} outcomes of calls wait for the store", status.unrecorded),
+            "They are stored as soon as it takes writes; do not end the process before",
+        ));
+    }
+    found
+}
+
+/// What is wrong besides, and never keeps the service from its work. It takes a look at the file
+/// and at the process, which probes of readiness need not wait for.
+pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
+    let mut found = Vec::new();
     let letters = parts.store.feedback_backlog().map_or(0, |backlog| backlog.dead_letters);
     if letters > 0 {
         found.push(ready(
@@ -111,13 +125,16 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             "See what else writes to the topic or the queue: pillarbox dead-letter list; then clear them: pillarbox dead-letter clear",
         ));
     }
-    found.extend(status.quota.and_then(room::quota));
+    found.extend(parts.dispatcher.status().quota.and_then(room::quota));
     found.extend(room::connections(parts.clients.connections.count(), parts.max_connections));
     found.extend(room::descriptors(Process::now()));
     if parts.bodies_lost > 0 && parts.started.elapsed().is_ok_and(|up| up < FRESH) {
         found.push(ready(
             "bodies_lost",
-            format!("{} messages were pending when the last process ended, and failed", parts.bodies_lost),
+            format!(
+                "The last process ended with {} pending, which failed",
+                several(parts.bodies_lost as u64, "message")
+            ),
             "List them: pillarbox message list --status failed. Their senders have to post them again with new keys",
         ));
     }
@@ -129,13 +146,6 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             "purge_behind",
             "Records are kept for longer than 90 days",
             "See the log for why the purge waits: a clock that jumped, or a full disk",
-        ));
-    }
-    if status.unrecorded > 0 {
-        found.push(ready(
-            "outcomes_unrecorded",
-            format!("{} outcomes of calls wait for the store", status.unrecorded),
-            "They are stored as soon as it takes writes; do not end the process before",
         ));
     }
     found

@@ -19,7 +19,7 @@ async fn metric(server: &Server, name: &str) -> Option<f64> {
 }
 
 /// The page's next look at the service, with all that is wrong.
-async fn look(site: &Site, server: &Server) -> String {
+pub(crate) async fn look(site: &Site, server: &Server) -> String {
     let url = String::from_utf8(site.done(&["status", "--page"]).stdout).unwrap();
     let key = url.trim().split_once('#').unwrap().1;
     let live = server.client.get(format!("{}/page/live", server.operator)).bearer_auth(key);

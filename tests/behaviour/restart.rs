@@ -6,6 +6,7 @@ use pillarbox::ses::send::MESSAGE_ID_TAG;
 use pillarbox::simulator::Options;
 use serde_json::json;
 
+use crate::certificate::look;
 use crate::harness::{PATIENCE, Site, answer, message, message_with, refusal};
 
 #[tokio::test]
@@ -19,6 +20,11 @@ async fn a_crash_before_sending_fails_the_message_and_keeps_its_key() {
     }
     server.kill();
     let server = site.start();
+    let told = look(&site, &server).await;
+    assert!(
+        told.contains("The last process ended with 20 messages pending, which failed"),
+        "{told}"
+    );
     for (n, id) in ids.iter().enumerate() {
         let record = server.record(id).await;
         assert_eq!(record["status"], "failed");

@@ -120,11 +120,11 @@ impl Site {
         let (base, operator) =
             (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
         let tls = if setup.tls {
+            write_certificate(directory.path(), FAR_OFF);
             format!("[tls]\ncertificate = \"{root}/crt\"\nkey = \"{root}/key\"\n")
         } else {
             String::new()
         };
-        write_certificate(directory.path(), FAR_OFF);
         let config = format!(
             "listen = \"{base}\"\noperator_listen = \"{operator}\"\n\
              data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{}\n{tls}\
