@@ -149,6 +149,10 @@ impl Operator {
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Result<Response<PageBody>, ApiError> {
+        // Before everything else: metrics and readiness name organisations and domains too.
+        if !key::is_direct(request.headers()) {
+            return Err(ApiError::ForeignHost);
+        }
         let endpoint = Endpoint::of(request.uri().path()).ok_or(ApiError::NotFound)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(ApiError::MethodNotAllowed { allow: ALLOW });

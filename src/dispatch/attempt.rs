@@ -137,6 +137,7 @@ impl<P: Provider> Dispatcher<P> {
             _ => false,
         };
         if gives_up {
+            info!(target: "pillarbox::message", id = %claim.id, reason = problem.message, "given up");
             self.finish(claim.id, attempts, Transition::Failed { failure, acceptance }).await;
             return;
         }
@@ -145,7 +146,7 @@ impl<P: Provider> Dispatcher<P> {
         }
         info!(
             target: "pillarbox::message", id = %claim.id, attempts, code = failure.code.as_str(),
-            provider_code = failure.provider_code, "queued again",
+            provider_code = failure.provider_code, reason = problem.message, "queued again",
         );
         let transition = Transition::RetryLater { failure, acceptance };
         match self.record(claim.id, attempts, transition).await {

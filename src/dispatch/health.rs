@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::attempt::ProblemKind;
-use crate::domain::message::{Failure, FailureCode};
+use crate::domain::message::Failure;
 use crate::domain::retry::Backoff;
 
 /// Failed calls in a row, with none that succeeded in between, that mean: the provider is down.
@@ -41,16 +41,18 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// What a message that waits because of it shows as its failure. A provider that does not
+    /// Failure that a message shows while it waits because of this condition. It repeats nothing
+    /// that the provider said, which may concern another organisation. A provider that does not
     /// answer shows on each message by its own attempts.
     pub fn obstacle(&self) -> Option<Failure> {
-        let Self::Impaired { cause, message } = self else { return None };
-        let code = match cause {
+        let Self::Impaired { cause, .. } = self else { return None };
+        let kind = match cause {
             Cause::Unreachable => return None,
-            Cause::QuotaExhausted => FailureCode::ProviderQuotaExhausted,
-            Cause::AccountPaused | Cause::SetupFault => FailureCode::SendingPaused,
+            Cause::QuotaExhausted => ProblemKind::QuotaExhausted,
+            Cause::AccountPaused => ProblemKind::AccountPaused,
+            Cause::SetupFault => ProblemKind::SetupFault,
         };
-        Some(Failure::new(code, message.clone()))
+        Some(kind.failure())
     }
 }
 
@@ -211,12 +213,31 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::message::FailureCode;
 
     const FAILING: Signal<'_> = Signal::Failing { cause: Cause::Unreachable, message: "down" };
 
     fn health(now: Instant) -> Health {
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
         Health::new(backoff, now)
+    }
+
+    #[test]
+    fn waiting_messages_show_the_cause_and_nothing_that_the_provider_said() {
+        let said = "arn:aws:iam::123456789012:user/mailer may not send for other.example";
+        for (cause, code) in [
+            (Cause::Unreachable, None),
+            (Cause::QuotaExhausted, Some(FailureCode::ProviderQuotaExhausted)),
+            (Cause::AccountPaused, Some(FailureCode::SendingPaused)),
+            (Cause::SetupFault, Some(FailureCode::SendingPaused)),
+        ] {
+            let obstacle = Condition::Impaired { cause, message: said.to_owned() }.obstacle();
+            assert_eq!(obstacle.as_ref().map(|failure| failure.code), code);
+            let shown = obstacle.map(|failure| failure.message).unwrap_or_default();
+            for part in ["arn", "123456789012", "other.example", "may not send for"] {
+                assert!(!shown.contains(part), "{cause:?}: {shown}");
+            }
+        }
     }
 
     #[test]

@@ -66,19 +66,157 @@ pub enum ProblemKind {
     Crashed,
 }
 
-impl Problem {
-    /// The problem as a message's record shows it.
-    pub fn to_failure(&self) -> Failure {
-        let code = match self.kind {
-            ProblemKind::Throttled => FailureCode::ProviderThrottled,
-            ProblemKind::QuotaExhausted => FailureCode::ProviderQuotaExhausted,
-            ProblemKind::AccountPaused | ProblemKind::SetupFault | ProblemKind::DomainFault => {
-                FailureCode::SendingPaused
+impl ProblemKind {
+    /// The failure as a client reads it, in words of our own: what the provider says of an account
+    /// or its set-up may name other organisations' domains, ARNs and account numbers.
+    pub fn failure(self) -> Failure {
+        let (code, message) = match self {
+            Self::Throttled => (
+                FailureCode::ProviderThrottled,
+                "the provider takes messages more slowly for now; the message is tried again",
+            ),
+            Self::QuotaExhausted => (
+                FailureCode::ProviderQuotaExhausted,
+                "the provider's daily quota is used up; the message waits until there is quota \
+                 again",
+            ),
+            Self::AccountPaused => (
+                FailureCode::SendingPaused,
+                "the provider has paused sending; the message waits until sending goes on",
+            ),
+            Self::SetupFault => (
+                FailureCode::SendingPaused,
+                "sending is paused by a fault in the service's set-up, which the operator has to \
+                 put right; the message waits until then",
+            ),
+            Self::DomainFault => (
+                FailureCode::SendingPaused,
+                "the provider does not take messages from the sender's domain for now; the \
+                 message waits. Ask the operator to check the domain",
+            ),
+            Self::Rejected => {
+                (FailureCode::ProviderRejected, "the provider refused the message for good")
             }
-            ProblemKind::Rejected => FailureCode::ProviderRejected,
-            ProblemKind::Unavailable => FailureCode::ProviderUnavailable,
-            ProblemKind::Unknown | ProblemKind::Crashed => FailureCode::OutcomeUnknown,
+            Self::Unavailable => (
+                FailureCode::ProviderUnavailable,
+                "the provider could not be reached, or could not take the message; the message is \
+                 tried again",
+            ),
+            Self::Unknown => (
+                FailureCode::OutcomeUnknown,
+                "the provider's answer was lost, so whether it accepted the message is unknown",
+            ),
+            Self::Crashed => (
+                FailureCode::OutcomeUnknown,
+                "a fault in the service ended the call to the provider, so whether it accepted \
+                 the message is unknown",
+            ),
         };
-        Failure { code, message: self.message.clone(), provider_code: self.provider_code.clone() }
+        Failure::new(code, message)
+    }
+}
+
+impl Problem {
+    /// The problem as a message's record shows it. The provider's own text is in it only if it
+    /// concerns this message, and then without ARNs and account numbers.
+    pub fn to_failure(&self) -> Failure {
+        let failure = self.kind.failure();
+        let message = match self.kind {
+            ProblemKind::Rejected => without_account(&self.message),
+            ProblemKind::Throttled
+            | ProblemKind::QuotaExhausted
+            | ProblemKind::AccountPaused
+            | ProblemKind::SetupFault
+            | ProblemKind::DomainFault
+            | ProblemKind::Unavailable
+            | ProblemKind::Unknown
+            | ProblemKind::Crashed => failure.message,
+        };
+        Failure { message, provider_code: self.provider_code.clone(), ..failure }
+    }
+}
+
+/// The text with an ellipsis for each ARN and each AWS account number (AWS: "Amazon Resource
+/// Names (ARNs)"; an account number has 12 digits).
+fn without_account(text: &str) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, ':' | '/' | '-' | '_' | '.' | '*');
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(is_part) {
+        let (before, word) = rest.split_at(start);
+        let end = word.find(|c| !is_part(c)).unwrap_or(word.len());
+        let (word, after) = word.split_at(end);
+        shown.push_str(before);
+        shown.push_str(if names_account(word) { "…" } else { word });
+        rest = after;
+    }
+    shown + rest
+}
+
+fn names_account(word: &str) -> bool {
+    const ACCOUNT_DIGITS: usize = 12;
+    let mut numbers = word.split(|c: char| !c.is_ascii_digit());
+    word.to_ascii_lowercase().contains("arn:")
+        || numbers.any(|number| number.len() == ACCOUNT_DIGITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KINDS: [ProblemKind; 9] = [
+        ProblemKind::Throttled,
+        ProblemKind::QuotaExhausted,
+        ProblemKind::AccountPaused,
+        ProblemKind::SetupFault,
+        ProblemKind::DomainFault,
+        ProblemKind::Rejected,
+        ProblemKind::Unavailable,
+        ProblemKind::Unknown,
+        ProblemKind::Crashed,
+    ];
+
+    fn failure(kind: ProblemKind, message: &str) -> Failure {
+        let provider_code = Some("AccessDeniedException".to_owned());
+        let message = message.to_owned();
+        Problem { kind, provider_code, message, retry_after: None }.to_failure()
+    }
+
+    #[test]
+    fn a_refused_message_shows_the_providers_text_without_arns_and_account_numbers() {
+        for (said, shown) in [
+            ("Email content was rejected.", "Email content was rejected."),
+            (
+                "not authorized on `arn:aws:ses:eu-west-1:1:identity/a.example'.",
+                "not authorized on `…'.",
+            ),
+            ("Account 123456789012 may not", "Account … may not"),
+            ("id-123456789012/x, 1234567890123", "…, 1234567890123"),
+            ("Länge: 12 ärger", "Länge: 12 ärger"),
+            ("", ""),
+        ] {
+            assert_eq!(failure(ProblemKind::Rejected, said).message, shown);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_client_reads_the_providers_text_only_if_it_concerns_its_message(
+            before in "\\PC{0,40}", after in "\\PC{0,40}"
+        ) {
+            let said = format!(
+                "{before} arn:aws:iam::123456789012:user/mailer may not send for other.example {after}"
+            );
+            for kind in KINDS {
+                let message = failure(kind, &said).message;
+                prop_assert!(!message.is_empty());
+                prop_assert!(!message.contains("123456789012"), "{kind:?}: {message}");
+                prop_assert!(!message.contains("iam"), "{kind:?}: {message}");
+                let concerns_the_message = kind == ProblemKind::Rejected;
+                prop_assert_eq!(message.contains("other.example"), concerns_the_message);
+            }
+        }
     }
 }

@@ -45,6 +45,8 @@ pub enum ApiError {
     Unauthorized,
     /// A post that is not proved to be the provider's.
     Forbidden,
+    /// The `Host` header names a host that somebody else's page could have pointed here.
+    ForeignHost,
     /// Nothing there that this key may see.
     NotFound,
     /// The path exists; the method is not one of its own.
@@ -116,7 +118,7 @@ impl ApiError {
             Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
             Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, "InvalidJson"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
-            Self::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::Forbidden | Self::ForeignHost => (StatusCode::FORBIDDEN, "Forbidden"),
             Self::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "RequestTimeout"),
@@ -176,6 +178,9 @@ impl ApiError {
                 "the request needs a valid API key, as Authorization: Bearer <API_KEY>".into()
             }
             Self::Forbidden => "the post is not proved to be the provider's".into(),
+            Self::ForeignHost => {
+                "the Host header names another host; use the listener's IP address or localhost".into()
+            }
             Self::NotFound => "nothing was found here".into(),
             Self::MethodNotAllowed { allow } => {
                 format!("this path does not take the method; it takes {allow}").into()

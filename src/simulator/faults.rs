@@ -91,7 +91,10 @@ impl Fault {
             ),
             Self::AccessDenied => Refusal::forbidden(
                 "AccessDeniedException",
-                "User is not authorized to perform: ses:SendEmail",
+                "User: arn:aws:iam::123456789012:user/mailer is not authorized to perform: \
+                 ses:SendEmail on resource: \
+                 arn:aws:ses:eu-west-1:123456789012:identity/alpha.example because no \
+                 identity-based policy allows the ses:SendEmail action",
             ),
             Self::ExpiredToken => Refusal::forbidden(
                 "ExpiredTokenException",

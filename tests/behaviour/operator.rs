@@ -166,6 +166,26 @@ async fn readiness_says_why_not_and_health_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn probes_and_scrapers_are_answered_by_number_and_as_localhost_alone() {
+    let site = Site::new().await;
+    let server = site.start();
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let asked = |host: &'static str| {
+            let url = format!("{}{path}", server.operator);
+            server.client.get(url).header("host", host).send()
+        };
+        for host in ["127.0.0.1:8026", "localhost:8026", "LOCALHOST", "[::1]:8026", "10.0.0.7"] {
+            assert_eq!(asked(host).await.unwrap().status(), StatusCode::OK, "{path} {host}");
+        }
+        for host in ["evil.example:8026", "127.0.0.1.evil.example", "localhost.evil.example"] {
+            let (status, body) = answer(asked(host).await.unwrap()).await;
+            assert_eq!(status, StatusCode::FORBIDDEN, "{path} {host}");
+            assert!(body["error"]["message"].as_str().unwrap().contains("Host"), "{body}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_draining_process_is_alive_and_not_ready() {
     let site = Site::new().await;
     site.simulator.set_faults(Faults::always(Fault::Down));

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use pillarbox::simulator::{Fault, Faults, Options};
 
-use crate::harness::{PATIENCE, Server, Site, message};
+use serde_json::json;
+
+use crate::harness::{PATIENCE, Server, Site, answer, message, message_with};
 
 /// Waits until the status says this, and gives the whole of it.
 async fn status_with(site: &Site, words: &str) -> String {
@@ -73,4 +75,36 @@ async fn a_fault_in_the_set_up_pauses_and_never_fails_the_queue() {
     status_with(&site, "sending is paused").await;
     site.simulator.set_faults(Faults::none());
     server.wait_for(&id, "sent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_read_the_providers_text_and_clients_read_ours() {
+    // What the simulator says then names a domain of one organisation, an ARN and an account.
+    const SECRET: [&str; 3] = ["alpha.example", "arn:aws", "123456789012"];
+    let site = Site::new().await;
+    let beta = site.add_organisation("beta", "beta.example");
+    site.simulator.set_faults(Faults::always(Fault::AccessDenied));
+    let server = site.start();
+    let tried = server.send(&message()).await;
+    let status = status_with(&site, "alpha.example").await;
+    assert!(SECRET.iter().all(|part| status.contains(part)), "{status}");
+    assert!(server.log().contains("alpha.example"));
+
+    let from_beta = message_with("from", json!("b@beta.example"));
+    let post = server.client.post(format!("{}/emails", server.base)).bearer_auth(&beta);
+    let posted = post
+        .header("content-type", "application/json")
+        .body(from_beta.to_string())
+        .send()
+        .await
+        .unwrap();
+    let waiting = answer(posted).await.1["id"].as_str().unwrap().to_owned();
+    for (id, key) in [(&tried, &server.key), (&waiting, &beta)] {
+        for path in [format!("/emails/{id}"), "/emails".to_owned()] {
+            let request = server.client.get(format!("{}{path}", server.base)).bearer_auth(key);
+            let text = request.send().await.unwrap().text().await.unwrap();
+            assert!(text.contains("sending_paused"), "{path}: {text}");
+            assert!(!SECRET.iter().any(|part| text.contains(part)), "{path}: {text}");
+        }
+    }
 }
