@@ -284,7 +284,7 @@ impl Now {
         )?;
         to.gauge(
             "pillarbox_unmatched_events",
-            "Events kept until their message is known.",
+            "Events about messages that have no record; each is kept for a day.",
             self.backlog.map(|backlog| count(backlog.unmatched)),
         )?;
         to.gauge(

@@ -48,14 +48,16 @@ pub enum Applied {
     Done,
     /// It is on the record, and the message is sent: a waiting retry must not happen.
     Sent(MessageId),
-    /// There is no message with the id in its tag, and there will be none.
+    /// There is no message with the id in its tag, and there will be none. Whom its event
+    /// suppresses, it suppresses all the same if the organisation in its tag exists.
     UnknownMessage,
     /// The message is not the tagged organisation's. Nothing was changed.
     OtherOrganisation,
     /// No message is known by the provider's identifier. Its event, if it has one, is kept for a
     /// while in case the outcome that names it is recorded yet.
     Unmatched,
-    /// The message's record cannot be read. Nothing was changed.
+    /// The message's record cannot be read, and was not changed. Whom its event suppresses, it
+    /// suppresses all the same if the organisation in its tag exists.
     DamagedRecord,
 }
 
@@ -97,7 +99,7 @@ impl DeadLetter {
 /// What of the provider's reports waits in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedbackBacklog {
-    /// Events whose message is not known.
+    /// Events whose message has no record; each is kept for a day.
     pub unmatched: u64,
     /// Documents that could not be read.
     pub dead_letters: u64,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use pillarbox::simulator::{EventOptions, Events, Fault, FaultScope, Faults, Options};
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Site, message};
+use crate::harness::{PATIENCE, Site, message, message_with, refusal};
 
 /// A site whose simulator publishes events into a queue that the service polls.
 async fn site_with_events() -> Site {
@@ -124,6 +124,48 @@ async fn what_cannot_be_read_or_matched_shows_in_the_status_and_can_be_cleared()
     let gone = site.command(&["dead-letter", "show", id]);
     assert_eq!(gone.status.code(), Some(1));
     assert_eq!(site.command(&["dead-letter", "clear"]).status.code(), Some(2));
+}
+
+/// The events of a message come after the file was put back to a time before the message.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_suppress_for_their_organisation_alone_also_after_the_file_was_restored() {
+    let site = site_with_events().await;
+    let other = site.add_organisation("other", "example.com");
+    let (file, old) = (site.data_dir().join("pillarbox.redb"), site.data_dir().join("old"));
+    std::fs::copy(&file, &old).unwrap();
+    let unreadable = Faults::always(Fault::AccessDenied).with_scope(FaultScope::QueueCalls);
+    site.simulator.set_faults(unreadable);
+    let server = site.start();
+    let mut body = message();
+    let recipients = ["bounce@simulator.amazonses.com", "complaint@simulator.amazonses.com"];
+    body["to"] = json!([recipients[0], recipients[1], "ooto@simulator.amazonses.com"]);
+    let id = server.send(&body).await;
+    server.wait_for(&id, "sent").await;
+    server.terminate().await;
+
+    std::fs::rename(&old, &file).unwrap();
+    site.simulator.set_faults(Faults::none());
+    let mut server = site.start();
+    status_that(&site, "the complaint", |events| {
+        (&events["takenIn"]["bounce"], &events["takenIn"]["complaint"]) == (&json!(1), &json!(1))
+    })
+    .await;
+    let listed = json_of(&site, &["suppression", "list"]);
+    let listed: Vec<[&str; 3]> = listed["suppressions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| ["organisation", "address", "message"].map(|name| row[name].as_str().unwrap()))
+        .collect();
+    assert_eq!(listed, recipients.map(|recipient| ["acme", recipient, id.as_str()]));
+    for recipient in recipients {
+        let message = message_with("to", json!([recipient]));
+        let (status, code, field) = refusal(server.post(&message).send().await.unwrap()).await;
+        assert_eq!((status, &*code, field.as_deref()), (422, "Suppressed", Some("to[0]")));
+    }
+    server.send(&message_with("to", json!(["ooto@simulator.amazonses.com"]))).await;
+    server.key = other;
+    server.send(&message_with("to", json!(recipients))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

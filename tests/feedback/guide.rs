@@ -131,7 +131,7 @@ async fn documents_of_no_message_of_ours_change_nothing() {
     foreign["mail"]["tags"]["pillarbox-message-id"] = json!(["../../etc/passwd"]);
     let documents = [
         guide("event-bounce-record.json").to_string(),
-        about(made_up, "event-complaint-record.json").to_string(),
+        about(made_up, "event-delivery-record.json").to_string(),
         foreign.to_string(),
     ];
     let documents: Vec<&str> = documents.iter().map(String::as_str).collect();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use pillarbox::domain::message::Status;
+use pillarbox::domain::time::RECORD_RETENTION;
 
-use crate::document::{delivery, in_event_bridge, in_sns, message_of, send};
+use crate::document::{about, delivery, in_event_bridge, in_sns, message_of, send};
 use crate::queue::{Deleting, StubQueue};
 use crate::site::{NOW, Site, until};
 
@@ -127,6 +128,38 @@ async fn the_poll_ends_between_batches_and_deletes_only_what_is_applied() {
     assert_eq!(queue.left() + number, 400);
     let applied = ids.iter().filter(|&&id| site.events(id) == 1).count();
     assert_eq!(applied, number, "a batch that is under way is ended in order");
+}
+
+#[tokio::test]
+async fn events_of_purged_messages_suppress_and_leave_the_queue() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::in_directory(directory.path()).await;
+    let ids = site.new_messages(2).await;
+    site.clock.advance(RECORD_RETENTION + LONG);
+    assert_eq!(site.store.purge(site.clock.settled(), 10).await.unwrap().messages, 2);
+    let queue = StubQueue::start(LONG).await;
+    for (&id, (name, kind)) in ids.iter().zip([("bounce", "bounced"), ("complaint", "complained")])
+    {
+        let mut document = about(id, &format!("event-{name}-record.json"));
+        let recipient = serde_json::json!([{"emailAddress": format!("{name}@example.org")}]);
+        document[name][format!("{kind}Recipients")] = recipient;
+        queue.put(in_sns(&document).to_string());
+    }
+    let polling = site.poll(&queue);
+    until("deleting all", || queue.left() == 0).await;
+    polling.stop().await;
+    let suppressed = site.store.suppressions(None, 9).unwrap();
+    let suppressed: Vec<_> = suppressed
+        .iter()
+        .map(|(scope, suppression)| (*scope, suppression.address.as_str(), suppression.cause))
+        .collect();
+    let scope = Some(site.organisation);
+    let expected = [
+        (scope, "bounce@example.org", Some(ids[0])),
+        (scope, "complaint@example.org", Some(ids[1])),
+    ];
+    assert_eq!(suppressed, expected);
+    assert_eq!(site.feedback.counts().unmatched, 2);
 }
 
 #[tokio::test]

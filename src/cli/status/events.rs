@@ -25,8 +25,8 @@ pub(super) fn lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'stat
         lines.push((
             "waiting events",
             format!(
-                "{}, about messages that are not known; each waits a day for its message. Where \
-                 they stay many, something else sends through the same configuration set",
+                "{}, about messages that have no record; each is kept for a day. If they stay \
+                 many, something else sends through the same configuration set",
                 stored.unmatched_waiting
             ),
         ));

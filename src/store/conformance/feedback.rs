@@ -13,6 +13,7 @@ use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce,
 use crate::store::{Applied, DeadLetter, Reference, Report};
 
 mod order;
+mod unrecorded;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -169,7 +170,7 @@ async fn only_so_many_events_wait_and_the_oldest_go_first() {
 }
 
 #[tokio::test]
-async fn a_report_that_names_another_organisation_or_a_made_up_id_changes_nothing() {
+async fn a_report_that_names_another_organisation_than_its_messages_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let other = with_second_organisation(&fixture).await;
@@ -182,7 +183,8 @@ async fn a_report_that_names_another_organisation_or_a_made_up_id_changes_nothin
         assert_eq!(applied, Applied::OtherOrganisation);
     }
     let made_up = fixture.ids.next(START);
-    let applied = fixture.store.apply(tagged(made_up, bounce()), START).await.unwrap();
+    let of_no_message = tagged(made_up, Some(delivery(START)));
+    let applied = fixture.store.apply(of_no_message, START).await.unwrap();
     assert_eq!(applied, Applied::UnknownMessage);
     assert_eq!(fixture.store.message(id, START).unwrap(), before);
     assert!(fixture.store.events(id).unwrap().is_empty());

@@ -5,14 +5,14 @@ use redb::ReadableTable;
 use sha2::{Digest, Sha256};
 
 use crate::domain::event::{BounceType, Event, EventDetail};
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Recorded, State};
-use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::message::{note_state, read_row, write_row};
 use crate::store::redb::record::event::{decode_event, encode_event};
-use crate::store::redb::suppress::insert_caused;
+use crate::store::redb::suppress::{Change, insert_caused};
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{sent, unmatched};
 use crate::store::{Applied, Reference, Report};
@@ -41,10 +41,17 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     };
     let mut message = match read_row(&batch.tables, id) {
         Ok(Some(message)) => message,
-        Ok(None) => return Ok(Applied::UnknownMessage),
+        Ok(None) => {
+            suppress_without_record(batch, report, now)?;
+            return Ok(Applied::UnknownMessage);
+        }
         // One damaged row must not keep all others' events from being applied.
         Err(ReadError::Row(error)) => {
-            tracing::error!(%id, %error, "an event's message cannot be read; the event is dropped");
+            tracing::error!(
+                %id, %error,
+                "an event's message cannot be read; the event is not on its record"
+            );
+            suppress_without_record(batch, report, now)?;
             return Ok(Applied::DamagedRecord);
         }
         Err(error) => return Err(error),
@@ -105,15 +112,52 @@ pub(super) fn observe(
     batch.tables.events.open()?.insert(key.as_slice(), row.as_slice())?;
     message.observe(event.summary());
     if let (Some(reason), true) = (reason, is_news) {
-        for recipient in &event.recipients {
-            let Some(address) = SuppressedAddress::of_recipient(recipient) else {
-                tracing::warn!(id = %message.id, "a reported recipient is not an address");
-                continue;
-            };
-            let (since, cause) = (event.occurred_at, Some(message.id));
-            let suppression = Suppression { address, reason, since, cause };
-            insert_caused(batch, message.organisation, &suppression)?;
-        }
+        suppress_recipients(batch, message.organisation, message.id, event, reason)?;
+    }
+    Ok(())
+}
+
+/// Suppresses by an event whose message has no readable record: it is purged, damaged, or younger
+/// than the backup that was restored. Message id and organisation together say that the message is
+/// ours: no other application writes both tags. The event is kept as one without a message, so
+/// that a repeat does not bring back a suppression that an operator has removed.
+fn suppress_without_record(
+    batch: &mut Batch<'_>,
+    report: &Report,
+    now: Timestamp,
+) -> Result<(), ReadError> {
+    let (Reference::Tag(id), Some(named), Some(event)) =
+        (report.message, report.organisation.as_deref(), &report.event)
+    else {
+        return Ok(());
+    };
+    let Some(reason) = event.suppresses() else { return Ok(()) };
+    let directory = batch.shared.directory();
+    let Some(organisation) = directory.organisations.iter().find(|o| o.name.as_str() == named)
+    else {
+        return Ok(());
+    };
+    match unmatched::keep(batch, report, now)? {
+        Change::Made => suppress_recipients(batch, organisation.id, id, event, reason),
+        Change::None => Ok(()),
+    }
+}
+
+/// Suppresses exactly the recipients that an event names.
+fn suppress_recipients(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    message: MessageId,
+    event: &Event,
+    reason: SuppressionReason,
+) -> Result<(), ReadError> {
+    for recipient in &event.recipients {
+        let Some(address) = SuppressedAddress::of_recipient(recipient) else {
+            tracing::warn!(id = %message, "a reported recipient is not an address");
+            continue;
+        };
+        let (since, cause) = (event.occurred_at, Some(message));
+        insert_caused(batch, organisation, &Suppression { address, reason, since, cause })?;
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! Events without our tag whose message is not known yet: they may have overtaken the outcome
-//! that says by which id the provider knows it. Kept for a day, and only so many.
+//! Events whose message has no record. Kept for a day, and only so many.
 //!
-//! An event with our tag never waits here: the tag exists only after its message is durable.
+//! One without our tag may have overtaken the outcome that says by which id the provider knows its
+//! message, and waits for that. One with our tags never finds a message, because the tags exist
+//! only after the message is durable: it is kept if it has suppressed somebody, so that a repeat
+//! of it is told.
 
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use crate::store::Report;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::feedback::{EarlyEvent, decode_early, encode_early};
+use crate::store::redb::suppress::Change;
 use crate::store::redb::tables::Tables;
 use crate::store::redb::writer::Batch;
 
@@ -23,24 +26,25 @@ const MAX_EVENTS: u64 = 10_000;
 /// How much of its digest tells an event from others of the same message.
 const DIGEST_BYTES: usize = 16;
 
-/// Keeps a report's event for when its message becomes known.
+/// Keeps a report's event, unless it is a repeat of one that is kept.
 pub(super) fn keep(
     batch: &mut Batch<'_>,
     report: &Report,
     now: Timestamp,
-) -> Result<(), ReadError> {
+) -> Result<Change, ReadError> {
     // A report without an event says nothing that the outcome itself will not say.
-    let Some(event) = &report.event else { return Ok(()) };
+    let Some(event) = &report.event else { return Ok(Change::None) };
     let table = batch.tables.unmatched.open()?;
     let row = encode_early(event, report.organisation.as_deref());
     // By all that it says: which of two different reports counts is decided on the record.
     let digest = Sha256::digest(&row);
     let key = [prefix(&report.ses_message_id).as_slice(), &digest[..DIGEST_BYTES]].concat();
-    if table.get(key.as_slice())?.is_none() {
-        make_room(table, MAX_EVENTS, "events without a message")?;
-        table.insert(key.as_slice(), (now.unix_millis(), row.as_slice()))?;
+    if table.get(key.as_slice())?.is_some() {
+        return Ok(Change::None);
     }
-    Ok(())
+    make_room(table, MAX_EVENTS, "events without a message")?;
+    table.insert(key.as_slice(), (now.unix_millis(), row.as_slice()))?;
+    Ok(Change::Made)
 }
 
 /// Takes out the events of the message that the provider knows by this id.
