@@ -320,9 +320,9 @@ impl<P: Provider> Dispatcher<P> {
         let hold = catch_unwind(AssertUnwindSafe(|| self.hold_up(&claim)));
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
-                self.take(claim.recipients);
+                self.take(claim.parcel.envelope.recipient_count());
                 let under_way = self.calls.mark();
-                let number = self.outbox.started(claim.id);
+                let number = self.outbox.started(claim.parcel.id);
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
                     dispatcher.attempt(claim, number, under_way).await;
@@ -333,16 +333,18 @@ impl<P: Provider> Dispatcher<P> {
             }
             Ok(Hold::Suppressed) => {
                 attempts.spawn(async move {
-                    dispatcher.finish(claim.id, claim.attempts, Transition::Suppressed).await;
+                    dispatcher
+                        .finish(claim.parcel.id, claim.attempts, Transition::Suppressed)
+                        .await;
                 });
             }
             Ok(Hold::DomainPaused(until)) => {
-                self.outbox.put_back(claim.id, until, Acceptance::Excluded);
+                self.outbox.put_back(claim.parcel.id, until, Acceptance::Excluded);
             }
             Err(error) => {
-                error!(id = %claim.id, %error, "a pending message's record cannot be read");
+                error!(id = %claim.parcel.id, %error, "the suppressions cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
-                self.outbox.put_back(claim.id, due, Acceptance::Excluded);
+                self.outbox.put_back(claim.parcel.id, due, Acceptance::Excluded);
             }
         }
     }

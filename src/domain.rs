@@ -17,6 +17,8 @@ pub mod request;
 
 pub mod admission;
 
+pub mod envelope;
+
 pub mod message;
 
 pub mod attempt;

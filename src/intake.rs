@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::admission::{AdmissionError, Admitted, admit};
+use crate::domain::envelope::Envelope;
 use crate::domain::id::{MessageId, MessageIds};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
@@ -133,8 +134,10 @@ impl Intake {
         let created_at = self.clock.now().max(window_now);
         let id = self.ids.next(created_at);
         let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
-        let Some(reservation) = self.outbox.budget().reserve(request.len()) else {
-            let retry_after = self.outbox.budget().free_in(request.len());
+        let envelope = Envelope::from(&admitted);
+        let bytes = request.len() + envelope.len_bytes();
+        let Some(reservation) = self.outbox.budget().reserve(bytes) else {
+            let retry_after = self.outbox.budget().free_in(bytes);
             return self
                 .replay_or(organisation, &admitted, Refusal::QueueFull { retry_after })
                 .await;
@@ -142,8 +145,8 @@ impl Intake {
         let parcel = Parcel {
             id,
             organisation: organisation.id,
+            envelope,
             request,
-            recipients: recipients(&admitted),
             accepted_at: Instant::now(),
             suppression_epoch,
             reservation,
@@ -181,10 +184,6 @@ fn refusal(error: AdmissionError<StoreError>) -> Refusal {
         AdmissionError::Suppressed { field } => Refusal::Suppressed { field },
         AdmissionError::Facts(error) => error.into(),
     }
-}
-
-fn recipients(admitted: &Admitted<'_>) -> u32 {
-    u32::try_from(admitted.recipients().count()).expect("at most 50 recipients")
 }
 
 impl Accepted {

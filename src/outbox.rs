@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::domain::envelope::Envelope;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure};
 
@@ -31,10 +32,10 @@ pub struct Parcel {
     pub id: MessageId,
     /// Whose it is.
     pub organisation: OrganisationId,
+    /// The sender's domain and the recipients.
+    pub envelope: Envelope,
     /// The ready request to the provider: the only copy of the body.
     pub request: Bytes,
-    /// How many recipients it has.
-    pub recipients: u32,
     /// When it was accepted.
     pub accepted_at: Instant,
     /// The suppressions that it was checked against.
@@ -46,20 +47,10 @@ pub struct Parcel {
 /// One message taken out to be sent: the holder owes the outbox a word of what became of it.
 #[derive(Clone)]
 pub struct Claim {
-    /// The message.
-    pub id: MessageId,
-    /// Whose it is.
-    pub organisation: OrganisationId,
-    /// The ready request.
-    pub request: Bytes,
-    /// How many recipients it has.
-    pub recipients: u32,
-    /// When it was accepted.
-    pub accepted_at: Instant,
+    /// The message, shared with its entry.
+    pub parcel: Arc<Parcel>,
     /// Calls to the provider that were started before.
     pub attempts: u32,
-    /// The suppressions that it was checked against.
-    pub suppression_epoch: u64,
 }
 
 /// When a waiting message is next.
@@ -104,7 +95,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Entry {
-    parcel: Parcel,
+    parcel: Arc<Parcel>,
     attempts: u32,
     acceptance: Acceptance,
     place: Place,
@@ -135,7 +126,7 @@ impl fmt::Debug for Parcel {
 
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claim").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Claim").field("id", &self.parcel.id).finish_non_exhaustive()
     }
 }
 
@@ -156,7 +147,7 @@ impl Outbox {
         let turn = Turn { due: parcel.accepted_at, kind: TurnKind::New, id: parcel.id };
         let organisation = parcel.organisation;
         let entry = Box::new(Entry {
-            parcel,
+            parcel: Arc::new(parcel),
             attempts: 0,
             acceptance: Acceptance::Excluded,
             place: Place::Waiting(turn),
@@ -273,15 +264,7 @@ impl Outbox {
 impl Entry {
     fn claim(&mut self) -> Claim {
         self.place = Place::Claimed(Proof::None);
-        Claim {
-            id: self.parcel.id,
-            organisation: self.parcel.organisation,
-            request: self.parcel.request.clone(),
-            recipients: self.parcel.recipients,
-            accepted_at: self.parcel.accepted_at,
-            attempts: self.attempts,
-            suppression_epoch: self.parcel.suppression_epoch,
-        }
+        Claim { parcel: Arc::clone(&self.parcel), attempts: self.attempts }
     }
 }
 
@@ -313,7 +296,8 @@ impl Inner {
         if let Place::Claimed(proof) = entry.place {
             entry.place = Place::Calling(proof);
         }
-        self.turns.charge(entry.parcel.organisation, entry.parcel.recipients);
+        let recipients = entry.parcel.envelope.recipient_count();
+        self.turns.charge(entry.parcel.organisation, recipients);
         entry.attempts += 1;
         entry.attempts
     }

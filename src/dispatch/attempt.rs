@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::{debug, error, info};
+use tracing::{error, info};
 
 use crate::config::OnUnknown;
 use crate::dispatch::health::Signal;
@@ -15,10 +15,8 @@ use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
-use crate::domain::mailbox::Mailbox;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Message, Recorded, Transition};
-use crate::domain::suppression::SuppressedAddress;
-use crate::outbox::Claim;
+use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, Transition};
+use crate::outbox::{Claim, Parcel};
 use crate::store::StoreError;
 use crate::tally::Mark;
 
@@ -28,28 +26,27 @@ const RECORD_AGAIN: Duration = Duration::from_millis(20);
 impl<P: Provider> Dispatcher<P> {
     /// Makes a claimed message's call number `attempts`, and takes what came of it further.
     pub(super) async fn attempt(&self, claim: Claim, attempts: u32, under_way: Mark) {
-        info!(target: "pillarbox::message", id = %claim.id, attempts, "sending");
+        info!(target: "pillarbox::message", id = %claim.parcel.id, attempts, "sending");
         let started = Instant::now();
-        let outcome =
-            caught(self.provider.send(claim.request.clone())).await.unwrap_or_else(|| {
-                error!(id = %claim.id, "a call to the provider panicked");
-                Outcome::NotSent(Problem {
-                    kind: ProblemKind::Crashed,
-                    provider_code: None,
-                    message:
-                        "a fault in the service ended the call to the provider, so whether the \
+        let call = self.provider.send(&claim.parcel.envelope, claim.parcel.request.clone());
+        let outcome = caught(call).await.unwrap_or_else(|| {
+            error!(id = %claim.parcel.id, "a call to the provider panicked");
+            Outcome::NotSent(Problem {
+                kind: ProblemKind::Crashed,
+                provider_code: None,
+                message: "a fault in the service ended the call to the provider, so whether the \
                           message was accepted is unknown"
-                            .to_owned(),
-                    retry_after: None,
-                })
-            });
-        self.observe(&outcome, claim.recipients, started);
+                    .to_owned(),
+                retry_after: None,
+            })
+        });
+        self.observe(&outcome, claim.parcel.envelope.recipient_count(), started);
         // Only now: the next call starts in the light of this one.
         drop(under_way);
         match outcome {
             Outcome::Sent { ses_message_id } => {
                 let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
-                self.finish(claim.id, attempts, transition).await;
+                self.finish(claim.parcel.id, attempts, transition).await;
             }
             Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
         }
@@ -63,35 +60,29 @@ impl<P: Provider> Dispatcher<P> {
             format!("the provider did not take the message within {retry_for}"),
         );
         let transition = Transition::Failed { failure, acceptance: Acceptance::Excluded };
-        self.finish(claim.id, claim.attempts, transition).await;
+        self.finish(claim.parcel.id, claim.attempts, transition).await;
     }
 
-    /// Looks for what has happened since acceptance that forbids or delays the call. The record
-    /// is read only where something has.
+    /// Looks for what has happened since acceptance that forbids or delays the call.
     pub(super) fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
-        if claim.accepted_at + self.settings().retry_for <= Instant::now() {
+        if claim.parcel.accepted_at + self.settings().retry_for <= Instant::now() {
             return Ok(Hold::TimeOver);
         }
-        let suppressions_changed = self.store.suppression_epoch() != claim.suppression_epoch;
-        let any_domain_paused = self.domains.any_paused(Instant::now());
-        if !suppressions_changed && !any_domain_paused {
-            return Ok(Hold::None);
-        }
-        let Some(message) = self.store.message(claim.id, self.clock.settled())? else {
-            return Ok(Hold::None);
-        };
-        if suppressions_changed && self.is_suppressed(&message)? {
+        let parcel = &claim.parcel;
+        if self.store.suppression_epoch() != parcel.suppression_epoch
+            && self.is_suppressed(parcel)?
+        {
             return Ok(Hold::Suppressed);
         }
-        let paused = self.domains.paused_until(claim.organisation, &message.from, Instant::now());
+        let sender = parcel.envelope.sender_domain();
+        let paused = self.domains.paused_until(parcel.organisation, &sender, Instant::now());
         Ok(paused.map_or(Hold::None, Hold::DomainPaused))
     }
 
-    fn is_suppressed(&self, message: &Message) -> Result<bool, StoreError> {
-        let facts = self.store.facts(message.organisation);
-        for recipient in &message.recipients {
-            let mailbox = Mailbox::parse(recipient).map_err(|_| StoreError::Damaged)?;
-            if facts.is_suppressed(&SuppressedAddress::from(mailbox.address()))? {
+    fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
+        let facts = self.store.facts(parcel.organisation);
+        for recipient in parcel.envelope.recipients() {
+            if facts.is_suppressed(&recipient)? {
                 return Ok(true);
             }
         }
@@ -137,34 +128,28 @@ impl<P: Provider> Dispatcher<P> {
             _ => false,
         };
         if gives_up {
-            info!(target: "pillarbox::message", id = %claim.id, reason = problem.message, "given up");
-            self.finish(claim.id, attempts, Transition::Failed { failure, acceptance }).await;
+            info!(target: "pillarbox::message", id = %claim.parcel.id, reason = problem.message, "given up");
+            self.finish(claim.parcel.id, attempts, Transition::Failed { failure, acceptance })
+                .await;
             return;
         }
         if problem.kind == ProblemKind::DomainFault {
-            self.pause_domain(claim, &problem);
+            let sender = claim.parcel.envelope.sender_domain();
+            self.domains.pause(claim.parcel.organisation, &sender, &problem, settings.backoff);
         }
         info!(
-            target: "pillarbox::message", id = %claim.id, attempts, code = failure.code.as_str(),
+            target: "pillarbox::message", id = %claim.parcel.id, attempts, code = failure.code.as_str(),
             provider_code = failure.provider_code, reason = problem.message, "queued again",
         );
         let transition = Transition::RetryLater { failure, acceptance };
-        match self.record(claim.id, attempts, transition).await {
+        match self.record(claim.parcel.id, attempts, transition).await {
             Recorded::Changed => {
                 let due = retry_due(&settings, claim, attempts, &problem);
-                self.outbox.put_back(claim.id, due, acceptance);
+                self.outbox.put_back(claim.parcel.id, due, acceptance);
             }
             // An event has proved meanwhile that it was sent.
-            Recorded::AlreadyFinal => self.outbox.settle(claim.id),
+            Recorded::AlreadyFinal => self.outbox.settle(claim.parcel.id),
         }
-    }
-
-    fn pause_domain(&self, claim: &Claim, problem: &Problem) {
-        let Ok(Some(message)) = self.store.message(claim.id, self.clock.settled()) else {
-            debug!(id = %claim.id, "the paused domain cannot be named");
-            return;
-        };
-        self.domains.pause(claim.organisation, &message.from, problem, self.settings().backoff);
     }
 
     /// Records a final state, then forgets the message and its body.
@@ -239,5 +224,5 @@ fn retry_due(settings: &Settings, claim: &Claim, attempts: u32, problem: &Proble
     if problem.kind == ProblemKind::Unknown {
         delay = delay.max(settings.unknown_wait);
     }
-    (Instant::now() + delay).min(claim.accepted_at + settings.retry_for)
+    (Instant::now() + delay).min(claim.parcel.accepted_at + settings.retry_for)
 }

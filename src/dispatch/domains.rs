@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::domain::attempt::Problem;
 use crate::domain::id::OrganisationId;
-use crate::domain::mailbox::Mailbox;
+use crate::domain::mailbox::DomainName;
 use crate::domain::retry::Backoff;
 
 /// The paused domains.
@@ -23,36 +23,36 @@ struct Pause {
 }
 
 impl Domains {
-    /// Whether any domain is paused, to be asked before anything costlier.
-    pub fn any_paused(&self, now: Instant) -> bool {
-        self.lock().values().any(|pause| pause.until > now)
-    }
-
-    /// Until when the domain of this sender is paused.
+    /// Until when the domain is paused.
     pub fn paused_until(
         &self,
         organisation: OrganisationId,
-        from: &str,
+        domain: &DomainName<'_>,
         now: Instant,
     ) -> Option<Instant> {
-        let key = (organisation, domain_of(from)?);
-        self.lock().get(&key).map(|pause| pause.until).filter(|until| *until > now)
+        let paused = self.lock();
+        if paused.is_empty() {
+            return None;
+        }
+        paused
+            .get(&(organisation, domain.as_str().to_owned()))
+            .map(|pause| pause.until)
+            .filter(|until| *until > now)
     }
 
-    /// Pauses the domain of this sender, longer each time.
+    /// Pauses the domain, longer each time.
     pub fn pause(
         &self,
         organisation: OrganisationId,
-        from: &str,
+        domain: &DomainName<'_>,
         problem: &Problem,
         backoff: Backoff,
     ) {
-        let Some(domain) = domain_of(from) else { return };
         let now = Instant::now();
         let mut paused = self.lock();
         // A domain that has been well for long starts anew.
         paused.retain(|_, pause| pause.until + backoff.max() > now);
-        let pause = paused.entry((organisation, domain.clone())).or_insert(Pause {
+        let pause = paused.entry((organisation, domain.as_str().to_owned())).or_insert(Pause {
             until: now,
             failures: 0,
             message: String::new(),
@@ -64,7 +64,7 @@ impl Domains {
         pause.until = now + backoff.ceiling(pause.failures);
         pause.message.clone_from(&problem.message);
         warn!(
-            domain,
+            %domain,
             provider_code = problem.provider_code,
             message = problem.message,
             "the provider does not take messages from this domain; they wait"
@@ -88,8 +88,4 @@ impl Domains {
     fn lock(&self) -> MutexGuard<'_, HashMap<(OrganisationId, String), Pause>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn domain_of(from: &str) -> Option<String> {
-    Mailbox::parse(from).ok().map(|mailbox| mailbox.address().domain().as_str().to_owned())
 }

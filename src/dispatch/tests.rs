@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::domain::attempt::Outcome;
+use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::State;
 use crate::domain::organisation::{DomainState, Organisation};
@@ -33,7 +34,7 @@ impl Gated {
 }
 
 impl Provider for Gated {
-    async fn send(&self, request: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope, request: Bytes) -> Outcome {
         *self.calls.lock().unwrap().entry(request).or_insert(0) += 1;
         drop(self.gate.acquire().await);
         Outcome::Sent { ses_message_id: "ses-1".to_owned() }
@@ -81,14 +82,15 @@ async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count:
 /// Moves every message from one outbox to another.
 fn hand_over(from: &Outbox, to: &Outbox) {
     while let Some(claim) = from.claim(Instant::now()) {
+        let parcel = claim.parcel;
         to.add(Parcel {
-            id: claim.id,
-            organisation: claim.organisation,
-            reservation: to.budget().reserve(claim.request.len()).unwrap(),
-            request: claim.request,
-            recipients: claim.recipients,
-            accepted_at: claim.accepted_at,
-            suppression_epoch: claim.suppression_epoch,
+            id: parcel.id,
+            organisation: parcel.organisation,
+            envelope: parcel.envelope.clone(),
+            request: parcel.request.clone(),
+            accepted_at: parcel.accepted_at,
+            suppression_epoch: parcel.suppression_epoch,
+            reservation: to.budget().reserve(parcel.request.len()).unwrap(),
         });
     }
 }

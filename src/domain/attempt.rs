@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::domain::envelope::Envelope;
 use crate::domain::message::{Failure, FailureCode};
 
 /// Who sends: takes a message's ready request and says what became of it.
 ///
 /// An implementation never retries by itself; every call is one attempt.
 pub trait Provider: Send + Sync + 'static {
-    /// Makes one attempt with the ready, encoded request.
-    fn send(&self, request: Bytes) -> impl Future<Output = Outcome> + Send;
+    /// Makes one attempt with the ready, encoded request of a message with this envelope.
+    fn send(&self, envelope: &Envelope, request: Bytes) -> impl Future<Output = Outcome> + Send;
 }
 
 /// What one attempt came to.

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::domain::id::MessageIds;
+use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::time::Timestamp;
 
 const ACME: OrganisationId = OrganisationId(1);
@@ -21,11 +22,14 @@ impl Fixture {
 
     fn add(&self, organisation: OrganisationId, recipients: u32) -> MessageId {
         let id = self.ids.next(Timestamp::from_unix_millis(1));
+        let domain = DomainName::parse("example.com").unwrap();
+        let recipient = Address::parse("bob@example.org").unwrap();
+        let recipients = (0..recipients).map(|_| &recipient);
         self.outbox.add(Parcel {
             id,
             organisation,
+            envelope: Envelope::new(&domain, recipients),
             request: Bytes::from_static(b"{}"),
-            recipients,
             accepted_at: self.now,
             suppression_epoch: 0,
             reservation: self.outbox.budget().reserve(2).unwrap(),
@@ -40,7 +44,7 @@ impl Fixture {
     /// Claims the next message and starts its call.
     fn send(&self) -> Claim {
         let claim = self.claim();
-        self.outbox.started(claim.id);
+        self.outbox.started(claim.parcel.id);
         claim
     }
 }
@@ -55,7 +59,7 @@ fn a_newcomer_does_not_wait_for_anothers_backlog() {
         fixture.send();
     }
     let late = fixture.add(BETA, 1);
-    let place = (0..500).find(|_| fixture.send().id == late).unwrap();
+    let place = (0..500).find(|_| fixture.send().parcel.id == late).unwrap();
     assert!(place <= 1, "{place} of the backlog went first");
 }
 
@@ -69,7 +73,8 @@ fn turns_are_shared_by_recipients() {
     let mut served = HashMap::new();
     for _ in 0..55 {
         let claim = fixture.send();
-        *served.entry(claim.organisation).or_insert(0) += claim.recipients;
+        *served.entry(claim.parcel.organisation).or_insert(0) +=
+            claim.parcel.envelope.recipient_count();
     }
     assert_eq!(served[&ACME], 50);
     assert_eq!(served[&BETA], 50);
@@ -86,7 +91,7 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
         fixture.add(ACME, 1);
         fixture.add(BETA, 1);
     }
-    let first: Vec<_> = (0..10).map(|_| fixture.send().organisation).collect();
+    let first: Vec<_> = (0..10).map(|_| fixture.send().parcel.organisation).collect();
     assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
 }
 
@@ -94,10 +99,10 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
 fn within_an_organisation_the_first_due_goes_first_and_new_before_retries() {
     let fixture = Fixture::new();
     let (first, second) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
-    assert_eq!(fixture.claim().id, first);
+    assert_eq!(fixture.claim().parcel.id, first);
     fixture.outbox.put_back(first, fixture.now, Acceptance::Excluded);
-    assert_eq!(fixture.claim().id, second);
-    assert_eq!(fixture.claim().id, first);
+    assert_eq!(fixture.claim().parcel.id, second);
+    assert_eq!(fixture.claim().parcel.id, first);
 }
 
 #[test]
@@ -112,7 +117,7 @@ fn a_retry_waits_until_it_is_due() {
     assert_eq!(fixture.outbox.remaining(), [(id, 0, Acceptance::Possible)]);
     fixture.outbox.bring_forward(fixture.now);
     assert!(fixture.outbox.claim(fixture.now).is_none(), "an event may yet prove its acceptance");
-    assert_eq!(fixture.outbox.claim(due).unwrap().id, id);
+    assert_eq!(fixture.outbox.claim(due).unwrap().parcel.id, id);
     fixture.outbox.settle(id);
     assert_eq!(fixture.outbox.next(due), Next::Never);
 }
@@ -125,7 +130,7 @@ fn a_retry_that_was_refused_can_be_brought_forward() {
     let due = fixture.now + Duration::from_secs(5);
     fixture.outbox.put_back(id, due, Acceptance::Excluded);
     fixture.outbox.bring_forward(fixture.now);
-    assert_eq!(fixture.claim().id, id);
+    assert_eq!(fixture.claim().parcel.id, id);
 }
 
 #[test]
@@ -133,7 +138,7 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     let fixture = Fixture::new();
     let (waiting, flying) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
     fixture.outbox.proved_sent(waiting);
-    assert_eq!(fixture.claim().id, flying);
+    assert_eq!(fixture.claim().parcel.id, flying);
     fixture.outbox.proved_sent(flying);
     fixture.outbox.put_back(flying, fixture.now, Acceptance::Possible);
     assert!(fixture.outbox.claim(fixture.now).is_none());

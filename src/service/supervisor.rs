@@ -165,6 +165,7 @@ mod tests {
     use crate::dispatch::health::Cause;
     use crate::dispatch::pace::Rate;
     use crate::domain::attempt::Outcome;
+    use crate::domain::envelope::Envelope;
     use crate::outbox::{Outbox, Pending};
 
     #[test]
@@ -193,7 +194,7 @@ mod tests {
     struct Nobody;
 
     impl Provider for Nobody {
-        async fn send(&self, _request: Bytes) -> Outcome {
+        async fn send(&self, _envelope: &Envelope, _request: Bytes) -> Outcome {
             unreachable!("nothing is sent")
         }
     }

@@ -3,7 +3,6 @@
 //! The contract's rule: the message's own fault fails the message, the set-up's fault must not burn
 //! the queue, and what may have been accepted is never called refused. Knows no transport.
 
-use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use aws_smithy_types::DateTime;
@@ -13,6 +12,7 @@ use http::header::RETRY_AFTER;
 use serde::Deserialize;
 
 use crate::domain::attempt::{Outcome, Problem, ProblemKind};
+use crate::domain::mailbox::DomainName;
 use crate::ses::aws_error::AwsError;
 use crate::ses::redact::redact;
 use crate::ses::transport::Reply;
@@ -22,13 +22,13 @@ const MAX_MESSAGE_ID_BYTES: usize = 255;
 /// The longest wait that a provider is heard in.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// What an answer means for the message whose encoded request it answers.
-pub(super) fn classify(reply: &Reply, request: &[u8]) -> Outcome {
+/// What an answer means for a message from the domain `sender`.
+pub(super) fn classify(reply: &Reply, sender: &DomainName<'_>) -> Outcome {
     if reply.status.is_success() {
         return accepted(reply);
     }
     let error = AwsError::read(reply);
-    let kind = kind_of(reply.status, &error, request);
+    let kind = kind_of(reply.status, &error, sender);
     let message = match &error.message {
         Some(message) => redact(message),
         None => unexplained(reply.status, kind),
@@ -67,7 +67,7 @@ fn is_message_id(text: &str) -> bool {
     (1..=MAX_MESSAGE_ID_BYTES).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-fn kind_of(status: StatusCode, error: &AwsError, request: &[u8]) -> ProblemKind {
+fn kind_of(status: StatusCode, error: &AwsError, sender: &DomainName<'_>) -> ProblemKind {
     if let Some(kind) = pace_of(error) {
         return kind;
     }
@@ -85,13 +85,13 @@ fn kind_of(status: StatusCode, error: &AwsError, request: &[u8]) -> ProblemKind 
         // A policy may name the identities that may send. One domain outside it must not stop the
         // others; where it leaves out all of them, each is paused in its turn.
         return match said.split_once(":identity/") {
-            Some((_, identity)) if names_sender(identity, request) => ProblemKind::DomainFault,
+            Some((_, identity)) if is_of(identity, sender) => ProblemKind::DomainFault,
             _ => ProblemKind::SetupFault,
         };
     }
     match error.stem() {
         "MailFromDomainNotVerified" => ProblemKind::DomainFault,
-        "MessageRejected" => rejection(said, request),
+        "MessageRejected" => rejection(said, sender),
         "NotFound" | "ConfigurationSetDoesNotExist" => ProblemKind::SetupFault,
         "BadRequest" if is_missing_configuration_set(said) => ProblemKind::SetupFault,
         "BadRequest" => ProblemKind::Rejected,
@@ -158,7 +158,7 @@ fn is_access(status: StatusCode, stem: &str) -> bool {
 /// would fail alike. Where only recipients are, the account is in SES's sandbox, which takes
 /// verified recipients alone: waiting does not help such a message, and pausing would hold up
 /// those that may be sent. A list that cannot be read counts as naming the sender.
-fn rejection(said: &str, request: &[u8]) -> ProblemKind {
+fn rejection(said: &str, sender: &DomainName<'_>) -> ProblemKind {
     const LIST_STARTS: &str = "failed the check in region ";
     if !said.contains("not verified") {
         return ProblemKind::Rejected;
@@ -167,7 +167,7 @@ fn rejection(said: &str, request: &[u8]) -> ProblemKind {
     match listed {
         Some((_region, identities)) if !identities.trim().is_empty() => {
             let mut identities = identities.split(',');
-            if identities.any(|identity| names_sender(identity, request)) {
+            if identities.any(|identity| is_of(identity, sender)) {
                 ProblemKind::DomainFault
             } else {
                 ProblemKind::Rejected
@@ -201,24 +201,11 @@ fn kind_of_unnamed(status: StatusCode, error: &AwsError) -> ProblemKind {
 }
 
 /// Whether an identity's text starts with an address or a domain that is the sender's.
-fn names_sender(identity: &str, request: &[u8]) -> bool {
-    let Some(sender) = sender_domain(request) else { return true };
+fn is_of(identity: &str, sender: &DomainName<'_>) -> bool {
     let named = identity.rsplit('@').next().unwrap_or_default().trim_start();
     let in_domain = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
     let end = named.find(|c| !in_domain(c)).unwrap_or(named.len());
-    named[..end].trim_end_matches('.').eq_ignore_ascii_case(&sender)
-}
-
-fn sender_domain(request: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Sender<'a> {
-        #[serde(borrow)]
-        from_email_address: Cow<'a, str>,
-    }
-    let sender: Sender<'_> = serde_json::from_slice(request).ok()?;
-    let (_, domain) = sender.from_email_address.rsplit_once('@')?;
-    Some(domain.trim_end_matches('>').to_owned())
+    named[..end].trim_end_matches('.').eq_ignore_ascii_case(sender.as_str())
 }
 
 fn unexplained(status: StatusCode, kind: ProblemKind) -> String {

@@ -10,6 +10,7 @@ use http::Method;
 
 use crate::domain::admission::Admitted;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
+use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::OrganisationName;
@@ -160,16 +161,16 @@ impl Json {
 }
 
 impl Provider for SesClient {
-    async fn send(&self, request: Bytes) -> Outcome {
+    async fn send(&self, envelope: &Envelope, request: Bytes) -> Outcome {
         let call = Call {
             service: "ses",
             method: Method::POST,
             url: &self.inner.outbound_emails,
             headers: &[JSON],
-            body: request.clone(),
+            body: request,
         };
         match self.inner.transport.call(&call).await {
-            Ok(reply) => classify(&reply, &request),
+            Ok(reply) => classify(&reply, &envelope.sender_domain()),
             Err(error) => Outcome::NotSent(Problem {
                 kind: match error {
                     TransportError::Credentials(_) | TransportError::Signing(_) => {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
+use pillarbox::domain::mailbox::{Address, DomainName};
 use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
 use pillarbox::outbox::Parcel;
 use tokio::time::Instant;
@@ -14,16 +16,18 @@ use crate::site::{NOW, Site};
 /// A message that is pending in the outbox, with one call started.
 async fn being_sent(site: &Site) -> MessageId {
     let id = site.new_message().await;
+    let sender = DomainName::parse("example.com").unwrap();
+    let recipient = Address::parse("bob@example.org").unwrap();
     site.outbox.add(Parcel {
         id,
         organisation: site.organisation,
+        envelope: Envelope::new(&sender, [&recipient]),
         request: Bytes::from_static(b"{}"),
-        recipients: 1,
         accepted_at: Instant::now(),
         suppression_epoch: 0,
         reservation: site.outbox.budget().reserve(2).unwrap(),
     });
-    assert_eq!(site.outbox.claim(Instant::now()).unwrap().id, id);
+    assert_eq!(site.outbox.claim(Instant::now()).unwrap().parcel.id, id);
     assert_eq!(site.outbox.started(id), 1);
     id
 }

@@ -21,6 +21,7 @@ use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::pace::Rate;
 use pillarbox::dispatch::{Dispatcher, Phase, Settings};
 use pillarbox::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
+use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{DomainName, Mailbox};
 use pillarbox::domain::message::{FailureCode, Message, Status};
@@ -292,7 +293,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Provider for Simulated {
-    async fn send(&self, request: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope, request: Bytes) -> Outcome {
         let (call, latency) = self.take(&request);
         let _under_way = UnderWay(self);
         let kind = match call.answer {

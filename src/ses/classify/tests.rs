@@ -7,7 +7,9 @@ use ProblemKind::{
     Unknown,
 };
 
-const REQUEST: &[u8] = br#"{"FromEmailAddress":"\"Ann\" <ann@Example.com>","Content":{}}"#;
+fn outcome(reply: &Reply) -> Outcome {
+    classify(reply, &DomainName::parse("Example.com").unwrap())
+}
 
 fn reply(status: u16, name: Option<&str>, body: &str) -> Reply {
     let mut headers = HeaderMap::new();
@@ -19,7 +21,7 @@ fn reply(status: u16, name: Option<&str>, body: &str) -> Reply {
 }
 
 fn problem(reply: &Reply) -> Problem {
-    match classify(reply, REQUEST) {
+    match outcome(reply) {
         Outcome::NotSent(problem) => problem,
         Outcome::Sent { .. } => panic!("sent"),
     }
@@ -32,7 +34,7 @@ fn kind(status: u16, name: &str, message: &str) -> ProblemKind {
 
 #[test]
 fn an_answer_with_a_message_id_means_sent() {
-    let sent = classify(&reply(200, None, r#"{"MessageId":"0102-abc"}"#), REQUEST);
+    let sent = outcome(&reply(200, None, r#"{"MessageId":"0102-abc"}"#));
     assert_eq!(sent, Outcome::Sent { ses_message_id: "0102-abc".to_owned() });
 }
 

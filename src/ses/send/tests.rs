@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::clock::Clock;
 use crate::domain::admission::{Facts, admit};
-use crate::domain::mailbox::DomainName;
+use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
 use crate::ses::stub::{Answer, Server, client, options};
@@ -42,6 +42,11 @@ fn encoded(draft: Draft<'_>, configuration_set: Option<&str>) -> Bytes {
     let admitted = admit(SendRequest::parse(draft).unwrap(), &Everything).unwrap();
     let organisation = "acme".parse().unwrap();
     encode(&admitted, ID.parse().unwrap(), &organisation, configuration_set)
+}
+
+fn envelope() -> Envelope {
+    let recipient = Address::parse("bob@example.org").unwrap();
+    Envelope::new(&DomainName::parse("example.com").unwrap(), [&recipient])
 }
 
 fn parsed(draft: Draft<'_>) -> Value {
@@ -129,7 +134,7 @@ fn no_memory_beyond_the_encoded_bytes_is_held() {
 }
 
 async fn outcome(server: &Server) -> Outcome {
-    client(&server.url()).send(encoded(draft(), None)).await
+    client(&server.url()).send(&envelope(), encoded(draft(), None)).await
 }
 
 fn kind(outcome: &Outcome) -> ProblemKind {
@@ -166,7 +171,10 @@ async fn connections_are_used_again() {
     let server = Server::start(Answer::json(200, ACCEPTED)).await;
     let client = client(&server.url());
     for _ in 0..3 {
-        assert!(matches!(client.send(encoded(draft(), None)).await, Outcome::Sent { .. }));
+        assert!(matches!(
+            client.send(&envelope(), encoded(draft(), None)).await,
+            Outcome::Sent { .. }
+        ));
     }
     assert_eq!(server.requests().len(), 3);
     assert_eq!(server.connections(), 1);
@@ -178,7 +186,7 @@ async fn what_was_never_written_is_unavailable() {
     let plain = Server::start(Answer::json(200, ACCEPTED)).await;
     let no_tls = plain.url().replace("http", "https");
     for endpoint in ["http://127.0.0.1:1", "http://nowhere.invalid", &no_tls] {
-        let outcome = client(endpoint).send(encoded(draft(), None)).await;
+        let outcome = client(endpoint).send(&envelope(), encoded(draft(), None)).await;
         assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{endpoint}: {outcome:?}");
     }
     assert_eq!(plain.requests().len(), 0);
@@ -193,7 +201,7 @@ async fn a_time_limit_that_ends_while_connecting_is_unavailable_whichever_it_is(
         options.request_timeout = Duration::from_millis(whole);
         let client = SesClient::new(options.clone(), Clock::system()).unwrap();
         let start = Instant::now();
-        let outcome = client.send(encoded(draft(), None)).await;
+        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
         assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{outcome:?}");
         assert!(start.elapsed() < Duration::from_secs(3));
     }
@@ -216,7 +224,7 @@ async fn a_request_that_was_written_and_not_answered_is_unknown() {
         let mut options = options(&server.url());
         options.request_timeout = Duration::from_millis(300);
         let client = SesClient::new(options, Clock::system()).unwrap();
-        let outcome = client.send(encoded(draft(), None)).await;
+        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
         assert_eq!(kind(&outcome), ProblemKind::Unknown, "{answer:?}: {outcome:?}");
         assert_eq!(server.requests().len(), 1, "{answer:?}");
     }
@@ -229,7 +237,10 @@ async fn a_connection_closed_while_idle_costs_no_attempt() {
     let server = Server::start(Answer::Close(bytes)).await;
     let client = client(&server.url());
     for _ in 0..5 {
-        assert!(matches!(client.send(encoded(draft(), None)).await, Outcome::Sent { .. }));
+        assert!(matches!(
+            client.send(&envelope(), encoded(draft(), None)).await,
+            Outcome::Sent { .. }
+        ));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,0 +1,73 @@
+//! The envelope of a message (RFC 5321 section 2.3.1): its sender's domain and its recipients.
+
+use crate::domain::admission::Admitted;
+use crate::domain::mailbox::{Address, DomainName, Mailbox};
+use crate::domain::suppression::SuppressedAddress;
+
+/// Sender's domain and recipients of a message, as sending needs them.
+///
+/// One text, because every pending message keeps one: the sender's domain, then each recipient in
+/// the normal form of suppressions, with a line feed before it. No address has a line feed in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envelope(Box<str>);
+
+impl Envelope {
+    /// Envelope of a message from this domain to these recipients.
+    pub fn new<'a>(
+        sender_domain: &DomainName<'_>,
+        recipients: impl IntoIterator<Item = &'a Address<'a>>,
+    ) -> Self {
+        let mut lines = sender_domain.as_str().to_owned();
+        for recipient in recipients {
+            lines.push('\n');
+            lines.push_str(&recipient.normalized());
+        }
+        Self(lines.into_boxed_str())
+    }
+
+    /// Domain of the sender's address, in the form in which verified domains are compared.
+    pub fn sender_domain(&self) -> DomainName<'_> {
+        let domain = self.0.split('\n').next().unwrap_or_default();
+        DomainName::parse(domain).expect("the name was a domain's before")
+    }
+
+    /// Recipients of to, cc and bcc, in that order.
+    pub fn recipients(&self) -> impl Iterator<Item = SuppressedAddress> + '_ {
+        self.0.split('\n').skip(1).map(SuppressedAddress::from_stored)
+    }
+
+    /// Number of recipients.
+    pub fn recipient_count(&self) -> u32 {
+        u32::try_from(self.0.split('\n').skip(1).count()).expect("at most 50 recipients")
+    }
+
+    /// Bytes that the envelope takes up in memory beside its owner.
+    pub fn len_bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl From<&Admitted<'_>> for Envelope {
+    fn from(admitted: &Admitted<'_>) -> Self {
+        let recipients = admitted.recipients().map(Mailbox::address);
+        Self::new(admitted.from().address().domain(), recipients)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_envelope_keeps_the_senders_domain_and_every_recipient_in_order() {
+        let texts = ["Bob <Bob@Example.org>", "\"a b\"@B\u{fc}cher.example", "bob@example.org"];
+        let mailboxes = texts.map(|text| Mailbox::parse(text).unwrap());
+        let domain = DomainName::parse("B\u{fc}cher.Example").unwrap();
+        let envelope = Envelope::new(&domain, mailboxes.iter().map(Mailbox::address));
+        assert_eq!(envelope.sender_domain(), domain);
+        let recipients: Vec<_> = envelope.recipients().collect();
+        let expected = mailboxes.each_ref().map(|mailbox| mailbox.address().into());
+        assert_eq!(recipients, expected);
+        assert_eq!(envelope.recipient_count(), 3);
+    }
+}
