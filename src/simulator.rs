@@ -1,64 +1,57 @@
 //! The simulator: a stand-in for Amazon SES v2 and SQS over real HTTP, with fault injection.
 //!
 //! For tests, for `dev`, and alone for other people's test suites. It checks what SES checks,
-//! signatures included, keeps what SES would have sent, puts the events that SES would publish
-//! into a queue, and goes wrong on request. Must not know
-//! pillarbox: it shares nothing with the sending side but the notion of time, so that the two
-//! cannot agree on a mistake.
+//! signatures included, captures the mail that SES would have sent, puts the events that SES would
+//! publish into a queue, and injects faults on request. Must not know pillarbox: it shares nothing
+//! with the sending side but the notion of time, so that the two cannot agree on a mistake.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use http::Request;
+use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+mod account;
 mod address;
-mod answer;
 mod call;
-mod canonical;
-mod caught;
-mod chance;
+mod captured;
 mod configuration_sets;
 mod control;
 mod events;
 mod faults;
 mod identities;
-mod ids;
-mod kept;
-mod limits;
-mod md5;
-mod options;
+mod protocol;
 mod queue;
-mod send;
+mod random;
+mod send_email;
 mod server;
 mod ses;
 mod signature;
-mod skew;
 mod sqs;
 mod state;
-mod sts;
-mod suppression;
 
 pub use address::RecipientFate;
-pub use caught::{CaughtMessage, Header, RecipientOutcome, Tag};
-pub use chance::Chance;
+pub use captured::{CapturedMail, CapturedMessage, CapturedRecipient, NameValue};
 pub use events::{Envelope, EventOptions, EventRoute, Events};
-pub use faults::{Fault, FaultScope, Faults, NotAProbability};
+pub use faults::{Fault, FaultScope, Faults};
 pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};
-pub use kept::Kept;
-pub use options::{AccountAccess, Credentials, Options};
 pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
+pub use random::{InvalidProbability, Probability};
+pub use signature::Credentials;
+pub use state::{AccountAccess, Options};
 
+use protocol::HttpResponse;
+use server::ResetConnection;
 use state::State;
 
 use crate::domain::time::Timestamp;
 
-/// The account that everything belongs to.
-const ACCOUNT: &str = "000000000000";
-/// How long a shutdown waits for the calls under way.
+/// Time that a shutdown waits for the calls under way.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// A running simulator. It stops when dropped.
@@ -78,7 +71,9 @@ impl Simulator {
         let addr = listener.local_addr().unwrap_or(unspecified);
         let (stop, stopped) = watch::channel(());
         let state = Arc::new(State::new(options, Instant::now(), stopped.clone()));
-        let server = tokio::spawn(server::run(listener, Arc::clone(&state), stopped));
+        let shared = Arc::clone(&state);
+        let handler = move |request| handle(Arc::clone(&shared), request);
+        let server = tokio::spawn(server::run(listener, handler, stopped));
         Self { state, addr, stop, server: Some(server) }
     }
 
@@ -92,27 +87,27 @@ impl Simulator {
         format!("http://{}", self.addr)
     }
 
-    /// The kept messages, oldest first.
-    pub fn messages(&self) -> Vec<Arc<CaughtMessage>> {
-        self.state.caught().kept().iter().cloned().collect()
+    /// The captured messages, oldest first.
+    pub fn messages(&self) -> Vec<Arc<CapturedMessage>> {
+        self.state.captured.messages()
     }
 
-    /// A view of the kept messages that outlives this handle.
-    pub fn kept(&self) -> Kept {
-        Kept::new(Arc::clone(&self.state))
+    /// The captured mail, in a handle that outlives this one.
+    pub fn captured_mail(&self) -> CapturedMail {
+        self.state.captured.clone()
     }
 
-    /// Messages accepted since the start, those included whose answer was lost.
+    /// Messages accepted since the start, also those whose response was lost.
     pub fn accepted_total(&self) -> u64 {
-        self.state.caught().totals().accepted
+        self.state.captured.accepted_total()
     }
 
-    /// SES calls since the start, whatever came of them.
+    /// SES calls since the start, also failed ones.
     pub fn calls_total(&self) -> u64 {
         self.state.calls_total()
     }
 
-    /// SQS calls since the start, whatever came of them.
+    /// SQS calls since the start, also failed ones.
     pub fn queue_calls_total(&self) -> u64 {
         self.state.queue_calls_total()
     }
@@ -122,52 +117,52 @@ impl Simulator {
         format!("{}{}", self.endpoint(), sqs::queue_path(self.state.queue().options()))
     }
 
-    /// How much is in the queue now, and what came of messages since the start.
+    /// The number of messages in the queue now, and of those handled since the start.
     pub fn queue_counts(&self) -> QueueCounts {
         self.state.queue().counts(Instant::now())
     }
 
     /// Puts any text into the queue, JSON or not.
     pub fn publish(&self, body: impl Into<Arc<str>>) -> Result<(), QueueFull> {
-        self.state.publish(body.into(), Timestamp::from(SystemTime::now()))
+        self.state.publish(body.into())
     }
 
     /// Puts an event document into the queue as SNS would, in a notification of its own.
     pub fn publish_notification(&self, event: &str) -> Result<(), QueueFull> {
-        self.state.notify(event, Timestamp::from(SystemTime::now()))
+        self.state.publish_notification(event)
     }
 
-    /// How many accepted messages carry this tag.
+    /// The number of accepted messages with this tag.
     pub fn accepted_by_tag(&self, name: &str, value: &str) -> u64 {
-        self.state.caught().accepted_by_tag(name, value)
+        self.state.captured.accepted_by_tag(name, value)
     }
 
     /// The values of a tag that more than one accepted message carries, with their counts.
     pub fn repeated_tags(&self, name: &str) -> Vec<(String, u64)> {
-        self.state.caught().repeated_tags(name)
+        self.state.captured.repeated_tags(name)
     }
 
     /// Messages as they are accepted. A receiver that falls far behind misses the oldest.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<CaughtMessage>> {
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<CapturedMessage>> {
         self.state.subscribe()
     }
 
-    /// Sets what goes wrong from now on. The script and the seed's sequence stay where they are.
+    /// Sets the faults from now on. The script and the seed's sequence stay where they are.
     pub fn set_faults(&self, faults: Faults) {
         self.state.faults().set_faults(faults);
     }
 
-    /// Sets what the next calls come to, one by one, before probabilities apply again.
+    /// Sets the faults of the next calls, one by one, before the other faults apply again.
     pub fn script(&self, script: Vec<Fault>) {
         self.state.faults().set_script(script);
     }
 
-    /// Starts the sequence of drawn faults anew.
+    /// Restarts the sequence of random faults with this seed.
     pub fn restart_faults(&self, seed: u64) {
         self.state.faults().restart(seed);
     }
 
-    /// Sets the time that every AWS call takes.
+    /// Sets the time that every SES call takes.
     pub fn set_latency(&self, latency: Duration) {
         self.state.set_latency(latency);
     }
@@ -187,7 +182,7 @@ impl Simulator {
         self.state.identities().verify(identity);
     }
 
-    /// Holds a domain or an address in this state, whatever its age and who looks.
+    /// Holds a domain or an address in this state, also after more time or lookups.
     pub fn set_identity(&self, identity: &str, status: VerificationStatus) {
         self.state.identities().set(identity, status);
     }
@@ -203,16 +198,16 @@ impl Simulator {
         self.state.suppressed().add(address, "BOUNCE".to_owned(), now);
     }
 
-    /// Creates an event destination, from the body of `CreateConfigurationSetEventDestination`;
-    /// where that is refused, why.
+    /// Creates an event destination, from the body of `CreateConfigurationSetEventDestination`.
+    /// The error is SES's message.
     pub fn create_event_destination(&self, set: &str, body: &str) -> Result<(), String> {
         let created = self.state.configuration_sets().create_destination(set, body.as_bytes());
-        created.map(drop).map_err(|refusal| refusal.message.into_owned())
+        created.map(drop).map_err(|error| error.message.into_owned())
     }
 
     /// Sets how far the simulator's clock is ahead of the system's, in seconds.
     pub fn set_clock_ahead(&self, seconds: i64) {
-        self.state.clock.set(seconds);
+        self.state.set_clock_ahead(seconds);
     }
 
     /// Stops accepting, lets the calls under way end within a second, and closes.
@@ -221,7 +216,7 @@ impl Simulator {
         let Some(mut server) = self.server.take() else { return };
         if tokio::time::timeout(SHUTDOWN_GRACE, &mut server).await.is_err() {
             server.abort();
-            // The task is over when this returns; that it was aborted is what was asked for.
+            // The task has ended when this returns. The error says that it was aborted.
             let _ = server.await;
         }
     }
@@ -232,5 +227,16 @@ impl Drop for Simulator {
         if let Some(server) = &self.server {
             server.abort();
         }
+    }
+}
+
+async fn handle(
+    state: Arc<State>,
+    request: Request<Incoming>,
+) -> Result<HttpResponse, ResetConnection> {
+    if request.uri().path().starts_with(control::PREFIX) {
+        Ok(control::handle(&state, request).await)
+    } else {
+        call::handle(&state, request).await
     }
 }

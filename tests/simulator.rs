@@ -499,8 +499,8 @@ async fn a_host_that_is_down_resets_every_call_until_it_is_told_to_come_back() {
 async fn the_same_seed_gives_the_same_faults() {
     let faults = || {
         Faults::none()
-            .with_chance(Fault::Throttled, 0.3)
-            .and_then(|f| f.with_chance(Fault::Unavailable, 0.3))
+            .with_probability(Fault::Throttled, 0.3)
+            .and_then(|f| f.with_probability(Fault::Unavailable, 0.3))
             .unwrap()
     };
     let run = async |simulator: &Simulator, client: &Client| {
@@ -528,7 +528,8 @@ async fn the_same_seed_gives_the_same_faults() {
 
 #[tokio::test]
 async fn only_the_last_messages_are_kept() {
-    let (simulator, client) = start_with(Options { kept_messages: 3, ..Options::default() }).await;
+    let (simulator, client) =
+        start_with(Options { max_captured_messages: 3, ..Options::default() }).await;
     for n in 0..5 {
         let subject = json!({ "Data": n.to_string() });
         client.send(&message_with("/Content/Simple/Subject", subject)).await;

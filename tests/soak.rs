@@ -81,9 +81,9 @@ impl Soaked {
             signature_max_age: None,
             faults: faults(),
             events: Events::On(EventOptions::after(Duration::from_millis(50))),
-            kept_messages: 100,
+            max_captured_messages: 100,
             // What the simulator remembers must not pass for the service's memory.
-            counted_tags: 100,
+            max_counted_tags: 100,
             ..Options::default()
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -184,10 +184,10 @@ impl Soaked {
 
 fn faults() -> Faults {
     Faults::none()
-        .with_chance(Fault::ResetAfter, 0.01)
-        .and_then(|faults| faults.with_chance(Fault::ResetBefore, 0.01))
-        .and_then(|faults| faults.with_chance(Fault::Unavailable, 0.01))
-        .and_then(|faults| faults.with_chance(Fault::Rejected, 0.01))
+        .with_probability(Fault::ResetAfter, 0.01)
+        .and_then(|faults| faults.with_probability(Fault::ResetBefore, 0.01))
+        .and_then(|faults| faults.with_probability(Fault::Unavailable, 0.01))
+        .and_then(|faults| faults.with_probability(Fault::Rejected, 0.01))
         .unwrap()
 }
 

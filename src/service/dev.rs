@@ -68,7 +68,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let secret = SecretString::from(ACCESS_KEY);
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
     let service = Service::start(&config, Clock::system(), credentials, None).await?;
-    service.operators.show_caught(Arc::new(Memory(simulator.kept())));
+    service.operators.show_caught(Arc::new(Memory(simulator.captured_mail())));
     let key = match options.api_key {
         Some(key) => key,
         None => ApiKey::generate()?,

@@ -1,21 +1,21 @@
-//! Addresses as SES checks them, and what becomes of mail to them.
+//! Email addresses: SES's rules for them, and the fate of mail to them.
 //!
-//! A second, independent reading beside the service's own, so that what the service lets through
-//! and SES would refuse comes to light. Must not know messages or HTTP.
+//! Independent of the service's own parser, so that tests find addresses that the service takes and
+//! SES would refuse. Must not know messages or HTTP.
 
 use serde::Serialize;
 
-use super::answer::Refusal;
+use super::protocol::ErrorResponse;
 
-/// The domain of SES's addresses with a meaning.
-const MEANING_DOMAIN: &str = "simulator.amazonses.com";
+/// The domain of SES's mailbox simulator.
+const MAILBOX_SIMULATOR_DOMAIN: &str = "simulator.amazonses.com";
 /// RFC 5321 section 4.5.3.1.
-const LOCAL_PART_MAX: usize = 64;
-const DOMAIN_MAX: usize = 255;
-const LABEL_MAX: usize = 63;
+const MAX_LOCAL_PART_LENGTH: usize = 64;
+const MAX_DOMAIN_LENGTH: usize = 255;
+const MAX_LABEL_LENGTH: usize = 63;
 
-/// What SES would report for one recipient. The address alone decides; every address without a
-/// meaning is delivered.
+/// The report that SES would give for one recipient. The address alone decides: mail to an address
+/// that is not of SES's mailbox simulator is delivered.
 /// Source: <https://docs.aws.amazon.com/ses/latest/dg/send-an-email-from-console.html>
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,22 +32,6 @@ pub enum RecipientFate {
     Suppressed,
 }
 
-impl RecipientFate {
-    fn of(address: Address<'_>) -> Self {
-        if !address.domain.eq_ignore_ascii_case(MEANING_DOMAIN) {
-            return Self::Delivered;
-        }
-        let mailbox = address.local.split('+').next().unwrap_or_default();
-        match mailbox.to_ascii_lowercase().as_str() {
-            "bounce" => Self::Bounced,
-            "complaint" => Self::Complained,
-            "ooto" => Self::OutOfOffice,
-            "suppressionlist" => Self::Suppressed,
-            _ => Self::Delivered,
-        }
-    }
-}
-
 /// The two parts of a checked address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address<'a> {
@@ -57,7 +41,7 @@ pub(super) struct Address<'a> {
 
 impl<'a> Address<'a> {
     /// Reads `address` or `Display Name <address>`.
-    pub(super) fn parse(text: &'a str) -> Result<Self, Refusal> {
+    pub(super) fn parse(text: &'a str) -> Result<Self, ErrorResponse> {
         if !text.is_ascii() {
             return Err(illegal("Address contains characters outside 7-bit ASCII"));
         }
@@ -71,13 +55,23 @@ impl<'a> Address<'a> {
         Ok(Self { local, domain })
     }
 
-    /// What becomes of mail to this address.
+    /// The fate of mail to this address.
     pub(super) fn fate(self) -> RecipientFate {
-        RecipientFate::of(self)
+        if !self.domain.eq_ignore_ascii_case(MAILBOX_SIMULATOR_DOMAIN) {
+            return RecipientFate::Delivered;
+        }
+        let mailbox = self.local.split('+').next().unwrap_or_default();
+        match mailbox.to_ascii_lowercase().as_str() {
+            "bounce" => RecipientFate::Bounced,
+            "complaint" => RecipientFate::Complained,
+            "ooto" => RecipientFate::OutOfOffice,
+            "suppressionlist" => RecipientFate::Suppressed,
+            _ => RecipientFate::Delivered,
+        }
     }
 }
 
-fn bare_address(text: &str) -> Result<&str, Refusal> {
+fn bare_address(text: &str) -> Result<&str, ErrorResponse> {
     let Some(inner) = text.strip_suffix('>') else { return Ok(text) };
     let (display_name, address) = inner.rsplit_once('<').ok_or(illegal("Illegal address"))?;
     let display_name = display_name.trim();
@@ -89,11 +83,11 @@ fn bare_address(text: &str) -> Result<&str, Refusal> {
     Ok(address.trim())
 }
 
-fn check_local_part(local: &str) -> Result<(), Refusal> {
+fn check_local_part(local: &str) -> Result<(), ErrorResponse> {
     if local.is_empty() {
         return Err(illegal("User name is missing"));
     }
-    if local.len() > LOCAL_PART_MAX {
+    if local.len() > MAX_LOCAL_PART_LENGTH {
         return Err(illegal("Local address is too long"));
     }
     if local.len() > 2 && local.starts_with('"') && local.ends_with('"') {
@@ -108,13 +102,15 @@ fn check_local_part(local: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The rules of a domain name; also those of a domain identity.
-pub(super) fn check_domain(domain: &str) -> Result<(), Refusal> {
+/// Checks a domain name, or a domain identity.
+pub(super) fn check_domain(domain: &str) -> Result<(), ErrorResponse> {
     if domain.is_empty() {
         return Err(illegal("Missing final '@domain'"));
     }
     check_dots(domain, "Domain")?;
-    if domain.len() > DOMAIN_MAX || domain.split('.').any(|label| label.len() > LABEL_MAX) {
+    if domain.len() > MAX_DOMAIN_LENGTH
+        || domain.split('.').any(|label| label.len() > MAX_LABEL_LENGTH)
+    {
         return Err(illegal("Domain is too long"));
     }
     let hyphen_outside = |label: &str| label.starts_with('-') || label.ends_with('-');
@@ -126,7 +122,7 @@ pub(super) fn check_domain(domain: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_dots(text: &str, what: &str) -> Result<(), Refusal> {
+fn check_dots(text: &str, what: &str) -> Result<(), ErrorResponse> {
     let rule = if text.starts_with('.') {
         "starts with dot"
     } else if text.ends_with('.') {
@@ -136,11 +132,11 @@ fn check_dots(text: &str, what: &str) -> Result<(), Refusal> {
     } else {
         return Ok(());
     };
-    Err(Refusal::bad_request(format!("{what} {rule}")))
+    Err(ErrorResponse::bad_request(format!("{what} {rule}")))
 }
 
-fn illegal(message: &'static str) -> Refusal {
-    Refusal::bad_request(message)
+fn illegal(message: &'static str) -> ErrorResponse {
+    ErrorResponse::bad_request(message)
 }
 
 #[cfg(test)]
@@ -148,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_with_a_meaning_are_known_with_their_labels() {
+    fn mailbox_simulator_addresses_are_known_with_their_labels() {
         let fate = |text| Address::parse(text).unwrap().fate();
         assert_eq!(fate("bounce+a+b@simulator.amazonses.com"), RecipientFate::Bounced);
         assert_eq!(fate("X <Complaint@Simulator.AmazonSES.com>"), RecipientFate::Complained);
@@ -183,8 +179,8 @@ mod tests {
             "A <a@x.org> x",
             "a@b@x.org",
         ] {
-            let refusal = Address::parse(text).expect_err(text);
-            assert_eq!(refusal.name, "BadRequestException", "{text}");
+            let error = Address::parse(text).expect_err(text);
+            assert_eq!(error.name, "BadRequestException", "{text}");
         }
     }
 

@@ -1,51 +1,51 @@
-//! One AWS call: its fault, its signature, its operation and its answer, in AWS's order.
+//! One AWS call from request to response: its fault, its signature and its operation, in AWS's
+//! order.
 //!
-//! Must not know how connections are accepted, or what the operations do.
+//! Carries out STS's one operation itself. Must not know how connections are accepted, or how SES
+//! and SQS carry out theirs.
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::header::DATE;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, DATE};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, StatusCode};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use http::{HeaderName, HeaderValue, Request, Response};
+use hyper::body::Incoming;
 
-use super::answer::{AnswerBody, Refusal, Reply};
-use super::control;
-use super::faults::{CallKind, Fault, Planned, internal_error};
-use super::server::{Cut, Severed};
-use super::ses::{self, Operation};
-use super::signature::Service;
-use super::skew::http_date;
-use super::sqs::{self, Action};
+use super::faults::{CallKind, Fault, PlannedFault};
+use super::protocol::{ACCOUNT_ID, ErrorResponse, HttpResponse, ResponseBody, read_body};
+use super::server::ResetConnection;
+use super::ses::{self, SesOperation};
+use super::signature::AwsService;
+use super::sqs::{self, SqsOperation};
 use super::state::State;
-use super::sts;
 
 /// SES v2: the longest message, and so more than the longest request that can succeed.
-const BODY_MAX_BYTES: usize = 40 * 1024 * 1024;
-/// What is read and thrown away beyond it, so that the client reads the refusal, not a reset.
-const BODY_DISCARD_MAX_BYTES: usize = 40 * 1024 * 1024;
-/// How long a body may take to arrive.
-const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_BODY_BYTES: usize = 40 * 1024 * 1024;
+/// Bytes of a longer body that are read and thrown away.
+const MAX_DISCARDED_BYTES: usize = 40 * 1024 * 1024;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
+/// The one call of STS that the simulator knows.
+/// Source: <https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html>
+const GET_CALLER_IDENTITY: &[u8] = b"Action=GetCallerIdentity&Version=2011-06-15";
 
-/// What is called.
 #[derive(Debug)]
 enum Call {
-    Ses(Operation),
-    Sqs(Action),
+    Ses(SesOperation),
+    Sqs(SqsOperation),
     Sts,
 }
 
 impl Call {
     fn of(parts: &Parts) -> Self {
-        if sts::is_call(parts) {
+        let form = HeaderValue::from_static("application/x-www-form-urlencoded");
+        let path = parts.uri.path();
+        if path == "/" && parts.headers.get(CONTENT_TYPE) == Some(&form) {
             return Self::Sts;
         }
-        Action::of(parts)
-            .map_or_else(|| Self::Ses(Operation::of(&parts.method, parts.uri.path())), Self::Sqs)
+        SqsOperation::of(parts)
+            .map_or_else(|| Self::Ses(SesOperation::of(&parts.method, path)), Self::Sqs)
     }
 
     fn kind(&self) -> CallKind {
@@ -56,69 +56,67 @@ impl Call {
         }
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> AwsService {
         match self {
-            Self::Ses(_) => Service::Ses,
-            Self::Sqs(_) => Service::Sqs,
-            Self::Sts => Service::Sts,
+            Self::Ses(_) => AwsService::Ses,
+            Self::Sqs(_) => AwsService::Sqs,
+            Self::Sts => AwsService::Sts,
         }
     }
 
-    /// The refusal that a fault stands for, in the service's words.
-    fn refusal_of(&self, fault: Fault) -> Option<Refusal> {
+    /// The service's error for a fault that refuses the call.
+    fn fault_error(&self, fault: Fault) -> Option<ErrorResponse> {
         match self {
-            Self::Ses(_) | Self::Sts => fault.refusal(),
-            Self::Sqs(_) => sqs::refusal_of(fault),
+            Self::Ses(_) | Self::Sts => fault.ses_error(),
+            Self::Sqs(_) => sqs::fault_error(fault),
         }
     }
 
-    fn refuse(&self, refusal: &Refusal) -> Reply {
+    /// Writes an error in the service's form.
+    fn error(&self, error: &ErrorResponse) -> HttpResponse {
         match self {
-            Self::Ses(_) => refusal.to_reply(),
-            Self::Sqs(_) => sqs::refuse(refusal),
-            Self::Sts => sts::refuse(refusal),
+            Self::Ses(_) => error.to_response(),
+            Self::Sqs(_) => sqs::error(error),
+            Self::Sts => sts_error(error),
         }
     }
 }
 
-/// Answers one request, or severs its connection.
-pub(super) async fn answer(
+/// Answers one call, or resets its connection.
+pub(super) async fn handle(
     state: &State,
-    cut: &Cut,
     request: Request<Incoming>,
-) -> Result<Reply, Severed> {
-    if request.uri().path().starts_with(control::PREFIX) {
-        return Ok(control::answer(state, request).await);
-    }
+) -> Result<HttpResponse, ResetConnection> {
     let (parts, body) = request.into_parts();
     let call = Call::of(&parts);
     let planned = state.faults().next(call.kind());
     if planned.fault == Fault::Down {
-        return Err(cut.sever());
+        return Err(ResetConnection);
     }
     state.count_call(call.service());
     if planned.fault == Fault::ResetBefore {
-        return Err(cut.sever());
+        return Err(ResetConnection);
     }
-    let mut reply = handle(state, &call, planned, parts, body)
+    let mut response = carry_out(state, &call, planned, parts, body)
         .await
-        .unwrap_or_else(|refusal| call.refuse(&refusal));
-    let id = HeaderValue::try_from(state.ids.uuid()).expect("a UUID is a header value");
-    reply.headers_mut().insert(REQUEST_ID, id);
-    let date = HeaderValue::try_from(http_date(state.clock.now()));
-    reply.headers_mut().insert(DATE, date.expect("a date is a header value"));
-    spoil(reply, &call, planned, cut).await
+        .unwrap_or_else(|error| call.error(&error));
+    let headers = response.headers_mut();
+    let id = HeaderValue::try_from(state.ids.uuid());
+    headers.insert(REQUEST_ID, id.expect("a UUID is a header value"));
+    let date = HeaderValue::try_from(httpdate::fmt_http_date(state.now()));
+    headers.insert(DATE, date.expect("a date is a header value"));
+    apply_late_fault(response, &call, planned).await
 }
 
-async fn handle(
+async fn carry_out(
     state: &State,
     call: &Call,
-    planned: Planned,
+    planned: PlannedFault,
     parts: Parts,
     body: Incoming,
-) -> Result<Reply, Refusal> {
-    let body = read_body(body, BODY_MAX_BYTES, BODY_DISCARD_MAX_BYTES).await?;
-    state.verifier.verify(call.service(), &parts, &body, state.clock.now())?;
+) -> Result<HttpResponse, ErrorResponse> {
+    let body = read_body(body, MAX_BODY_BYTES, MAX_DISCARDED_BYTES).await?;
+    state.signatures.verify(call.service(), &parts, &body, state.now())?;
     let latency = match call {
         Call::Ses(_) => state.latency(),
         Call::Sqs(_) | Call::Sts => Duration::ZERO,
@@ -126,73 +124,63 @@ async fn handle(
     if latency > Duration::ZERO {
         tokio::time::sleep(latency).await;
     }
-    if let Some(refusal) = call.refusal_of(planned.fault) {
-        return Err(refusal);
+    if let Some(error) = call.fault_error(planned.fault) {
+        return Err(error);
     }
     match call {
-        Call::Ses(operation) => ses::answer(state, operation, &body),
-        Call::Sts => sts::answer(&body),
-        Call::Sqs(action) => sqs::answer(state, *action, &parts, &body).await,
+        Call::Ses(operation) => ses::handle(state, operation, &body),
+        Call::Sqs(operation) => sqs::handle(state, *operation, &parts, &body).await,
+        Call::Sts => caller_identity(&body),
     }
 }
 
-/// Carries out the faults that strike after the call has been handled.
-async fn spoil(reply: Reply, call: &Call, planned: Planned, cut: &Cut) -> Result<Reply, Severed> {
+/// Carries out the faults that come after the call has been handled.
+async fn apply_late_fault(
+    response: HttpResponse,
+    call: &Call,
+    planned: PlannedFault,
+) -> Result<HttpResponse, ResetConnection> {
     match planned.fault {
-        Fault::ResetAfter => Err(cut.sever()),
+        Fault::ResetAfter => Err(ResetConnection),
         Fault::Slow => {
             tokio::time::sleep(planned.slow_for).await;
-            Ok(reply)
+            Ok(response)
         }
-        Fault::Truncated => Ok(reply.map(AnswerBody::truncate)),
+        Fault::Truncated => Ok(response.map(ResponseBody::truncate)),
         Fault::InternalErrorAfter => {
-            let refusal = call.refusal_of(Fault::InternalError).unwrap_or_else(internal_error);
-            Ok(call.refuse(&refusal))
+            let error = call.fault_error(Fault::InternalError);
+            Ok(call.error(&error.expect("every service has an internal error")))
         }
-        _ => Ok(reply),
+        _ => Ok(response),
     }
 }
 
-/// Reads a body of at most `max` bytes; of a longer one, `discard_max` more are thrown away.
-pub(super) async fn read_body(
-    body: Incoming,
-    max: usize,
-    discard_max: usize,
-) -> Result<Bytes, Refusal> {
-    tokio::time::timeout(BODY_READ_TIMEOUT, collect(body, max, discard_max)).await.map_err(
-        |_| {
-            Refusal::new(
-                StatusCode::REQUEST_TIMEOUT,
-                "RequestTimeoutException",
-                "The request body came too slowly.",
-            )
-        },
-    )?
+fn caller_identity(body: &[u8]) -> Result<HttpResponse, ErrorResponse> {
+    if body != GET_CALLER_IDENTITY {
+        return Err(ErrorResponse::bad_request("The simulator's STS has only GetCallerIdentity."));
+    }
+    let arn = format!("arn:aws:iam::{ACCOUNT_ID}:user/simulator");
+    Ok(xml(format!(
+        "<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
+         <GetCallerIdentityResult><Arn>{arn}</Arn><UserId>AIDASIMULATOR</UserId>\
+         <Account>{ACCOUNT_ID}</Account></GetCallerIdentityResult></GetCallerIdentityResponse>"
+    )))
 }
 
-async fn collect(mut body: Incoming, max: usize, discard_max: usize) -> Result<Bytes, Refusal> {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    let mut collected = BytesMut::with_capacity(if announced > max { 0 } else { announced });
-    let mut length = 0_usize;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refusal::bad_request("The request body broke off."))?;
-        let Ok(data) = frame.into_data() else { continue };
-        length = length.saturating_add(data.len());
-        if length <= max {
-            collected.extend_from_slice(&data);
-        } else {
-            collected = BytesMut::new();
-            if length - max > discard_max {
-                break;
-            }
-        }
-    }
-    if length > max {
-        return Err(Refusal::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "RequestEntityTooLargeException",
-            format!("Message length is more than {max} bytes long."),
-        ));
-    }
-    Ok(collected.freeze())
+/// An error in the form of the query protocol: the name without `Exception`.
+fn sts_error(error: &ErrorResponse) -> HttpResponse {
+    let name = error.name.strip_suffix("Exception").unwrap_or(error.name);
+    let message = error.message.replace('&', "&amp;").replace('<', "&lt;");
+    let mut response = xml(format!(
+        "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><Error>\
+         <Type>Sender</Type><Code>{name}</Code><Message>{message}</Message></Error></ErrorResponse>"
+    ));
+    *response.status_mut() = error.status;
+    response
+}
+
+fn xml(text: String) -> HttpResponse {
+    let mut response = Response::new(ResponseBody::Whole(Some(Bytes::from(text))));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/xml"));
+    response
 }

@@ -1,22 +1,21 @@
 //! Configuration sets and their event destinations.
 //!
-//! Knows SES's answers about them. Must not know messages, or what an event looks like.
+//! Knows SES's responses about them. Must not know messages, or the shape of an event.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::Refusal;
-use super::send::read_json;
+use super::protocol::{ErrorResponse, read_json, required};
 
 /// SES: configuration sets per account and region.
 const MAX_CONFIGURATION_SETS: usize = 10_000;
 /// SES: event destinations per configuration set.
 const MAX_DESTINATIONS: usize = 10;
 /// SES: the length of a configuration set's or a destination's name.
-const NAME_MAX: usize = 64;
-/// What a destination may ask for.
+const MAX_NAME_LENGTH: usize = 64;
+/// The event types that a destination may ask for.
 const EVENT_TYPES: [&str; 10] = [
     "SEND",
     "REJECT",
@@ -29,7 +28,7 @@ const EVENT_TYPES: [&str; 10] = [
     "DELIVERY_DELAY",
     "SUBSCRIPTION",
 ];
-/// Where events may go; a destination names one.
+/// The kinds of destinations; each destination is of one kind.
 const KINDS: [&str; 5] = [
     "KinesisFirehoseDestination",
     "CloudWatchDestination",
@@ -37,7 +36,7 @@ const KINDS: [&str; 5] = [
     "EventBridgeDestination",
     "PinpointDestination",
 ];
-/// Of these, the ones that can end in a queue.
+/// The kinds that can lead to a queue.
 const KINDS_TO_QUEUE: [&str; 2] = ["SnsDestination", "EventBridgeDestination"];
 
 /// A destination's definition, checked, and otherwise as it was given.
@@ -59,12 +58,12 @@ impl ConfigurationSets {
         Self(names.into_iter().map(|name| (name, BTreeMap::new())).collect())
     }
 
-    /// An error unless there is such a set.
-    pub(super) fn check(&self, name: &str) -> Result<(), Refusal> {
+    /// Fails unless there is a set of this name.
+    pub(super) fn check(&self, name: &str) -> Result<(), ErrorResponse> {
         self.destinations(name).map(drop)
     }
 
-    /// Whether events of this type reach a queue through this set.
+    /// Returns `true` if events of this type reach a queue through this set.
     pub(super) fn publishes(&self, name: &str, event_type: &str) -> bool {
         let destinations = self.0.get(name).into_iter().flat_map(BTreeMap::values);
         destinations.into_iter().any(|destination| {
@@ -76,23 +75,21 @@ impl ConfigurationSets {
     }
 
     /// `CreateConfigurationSet`.
-    pub(super) fn create(&mut self, body: &[u8]) -> Result<Value, Refusal> {
+    pub(super) fn create(&mut self, body: &[u8]) -> Result<Value, ErrorResponse> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Wire {
             configuration_set_name: Option<String>,
         }
         let wire: Wire = read_json(body)?;
-        let name = wire
-            .configuration_set_name
-            .ok_or_else(|| Refusal::missing_member("configurationSetName"))?;
+        let name = required(wire.configuration_set_name, "configurationSetName")?;
         check_name(&name, "configuration set")?;
         if self.0.contains_key(&name) {
             let message = format!("Configuration set <{name}> already exists.");
-            return Err(Refusal::already_exists(message));
+            return Err(ErrorResponse::already_exists(message));
         }
         if self.0.len() >= MAX_CONFIGURATION_SETS {
-            return Err(Refusal::limit_exceeded(format!(
+            return Err(ErrorResponse::limit_exceeded(format!(
                 "Cannot have more than {MAX_CONFIGURATION_SETS} configuration sets."
             )));
         }
@@ -101,7 +98,7 @@ impl ConfigurationSets {
     }
 
     /// `GetConfigurationSet`.
-    pub(super) fn get(&self, name: &str) -> Result<Value, Refusal> {
+    pub(super) fn get(&self, name: &str) -> Result<Value, ErrorResponse> {
         self.check(name)?;
         Ok(json!({
             "ConfigurationSetName": name,
@@ -113,20 +110,22 @@ impl ConfigurationSets {
     }
 
     /// `CreateConfigurationSetEventDestination`.
-    pub(super) fn create_destination(&mut self, set: &str, body: &[u8]) -> Result<Value, Refusal> {
+    pub(super) fn create_destination(
+        &mut self,
+        set: &str,
+        body: &[u8],
+    ) -> Result<Value, ErrorResponse> {
         let wire: DestinationWire = read_json(body)?;
-        let name = wire
-            .event_destination_name
-            .ok_or_else(|| Refusal::missing_member("eventDestinationName"))?;
+        let name = required(wire.event_destination_name, "eventDestinationName")?;
         check_name(&name, "event destination")?;
         let destinations = self.destinations_mut(set)?;
         if destinations.contains_key(&name) {
-            return Err(Refusal::already_exists(format!(
+            return Err(ErrorResponse::already_exists(format!(
                 "An event destination with name <{name}> already exists."
             )));
         }
         if destinations.len() >= MAX_DESTINATIONS {
-            return Err(Refusal::limit_exceeded(format!(
+            return Err(ErrorResponse::limit_exceeded(format!(
                 "Cannot have more than {MAX_DESTINATIONS} event destinations."
             )));
         }
@@ -140,7 +139,7 @@ impl ConfigurationSets {
         set: &str,
         name: &str,
         body: &[u8],
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, ErrorResponse> {
         let wire: DestinationWire = read_json(body)?;
         let known =
             self.destinations_mut(set)?.get_mut(name).ok_or_else(|| no_destination(name))?;
@@ -149,7 +148,7 @@ impl ConfigurationSets {
     }
 
     /// `GetConfigurationSetEventDestinations`.
-    pub(super) fn list_destinations(&self, set: &str) -> Result<Value, Refusal> {
+    pub(super) fn list_destinations(&self, set: &str) -> Result<Value, ErrorResponse> {
         let named = self.destinations(set)?.iter().map(|(name, destination)| {
             let mut shown = destination.clone();
             shown.insert("Name".to_owned(), json!(name));
@@ -158,20 +157,20 @@ impl ConfigurationSets {
         Ok(json!({ "EventDestinations": named.collect::<Vec<_>>() }))
     }
 
-    fn destinations(&self, set: &str) -> Result<&BTreeMap<String, Destination>, Refusal> {
+    fn destinations(&self, set: &str) -> Result<&BTreeMap<String, Destination>, ErrorResponse> {
         self.0.get(set).ok_or_else(|| no_configuration_set(set))
     }
 
     fn destinations_mut(
         &mut self,
         set: &str,
-    ) -> Result<&mut BTreeMap<String, Destination>, Refusal> {
+    ) -> Result<&mut BTreeMap<String, Destination>, ErrorResponse> {
         self.0.get_mut(set).ok_or_else(|| no_configuration_set(set))
     }
 }
 
-fn check_destination(definition: Option<Destination>) -> Result<Destination, Refusal> {
-    let mut destination = definition.ok_or_else(|| Refusal::missing_member("eventDestination"))?;
+fn check_destination(definition: Option<Destination>) -> Result<Destination, ErrorResponse> {
+    let mut destination = required(definition, "eventDestination")?;
     // Members that are null are absent; unknown ones are ignored, as AWS does.
     let known = |name: &str| ["Enabled", "MatchingEventTypes"].contains(&name);
     destination
@@ -180,39 +179,39 @@ fn check_destination(definition: Option<Destination>) -> Result<Destination, Ref
     let types = destination.get("MatchingEventTypes").and_then(Value::as_array);
     let types = types
         .filter(|types| !types.is_empty())
-        .ok_or_else(|| Refusal::bad_request("At least one event type must be specified."))?;
+        .ok_or_else(|| ErrorResponse::bad_request("At least one event type must be specified."))?;
     if let Some(unknown) = types.iter().find(|t| !EVENT_TYPES.iter().any(|known| *t == known)) {
-        return Err(Refusal::constraint(
+        return Err(ErrorResponse::constraint(
             "eventDestination.matchingEventTypes",
             &format!("Member must satisfy enum value set: {EVENT_TYPES:?}, and {unknown} does not"),
         ));
     }
     let kinds = KINDS.iter().filter(|kind| destination.contains_key(**kind)).count();
     if kinds != 1 {
-        return Err(Refusal::bad_request("Exactly one destination must be specified."));
+        return Err(ErrorResponse::bad_request("Exactly one destination must be specified."));
     }
     if let Some(sns) = destination.get("SnsDestination") {
         let arn = sns["TopicArn"].as_str().unwrap_or_default();
         if !arn.starts_with("arn:aws:sns:") {
-            return Err(Refusal::bad_request(format!("Invalid SNS topic <{arn}>.")));
+            return Err(ErrorResponse::bad_request(format!("Invalid SNS topic <{arn}>.")));
         }
     }
     Ok(destination)
 }
 
-fn check_name(name: &str, what: &str) -> Result<(), Refusal> {
+fn check_name(name: &str, what: &str) -> Result<(), ErrorResponse> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) {
+    if (1..=MAX_NAME_LENGTH).contains(&name.len()) && name.bytes().all(allowed) {
         Ok(())
     } else {
-        Err(Refusal::bad_request(format!("Invalid {what} name <{name}>.")))
+        Err(ErrorResponse::bad_request(format!("Invalid {what} name <{name}>.")))
     }
 }
 
-fn no_configuration_set(name: &str) -> Refusal {
-    Refusal::not_found(format!("Configuration set <{name}> does not exist."))
+fn no_configuration_set(name: &str) -> ErrorResponse {
+    ErrorResponse::not_found(format!("Configuration set <{name}> does not exist."))
 }
 
-fn no_destination(name: &str) -> Refusal {
-    Refusal::not_found(format!("Event destination <{name}> does not exist."))
+fn no_destination(name: &str) -> ErrorResponse {
+    ErrorResponse::not_found(format!("Event destination <{name}> does not exist."))
 }

@@ -1,37 +1,34 @@
-//! The simulator's own API, unsigned and outside of AWS's paths: what was caught, what is to go
-//! wrong, how much was done.
+//! The simulator's own API, unsigned and outside of AWS's paths: captured mail, faults, counts.
 //!
-//! Must not know SES's shapes.
+//! Must not know the shapes of AWS's calls.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::answer::{Refusal, Reply, json as json_reply};
-use super::call::read_body;
-use super::canonical::percent_decode;
-use super::caught::{CaughtMessage, Totals};
+use super::captured::{CapturedMessage, Totals};
 use super::faults::{Fault, FaultScope, Faults};
+use super::protocol::{ErrorResponse, HttpResponse, json as json_response, read_body};
 use super::queue::QueueCounts;
 use super::state::State;
 
-/// Where this API lives.
+/// The paths of this API.
 pub(super) const PREFIX: &str = "/simulator/";
 /// The longest body, which bounds a script of faults.
-const BODY_MAX_BYTES: usize = 1024 * 1024;
+const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// `PUT /simulator/faults`: everything that goes wrong from now on.
+/// `PUT /simulator/faults`: the faults from now on.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FaultsWire {
     always: Option<Fault>,
-    #[serde(default)]
-    chances: BTreeMap<Fault, f64>,
+    #[serde(default, rename = "chances")]
+    probabilities: BTreeMap<Fault, f64>,
     /// In words: `15s`, `1m 30s`.
     slow_for: Option<String>,
     #[serde(default)]
@@ -56,88 +53,83 @@ struct Status {
 
 #[derive(Serialize)]
 struct Listing<'a> {
-    messages: Vec<&'a CaughtMessage>,
+    messages: Vec<&'a CapturedMessage>,
 }
 
-pub(super) async fn answer(state: &State, request: Request<Incoming>) -> Reply {
+pub(super) async fn handle(state: &State, request: Request<Incoming>) -> HttpResponse {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default();
-    let answered = match (&parts.method, path.split_once('/')) {
+    let response = match (&parts.method, path.split_once('/')) {
         (&Method::GET, None) if path == "messages" => list(state, query),
         (&Method::GET, Some(("messages", id))) => show(state, id),
         (&Method::DELETE, None) if path == "messages" => {
-            state.caught().clear();
+            state.captured.clear();
             Ok(status(state))
         }
         (&Method::PUT, None) if path == "faults" => {
-            match read_body(body, BODY_MAX_BYTES, 0).await {
+            match read_body(body, MAX_BODY_BYTES, 0).await {
                 Ok(body) => set_faults(state, &body),
-                Err(refusal) => Err(refusal),
+                Err(error) => Err(error),
             }
         }
         (&Method::GET, None) if path == "status" => Ok(status(state)),
-        _ => Err(Refusal::not_found("The simulator has no such page.")),
+        _ => Err(ErrorResponse::not_found("The simulator has no such page.")),
     };
-    answered.unwrap_or_else(|refusal| refusal.to_reply())
+    response.unwrap_or_else(|error| error.to_response())
 }
 
-fn status(state: &State) -> Reply {
-    let (kept, totals) = {
-        let caught = state.caught();
-        (caught.kept().len(), caught.totals())
-    };
+fn status(state: &State) -> HttpResponse {
+    let (kept, totals) = (state.captured.len(), state.captured.totals());
     let (calls, queue_calls) = (state.calls_total(), state.queue_calls_total());
     let queue = state.queue().counts(Instant::now());
-    json_reply(StatusCode::OK, &Status { calls, kept, totals, queue_calls, queue })
+    json_response(StatusCode::OK, &Status { calls, kept, totals, queue_calls, queue })
 }
 
-/// The kept messages, newest first; `to` picks those with this recipient, `limit` bounds them.
-fn list(state: &State, query: &str) -> Result<Reply, Refusal> {
+/// The captured messages, newest first; `to` picks those with this recipient, `limit` bounds them.
+fn list(state: &State, query: &str) -> Result<HttpResponse, ErrorResponse> {
     let mut to = None;
     let mut limit = usize::MAX;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = String::from_utf8_lossy(&percent_decode(value)).into_owned();
+        let value = percent_decode_str(value).decode_utf8_lossy();
         match name {
             "to" => to = Some(value),
             "limit" => {
                 let number = value.parse();
-                limit = number.map_err(|_| Refusal::bad_request("limit must be a number"))?;
+                limit = number.map_err(|_| ErrorResponse::bad_request("limit must be a number"))?;
             }
-            _ => return Err(Refusal::bad_request(format!("unknown parameter {name}"))),
+            _ => return Err(ErrorResponse::bad_request(format!("unknown parameter {name}"))),
         }
     }
-    let is_wanted = |message: &Arc<CaughtMessage>| {
+    let found = state.captured.find(limit, |message| {
         to.as_ref().is_none_or(|to| {
-            message.recipients.iter().any(|outcome| outcome.address.eq_ignore_ascii_case(to))
+            message.recipients.iter().any(|recipient| recipient.address.eq_ignore_ascii_case(to))
         })
-    };
-    let caught = state.caught();
-    let found: Vec<Arc<CaughtMessage>> =
-        caught.kept().iter().rev().filter(|m| is_wanted(m)).take(limit).cloned().collect();
-    drop(caught);
+    });
     let messages = found.iter().map(AsRef::as_ref).collect();
-    Ok(json_reply(StatusCode::OK, &Listing { messages }))
+    Ok(json_response(StatusCode::OK, &Listing { messages }))
 }
 
-fn show(state: &State, id: &str) -> Result<Reply, Refusal> {
-    let found = state.caught().kept().iter().find(|message| message.id == id).cloned();
-    let message = found.ok_or_else(|| Refusal::not_found("No such message is kept."))?;
-    Ok(json_reply(StatusCode::OK, message.as_ref()))
+fn show(state: &State, id: &str) -> Result<HttpResponse, ErrorResponse> {
+    let message = state
+        .captured
+        .message(id)
+        .ok_or_else(|| ErrorResponse::not_found("No such message is kept."))?;
+    Ok(json_response(StatusCode::OK, message.as_ref()))
 }
 
-fn set_faults(state: &State, body: &[u8]) -> Result<Reply, Refusal> {
-    let wire: FaultsWire =
-        serde_json::from_slice(body).map_err(|error| Refusal::bad_request(error.to_string()))?;
+fn set_faults(state: &State, body: &[u8]) -> Result<HttpResponse, ErrorResponse> {
+    let wire: FaultsWire = serde_json::from_slice(body)
+        .map_err(|error| ErrorResponse::bad_request(error.to_string()))?;
     let mut faults = wire.always.map_or_else(Faults::none, Faults::always).with_scope(wire.scope);
     if let Some(text) = &wire.slow_for {
         faults = faults.with_slow_for(duration(text)?);
     }
-    for (fault, probability) in wire.chances {
+    for (fault, probability) in wire.probabilities {
         faults = faults
-            .with_chance(fault, probability)
-            .map_err(|error| Refusal::bad_request(error.to_string()))?;
+            .with_probability(fault, probability)
+            .map_err(|error| ErrorResponse::bad_request(error.to_string()))?;
     }
     let mut sequence = state.faults();
     sequence.set_faults(faults);
@@ -149,7 +141,7 @@ fn set_faults(state: &State, body: &[u8]) -> Result<Reply, Refusal> {
     Ok(status(state))
 }
 
-fn duration(text: &str) -> Result<Duration, Refusal> {
+fn duration(text: &str) -> Result<Duration, ErrorResponse> {
     humantime::parse_duration(text)
-        .map_err(|error| Refusal::bad_request(format!("slowFor: {error}")))
+        .map_err(|error| ErrorResponse::bad_request(format!("slowFor: {error}")))
 }

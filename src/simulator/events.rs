@@ -1,24 +1,20 @@
-//! Events: what SES publishes about an accepted message, and how it reaches the queue.
+//! Events: which ones SES publishes about an accepted message, and when.
 //!
-//! The recipients' fates decide. Knows which events there are, when they come and where to; the
-//! documents themselves are built below. Must not know HTTP or the queue.
+//! The recipients' fates decide. Must not know HTTP, or how the queue keeps a message.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::ACCOUNT;
-use super::caught::CaughtMessage;
-use super::ids::Ids;
+use super::captured::CapturedMessage;
 use super::queue::NewMessage;
 
 mod document;
-mod envelope;
-mod outcome;
 
-use document::{Detail, Mail};
-use outcome::{Group, GroupFate};
+pub use document::Envelope;
+pub(super) use document::{EventType, Publisher};
 
-/// Whether accepted messages come back as events.
+use document::{Detail, GroupFate, Mail, RecipientGroup};
+
+/// Decides if accepted messages come back as events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Events {
     /// They do not: a queue that nobody reads would only fill.
@@ -37,9 +33,9 @@ pub struct EventOptions {
     pub outcome_after: Duration,
     /// From the acceptance to a `Complaint`; never before the delivery that it complains about.
     pub complaint_after: Duration,
-    /// What events are wrapped in.
+    /// The wrapping of each event.
     pub envelope: Envelope,
-    /// Which messages have events.
+    /// The messages that have events.
     pub route: EventRoute,
 }
 
@@ -50,140 +46,68 @@ impl EventOptions {
     }
 }
 
-/// What an event is wrapped in on its way from SES to the queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Envelope {
-    /// As SNS puts it into a queue: a notification with the event as a string.
-    #[default]
-    Sns,
-    /// As SNS does with raw message delivery: the event alone.
-    Raw,
-    /// As an `EventBridge` rule puts it into a queue: the event as its detail.
-    EventBridge,
-}
-
-/// Which messages have events.
+/// The messages that have events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EventRoute {
-    /// Every accepted message, whether or not it names a configuration set.
+    /// Every accepted message, also one that names no configuration set.
     #[default]
     EveryMessage,
     /// As at SES: those whose configuration set has an enabled event destination for the type.
     Destinations,
 }
 
-/// The types that the simulator gives, in the words of an event destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EventType {
-    Send,
-    Delivery,
-    Bounce,
-    Complaint,
-}
-
-impl EventType {
-    /// As `MatchingEventTypes` names it.
-    pub(super) fn matching_name(self) -> &'static str {
-        match self {
-            Self::Send => "SEND",
-            Self::Delivery => "DELIVERY",
-            Self::Bounce => "BOUNCE",
-            Self::Complaint => "COMPLAINT",
+/// Makes the events of an accepted message for which `is_wanted` holds, in the order of their
+/// times.
+pub(super) fn events_of(
+    publisher: Publisher<'_>,
+    message: &CapturedMessage,
+    options: EventOptions,
+    is_wanted: impl Fn(EventType) -> bool,
+) -> Vec<NewMessage> {
+    let mail = Mail::of(message, publisher.region);
+    let mut events = Vec::new();
+    let mut publish = |event_type: EventType, after: Duration, detail: Detail<'_>| {
+        if !is_wanted(event_type) {
+            return;
         }
-    }
-
-    /// As `eventType` names it.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Send => "Send",
-            Self::Delivery => "Delivery",
-            Self::Bounce => "Bounce",
-            Self::Complaint => "Complaint",
-        }
-    }
-}
-
-/// Makes the events of one simulator's account.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Publisher<'a> {
-    pub(super) ids: &'a Ids,
-    pub(super) region: &'a str,
-    pub(super) topic: &'a str,
-}
-
-impl Publisher<'_> {
-    /// The events of an accepted message that `is_wanted`, in the order of their times.
-    pub(super) fn events_of(
-        self,
-        message: &CaughtMessage,
-        options: EventOptions,
-        is_wanted: impl Fn(EventType) -> bool,
-    ) -> Vec<NewMessage> {
-        let mail = Mail::of(message, self.region);
-        let mut events = Vec::new();
-        let mut publish = |event_type: EventType, after: Duration, detail: Detail<'_>| {
-            if is_wanted(event_type) {
-                let event = document::write(event_type.name(), &mail, &detail);
-                events.push(self.enclose(event_type, message, &event, after, options.envelope));
-            }
-        };
-        publish(EventType::Send, options.send_after, Detail::Send {});
-        let outcome_at = message.received_at.plus(options.outcome_after);
-        let complaint_after = options.complaint_after.max(options.outcome_after);
-        let complaint_at = message.received_at.plus(complaint_after);
-        let groups = outcome::groups(message);
-        for group in &groups {
-            let feedback_id = || self.ids.message_id(outcome_at);
-            let after = options.outcome_after;
-            match group.fate {
-                GroupFate::Delivered => {
-                    let detail = document::delivery(group, outcome_at, after);
-                    publish(EventType::Delivery, after, detail);
-                }
-                GroupFate::Bounced => {
-                    let detail = document::bounce(group, outcome_at, feedback_id());
-                    publish(EventType::Bounce, after, detail);
-                }
-                GroupFate::Suppressed => {
-                    let detail = document::suppression(group, outcome_at, feedback_id());
-                    publish(EventType::Bounce, after, detail);
-                }
-            }
-        }
-        for group in groups.iter().filter_map(Group::complaining) {
-            let id = self.ids.message_id(complaint_at);
-            let detail = document::complaint(&group, complaint_at, id);
-            publish(EventType::Complaint, complaint_after, detail);
-        }
-        events
-    }
-
-    /// Wraps an event that somebody else wrote, as SNS would now.
-    pub(super) fn notification(self, event: &str, now: crate::domain::time::Timestamp) -> Arc<str> {
-        envelope::sns(self, event, now).into()
-    }
-
-    fn enclose(
-        self,
-        event_type: EventType,
-        message: &CaughtMessage,
-        event: &str,
-        after: Duration,
-        envelope: Envelope,
-    ) -> NewMessage {
+        let event = mail.event(event_type, &detail);
         let sent_at = message.received_at.plus(after);
-        let body = match envelope {
-            Envelope::Sns => envelope::sns(self, event, sent_at),
-            Envelope::Raw => event.to_owned(),
+        let body = match options.envelope {
+            Envelope::Sns => publisher.sns_notification(&event, sent_at),
+            Envelope::Raw => event,
             Envelope::EventBridge => {
-                envelope::event_bridge(self, event_type, message, event, sent_at)
+                publisher.event_bridge_event(event_type, message, &event, sent_at)
             }
         };
-        NewMessage { id: self.ids.uuid(), body: body.into(), sent_at, delay: after }
+        let id = publisher.ids.uuid();
+        events.push(NewMessage { id, body: body.into(), sent_at, delay: after });
+    };
+    publish(EventType::Send, options.send_after, Detail::Send {});
+    let outcome_after = options.outcome_after;
+    let outcome_at = message.received_at.plus(outcome_after);
+    let groups = RecipientGroup::all_of(message);
+    for group in &groups {
+        let feedback_id = || publisher.ids.message_id(outcome_at);
+        match group.fate {
+            GroupFate::Delivered => {
+                let detail = group.delivery(outcome_at, outcome_after);
+                publish(EventType::Delivery, outcome_after, detail);
+            }
+            GroupFate::Bounced => {
+                let detail = group.bounce(outcome_at, feedback_id());
+                publish(EventType::Bounce, outcome_after, detail);
+            }
+            GroupFate::Suppressed => {
+                let detail = group.suppression_bounce(outcome_at, feedback_id());
+                publish(EventType::Bounce, outcome_after, detail);
+            }
+        }
     }
-}
-
-/// The ARN of the topic that events of a queue with this name come through.
-pub(super) fn topic_arn(region: &str, queue: &str) -> String {
-    format!("arn:aws:sns:{region}:{ACCOUNT}:{queue}")
+    let complaint_after = options.complaint_after.max(outcome_after);
+    let complaint_at = message.received_at.plus(complaint_after);
+    for group in groups.iter().filter_map(RecipientGroup::complaining) {
+        let detail = group.complaint(complaint_at, publisher.ids.message_id(complaint_at));
+        publish(EventType::Complaint, complaint_after, detail);
+    }
+    events
 }

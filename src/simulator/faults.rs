@@ -1,7 +1,6 @@
-//! Faults to inject: which call goes wrong and how, decided from a seed.
+//! Fault injection: decides which call goes wrong and how, by script and by seed.
 //!
-//! The n-th decision depends on the seed and n alone, so a run can be repeated. Must not know
-//! HTTP connections or how a fault is carried out; it only says which one is due.
+//! Must not know HTTP connections, or how a fault is carried out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,9 +8,10 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::answer::Refusal;
+use super::protocol::ErrorResponse;
+use super::random::{InvalidProbability, SeededRandom};
 
-/// How long a slow answer takes unless told otherwise: beyond the usual client time-out of 10 s.
+/// Delay of a slow response unless set: beyond the usual client timeout of 10 s.
 const DEFAULT_SLOW_FOR: Duration = Duration::from_secs(15);
 
 /// One way in which a call goes wrong. In JSON the names are in snake case.
@@ -25,11 +25,11 @@ pub enum Fault {
     Down,
     /// The connection is reset before the call is handled.
     ResetBefore,
-    /// The call is handled, then the connection is reset: the answer is lost.
+    /// The call is handled, then the connection is reset: the response is lost.
     ResetAfter,
-    /// The call is handled at once and answered late, by [`Faults::slow_for`].
+    /// The call is handled at once, its response is late, by [`Faults::slow_for`].
     Slow,
-    /// The call is handled, the answer breaks off half way.
+    /// The call is handled, the response breaks off half way.
     Truncated,
     /// The call is handled, then answered with 500.
     InternalErrorAfter,
@@ -56,8 +56,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The answer, for a fault that refuses the call instead of spoiling its connection.
-    pub(super) fn refusal(self) -> Option<Refusal> {
+    /// SES's error, for a fault that refuses the call.
+    pub(super) fn ses_error(self) -> Option<ErrorResponse> {
         const BAD: StatusCode = StatusCode::BAD_REQUEST;
         Some(match self {
             Self::Pass
@@ -67,36 +67,44 @@ impl Fault {
             | Self::Slow
             | Self::Truncated
             | Self::InternalErrorAfter => return None,
-            Self::InternalError => internal_error(),
-            Self::Unavailable => Refusal::new(
+            Self::InternalError => ErrorResponse::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "InternalServiceErrorException",
+                "The request processing has failed because of an unknown error.",
+            ),
+            Self::Unavailable => ErrorResponse::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ServiceUnavailableException",
                 "Service is unavailable.",
             ),
-            Self::Throttled => Refusal::too_many_requests("Maximum sending rate exceeded."),
-            Self::Rejected => Refusal::rejected("Email content was rejected by the simulator."),
-            Self::QuotaExhausted => Refusal::limit_exceeded("Daily message quota exceeded."),
-            Self::SendingPaused => {
-                Refusal::new(BAD, "SendingPausedException", "Sending is paused for this account.")
+            Self::Throttled => ErrorResponse::too_many_requests("Maximum sending rate exceeded."),
+            Self::Rejected => {
+                ErrorResponse::rejected("Email content was rejected by the simulator.")
             }
-            Self::AccountSuspended => Refusal::new(
+            Self::QuotaExhausted => ErrorResponse::limit_exceeded("Daily message quota exceeded."),
+            Self::SendingPaused => ErrorResponse::new(
+                BAD,
+                "SendingPausedException",
+                "Sending is paused for this account.",
+            ),
+            Self::AccountSuspended => ErrorResponse::new(
                 BAD,
                 "AccountSuspendedException",
                 "The account's ability to send email has been permanently restricted.",
             ),
-            Self::MailFromDomainNotVerified => Refusal::new(
+            Self::MailFromDomainNotVerified => ErrorResponse::new(
                 BAD,
                 "MailFromDomainNotVerifiedException",
                 "The custom MAIL FROM domain is not verified.",
             ),
-            Self::AccessDenied => Refusal::forbidden(
+            Self::AccessDenied => ErrorResponse::forbidden(
                 "AccessDeniedException",
                 "User: arn:aws:iam::123456789012:user/mailer is not authorized to perform: \
                  ses:SendEmail on resource: \
                  arn:aws:ses:eu-west-1:123456789012:identity/alpha.example because no \
                  identity-based policy allows the ses:SendEmail action",
             ),
-            Self::ExpiredToken => Refusal::forbidden(
+            Self::ExpiredToken => ErrorResponse::forbidden(
                 "ExpiredTokenException",
                 "The security token included in the request is expired",
             ),
@@ -104,15 +112,7 @@ impl Fault {
     }
 }
 
-pub(super) fn internal_error() -> Refusal {
-    Refusal::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "InternalServiceErrorException",
-        "The request processing has failed because of an unknown error.",
-    )
-}
-
-/// Which calls faults may hit.
+/// The calls that faults may hit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultScope {
@@ -125,16 +125,11 @@ pub enum FaultScope {
     QueueCalls,
 }
 
-/// A probability is outside 0 to 1, or all of them together are over 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("fault probabilities must be 0 to 1, and at most 1 together")]
-pub struct NotAProbability;
-
-/// What goes wrong from now on. The default is nothing.
+/// The faults from now on. The default is none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Faults {
     always: Option<Fault>,
-    chances: BTreeMap<Fault, f64>,
+    probabilities: BTreeMap<Fault, f64>,
     slow_for: Duration,
     scope: FaultScope,
 }
@@ -143,7 +138,7 @@ impl Default for Faults {
     fn default() -> Self {
         Self {
             always: None,
-            chances: BTreeMap::new(),
+            probabilities: BTreeMap::new(),
             slow_for: DEFAULT_SLOW_FOR,
             scope: FaultScope::default(),
         }
@@ -162,15 +157,19 @@ impl Faults {
     }
 
     /// Adds a fault with its probability per call.
-    pub fn with_chance(mut self, fault: Fault, probability: f64) -> Result<Self, NotAProbability> {
-        self.chances.insert(fault, probability);
-        let valid = self.chances.values().all(|p| (0.0..=1.0).contains(p))
+    pub fn with_probability(
+        mut self,
+        fault: Fault,
+        probability: f64,
+    ) -> Result<Self, InvalidProbability> {
+        self.probabilities.insert(fault, probability);
+        let valid = self.probabilities.values().all(|p| (0.0..=1.0).contains(p))
             // Room for the rounding of sums such as ten times 0.1.
-            && self.chances.values().sum::<f64>() <= 1.0 + 1e-9;
-        if valid { Ok(self) } else { Err(NotAProbability) }
+            && self.probabilities.values().sum::<f64>() <= 1.0 + 1e-9;
+        if valid { Ok(self) } else { Err(InvalidProbability) }
     }
 
-    /// Sets how late a slow answer is.
+    /// Sets the delay of a slow response.
     #[must_use]
     pub fn with_slow_for(mut self, slow_for: Duration) -> Self {
         self.slow_for = slow_for;
@@ -185,25 +184,24 @@ impl Faults {
     }
 }
 
-/// What the faults make of one call.
+/// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Planned {
+pub(super) struct PlannedFault {
     pub(super) fault: Fault,
     pub(super) slow_for: Duration,
 }
 
-/// The faults in their order: first the script, call by call, then what the seed draws.
+/// The faults in their order: first the script, call by call, then those that the seed draws.
 #[derive(Debug)]
 pub(super) struct FaultSequence {
     faults: Faults,
     script: VecDeque<Fault>,
-    seed: u64,
-    drawn: u64,
+    random: SeededRandom,
 }
 
 impl FaultSequence {
     pub(super) fn new(faults: Faults, seed: u64) -> Self {
-        Self { faults, script: VecDeque::new(), seed, drawn: 0 }
+        Self { faults, script: VecDeque::new(), random: SeededRandom::new(seed) }
     }
 
     pub(super) fn set_faults(&mut self, faults: Faults) {
@@ -215,14 +213,13 @@ impl FaultSequence {
     }
 
     pub(super) fn restart(&mut self, seed: u64) {
-        self.seed = seed;
-        self.drawn = 0;
+        self.random = SeededRandom::new(seed);
     }
 
-    /// What happens to the next call, which is of this kind.
-    pub(super) fn next(&mut self, call: CallKind) -> Planned {
+    /// Takes the fault of the next call, which is of this kind.
+    pub(super) fn next(&mut self, call: CallKind) -> PlannedFault {
         let slow_for = self.faults.slow_for;
-        let spared = match self.faults.scope {
+        let is_exempt = match self.faults.scope {
             FaultScope::Sends => call != CallKind::Send,
             FaultScope::AllCalls => false,
             FaultScope::QueueCalls => call != CallKind::Queue,
@@ -230,19 +227,18 @@ impl FaultSequence {
         let fault = match self.faults.always {
             // A host that is down is down for everybody.
             Some(Fault::Down) => Fault::Down,
-            _ if spared => Fault::Pass,
+            _ if is_exempt => Fault::Pass,
             always => self.script.pop_front().or(always).unwrap_or_else(|| self.draw()),
         };
-        Planned { fault, slow_for }
+        PlannedFault { fault, slow_for }
     }
 
     fn draw(&mut self) -> Fault {
-        if self.faults.chances.is_empty() {
+        if self.faults.probabilities.is_empty() {
             return Fault::Pass;
         }
-        self.drawn += 1;
-        let mut point = unit_interval(nth_random(self.seed, self.drawn));
-        for (fault, probability) in &self.faults.chances {
+        let mut point = self.random.next_fraction();
+        for (fault, probability) in &self.faults.probabilities {
             if point < *probability {
                 return *fault;
             }
@@ -263,41 +259,17 @@ pub(super) enum CallKind {
     Queue,
 }
 
-/// The n-th number of the splitmix64 sequence that starts at `seed`.
-pub(super) fn nth_random(seed: u64, n: u64) -> u64 {
-    let mut z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// The upper 53 bits as a number from 0 to below 1.
-pub(super) fn unit_interval(random: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
-    let numerator = (random >> 11) as f64;
-    #[expect(clippy::cast_precision_loss, reason = "a power of two is exact in an f64")]
-    let denominator = (1_u64 << 53) as f64;
-    numerator / denominator
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn draws(seed: u64, count: usize) -> Vec<Fault> {
         let faults = Faults::none()
-            .with_chance(Fault::Throttled, 0.25)
-            .and_then(|f| f.with_chance(Fault::ResetAfter, 0.25))
+            .with_probability(Fault::Throttled, 0.25)
+            .and_then(|f| f.with_probability(Fault::ResetAfter, 0.25))
             .unwrap();
         let mut sequence = FaultSequence::new(faults, seed);
         (0..count).map(|_| sequence.next(CallKind::Send).fault).collect()
-    }
-
-    #[test]
-    fn splitmix64_gives_its_published_numbers() {
-        // Reference output of splitmix64.c for the seed 1234567.
-        assert_eq!(nth_random(1_234_567, 1), 6_457_827_717_110_365_317);
-        assert_eq!(nth_random(1_234_567, 2), 3_203_168_211_198_807_973);
     }
 
     #[test]
@@ -316,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_comes_first_and_spares_other_calls() {
+    fn a_script_comes_first_and_exempts_other_calls() {
         let mut sequence = FaultSequence::new(Faults::always(Fault::Rejected), 0);
         sequence.set_script(vec![Fault::Pass, Fault::ResetAfter]);
         assert_eq!(sequence.next(CallKind::Other).fault, Fault::Pass);
@@ -328,11 +300,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_probability_is_refused() {
+    fn invalid_probabilities_are_refused() {
         for p in [-0.1, 1.1, f64::NAN] {
-            assert_eq!(Faults::none().with_chance(Fault::Slow, p), Err(NotAProbability));
+            assert_eq!(Faults::none().with_probability(Fault::Slow, p), Err(InvalidProbability));
         }
-        let half = Faults::none().with_chance(Fault::Slow, 0.6).unwrap();
-        assert_eq!(half.with_chance(Fault::Rejected, 0.6), Err(NotAProbability));
+        let half = Faults::none().with_probability(Fault::Slow, 0.6).unwrap();
+        assert_eq!(half.with_probability(Fault::Rejected, 0.6), Err(InvalidProbability));
     }
 }

@@ -1,6 +1,6 @@
-//! Identities: which senders are verified, and how created ones become so.
+//! Identities: the senders that are verified, and how new ones become verified.
 //!
-//! Knows SES's answers about identities. Must not know messages or connections.
+//! Knows SES's responses about identities. Must not know messages or connections.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,28 +10,27 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::address::{Address, check_domain};
-use super::answer::Refusal;
-use super::faults::nth_random;
-use super::send::read_json;
+use super::protocol::{ErrorResponse, read_json, required};
+use super::random::nth_random;
 
 /// SES: identities per account and region.
 const MAX_IDENTITIES: usize = 10_000;
-/// What Easy DKIM gives: three tokens of 32 characters.
+/// Easy DKIM gives three tokens of 32 characters.
 const DKIM_TOKENS: u64 = 3;
 const DKIM_TOKEN_CHARS: u64 = 32;
 
-/// How an identity that was created over the API becomes verified.
+/// Condition under which an identity that was created over the API becomes verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VerifiedBy {
     /// By the n-th `GetEmailIdentity`.
-    Look(u32),
+    Lookup(u32),
     /// By the time since its creation.
     Age(Duration),
     /// Never.
     Nothing,
 }
 
-/// Who may send.
+/// The senders that may send.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SenderCheck {
     /// Verified identities and the sub-domains of verified domains, as at SES.
@@ -54,11 +53,11 @@ enum Origin {
     Given(VerificationStatus),
     Created {
         at: Instant,
-        looks: u32,
+        lookups: u32,
     },
 }
 
-/// How far verification is, in SES's words.
+/// State of the verification, in SES's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum VerificationStatus {
@@ -84,7 +83,7 @@ struct Listed<'a> {
     verification_status: VerificationStatus,
 }
 
-/// All identities, by their normal form.
+/// All identities, by their normalized names.
 #[derive(Debug)]
 pub(super) struct Identities {
     known: BTreeMap<String, Identity>,
@@ -116,7 +115,7 @@ impl Identities {
     /// Holds an identity, known before or not, in this state.
     pub(super) fn set(&mut self, name: &str, status: VerificationStatus) {
         let origin = Origin::Given(status);
-        let identity = self.known.entry(normal_form(name)).or_insert(Identity {
+        let identity = self.known.entry(normalized(name)).or_insert(Identity {
             origin: Origin::Given(status),
             configuration_set: None,
             mail_from: None,
@@ -126,11 +125,11 @@ impl Identities {
 
     /// Forgets an identity, as if it had been deleted.
     pub(super) fn remove(&mut self, name: &str) {
-        self.known.remove(&normal_form(name));
+        self.known.remove(&normalized(name));
     }
 
-    /// Whether mail from this address is sent: its own identity, its domain's, or that of a
-    /// parent domain is verified.
+    /// Decides if mail from this address is sent: the identity of the address, of its domain or of
+    /// a parent domain must be verified.
     pub(super) fn may_send(&self, from: Address<'_>, now: Instant) -> bool {
         if self.sender_check == SenderCheck::Anyone {
             return true;
@@ -152,45 +151,53 @@ impl Identities {
             .is_some_and(|known| known.status(self.verified_by, now) == VerificationStatus::Success)
     }
 
-    /// `CreateEmailIdentity`.
+    /// `CreateEmailIdentity`. `check_configuration_set` fails unless there is a set of this name.
     pub(super) fn create(
         &mut self,
-        name: &str,
-        configuration_set: Option<String>,
+        body: &[u8],
+        check_configuration_set: impl FnOnce(&str) -> Result<(), ErrorResponse>,
         now: Instant,
-    ) -> Result<Value, Refusal> {
-        check_name(name)?;
-        let key = normal_form(name);
+    ) -> Result<Value, ErrorResponse> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Wire {
+            email_identity: Option<String>,
+            configuration_set_name: Option<String>,
+        }
+        let Wire { email_identity, configuration_set_name: configuration_set } = read_json(body)?;
+        let name = required(email_identity, "emailIdentity")?;
+        configuration_set.as_deref().map_or(Ok(()), check_configuration_set)?;
+        check_name(&name)?;
+        let key = normalized(&name);
         if self.known.contains_key(&key) {
-            return Err(Refusal::already_exists(format!("Email identity {name} already exist.")));
+            return Err(ErrorResponse::already_exists(format!(
+                "Email identity {name} already exist."
+            )));
         }
         if self.known.len() >= MAX_IDENTITIES {
-            return Err(Refusal::limit_exceeded(format!(
+            return Err(ErrorResponse::limit_exceeded(format!(
                 "Cannot have more than {MAX_IDENTITIES} identities."
             )));
         }
-        let answer = json!({
+        let response = json!({
             "IdentityType": identity_type(&key),
             "VerifiedForSendingStatus": false,
             "DkimAttributes": dkim_attributes(&key, VerificationStatus::NotStarted, &self.dkim_zone),
         });
-        let origin = Origin::Created { at: now, looks: 0 };
+        let origin = Origin::Created { at: now, lookups: 0 };
         self.known.insert(key, Identity { origin, configuration_set, mail_from: None });
-        Ok(answer)
+        Ok(response)
     }
 
-    /// `GetEmailIdentity`, which is also what moves [`VerifiedBy::Look`] on.
-    pub(super) fn look(&mut self, name: &str, now: Instant) -> Result<Value, Refusal> {
-        let key = normal_form(name);
-        let identity = self
-            .known
-            .get_mut(&key)
-            .ok_or_else(|| Refusal::not_found(format!("Email identity {name} does not exist.")))?;
-        if let Origin::Created { looks, .. } = &mut identity.origin {
-            *looks = looks.saturating_add(1);
+    /// `GetEmailIdentity`, which also counts for [`VerifiedBy::Lookup`].
+    pub(super) fn get(&mut self, name: &str, now: Instant) -> Result<Value, ErrorResponse> {
+        let key = normalized(name);
+        let identity = self.known.get_mut(&key).ok_or_else(|| no_identity(name))?;
+        if let Origin::Created { lookups, .. } = &mut identity.origin {
+            *lookups = lookups.saturating_add(1);
         }
         let status = identity.status(self.verified_by, now);
-        let mut answer = json!({
+        let mut response = json!({
             "IdentityType": identity_type(&key),
             "FeedbackForwardingStatus": true,
             "VerifiedForSendingStatus": status == VerificationStatus::Success,
@@ -201,16 +208,20 @@ impl Identities {
             "VerificationStatus": status,
         });
         if let Some(set) = &identity.configuration_set {
-            answer["ConfigurationSetName"] = json!(set);
+            response["ConfigurationSetName"] = json!(set);
         }
         if matches!(status, VerificationStatus::Failed | VerificationStatus::TemporaryFailure) {
-            answer["VerificationInfo"] = json!({ "ErrorType": "HOST_NOT_FOUND" });
+            response["VerificationInfo"] = json!({ "ErrorType": "HOST_NOT_FOUND" });
         }
-        Ok(answer)
+        Ok(response)
     }
 
     /// `PutEmailIdentityMailFromAttributes`.
-    pub(super) fn put_mail_from(&mut self, name: &str, body: &[u8]) -> Result<Value, Refusal> {
+    pub(super) fn put_mail_from(
+        &mut self,
+        name: &str,
+        body: &[u8],
+    ) -> Result<Value, ErrorResponse> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Wire {
@@ -221,20 +232,17 @@ impl Identities {
         if let Some(behavior) = wire.behavior_on_mx_failure
             && !["USE_DEFAULT_VALUE", "REJECT_MESSAGE"].contains(&behavior.as_str())
         {
-            return Err(Refusal::constraint(
+            return Err(ErrorResponse::constraint(
                 "behaviorOnMxFailure",
                 "Member must satisfy enum value set: [USE_DEFAULT_VALUE, REJECT_MESSAGE]",
             ));
         }
-        let key = normal_form(name);
-        let identity = self
-            .known
-            .get_mut(&key)
-            .ok_or_else(|| Refusal::not_found(format!("Email identity {name} does not exist.")))?;
+        let key = normalized(name);
+        let identity = self.known.get_mut(&key).ok_or_else(|| no_identity(name))?;
         if let Some(domain) = &wire.mail_from_domain
             && !domain.to_ascii_lowercase().ends_with(&format!(".{key}"))
         {
-            return Err(Refusal::bad_request(format!(
+            return Err(ErrorResponse::bad_request(format!(
                 "Provided MAIL-FROM domain <{domain}> is not subdomain of the domain of the \
                  identity <{name}>."
             )));
@@ -266,7 +274,7 @@ impl Identity {
     fn status(&self, by: VerifiedBy, now: Instant) -> VerificationStatus {
         let done = match (&self.origin, by) {
             (Origin::Given(status), _) => return *status,
-            (Origin::Created { looks, .. }, VerifiedBy::Look(n)) => *looks >= n,
+            (Origin::Created { lookups, .. }, VerifiedBy::Lookup(n)) => *lookups >= n,
             (Origin::Created { at, .. }, VerifiedBy::Age(age)) => {
                 now.saturating_duration_since(*at) >= age
             }
@@ -276,20 +284,24 @@ impl Identity {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn no_identity(name: &str) -> ErrorResponse {
+    ErrorResponse::not_found(format!("Email identity {name} does not exist."))
+}
+
+fn check_name(name: &str) -> Result<(), ErrorResponse> {
     let valid = if name.contains('@') {
         Address::parse(name).map(drop)
     } else {
         check_domain(name).and_then(|()| {
             let has_dot = name.contains('.');
-            if has_dot { Ok(()) } else { Err(Refusal::bad_request("Domain has no dot")) }
+            if has_dot { Ok(()) } else { Err(ErrorResponse::bad_request("Domain has no dot")) }
         })
     };
-    valid.map_err(|_| Refusal::bad_request(format!("Invalid email identity name: {name}.")))
+    valid.map_err(|_| ErrorResponse::bad_request(format!("Invalid email identity name: {name}.")))
 }
 
-/// Domains know no case; of an address only the domain does not.
-fn normal_form(name: &str) -> String {
+/// A domain is the same in upper and lower case, and so is the domain of an address.
+fn normalized(name: &str) -> String {
     match name.rsplit_once('@') {
         Some((local, domain)) => format!("{local}@{}", domain.to_ascii_lowercase()),
         None => name.to_ascii_lowercase(),
@@ -331,7 +343,7 @@ fn dkim_attributes(name: &str, status: VerificationStatus, zone: &str) -> Value 
     })
 }
 
-/// A token in the look of Easy DKIM's, always the same for the same domain.
+/// Makes a token in the form of Easy DKIM's, always the same for the same domain.
 fn dkim_token(name: &str, index: u64) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let seed = name.bytes().fold(index, |seed, byte| nth_random(seed, u64::from(byte) + 1));

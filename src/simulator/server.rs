@@ -1,6 +1,6 @@
-//! Connections: accepts them, speaks HTTP/1.1 on them, and resets those that are to break.
+//! Connections: accepts them, speaks HTTP/1.1 on them, and resets them on request.
 //!
-//! Must not know what the calls mean.
+//! Must not know what the requests mean.
 
 use std::io;
 use std::pin::Pin;
@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,50 +19,26 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::call;
-use super::state::State;
+use super::protocol::HttpResponse;
 
 /// Connections served at once; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 10_000;
-/// How long a request's head may take, and a connection may be idle.
+/// Time that a request's head may take, and that a connection may be idle.
 const HEAD_READ_TIMEOUT: Duration = Duration::from_mins(1);
-/// The pause after a failed accept: usually file descriptors have run out.
+/// Pause after a failed accept: usually file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// The connection is to be broken instead of answered.
+/// The handler asks to reset the connection instead of answering.
 #[derive(Debug, thiserror::Error)]
-#[error("the connection is severed on purpose")]
-pub(super) struct Severed;
+#[error("the simulator resets this connection on purpose")]
+pub(super) struct ResetConnection;
 
-/// Marks one connection for a reset.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Cut(Arc<AtomicBool>);
-
-impl Cut {
-    /// Marks the connection; returning the error from its service then closes it.
-    pub(super) fn sever(&self) -> Severed {
-        self.0.store(true, Ordering::Release);
-        Severed
-    }
-}
-
-/// A TCP stream that closes with a reset, not with an end of stream, if it is cut.
-struct Line {
-    stream: TcpStream,
-    cut: Cut,
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        if self.cut.0.load(Ordering::Acquire) {
-            // Closing with zero linger sends RST. On failure the client still sees an end.
-            let _ = self.stream.set_zero_linger();
-        }
-    }
-}
-
-/// Serves until told to stop, then until the open connections are through.
-pub(super) async fn run(listener: TcpListener, state: Arc<State>, mut stop: watch::Receiver<()>) {
+/// Serves until told to stop, then until the open connections have ended.
+pub(super) async fn run<H, F>(listener: TcpListener, handler: H, mut stop: watch::Receiver<()>)
+where
+    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<HttpResponse, ResetConnection>> + Send,
+{
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -73,9 +51,9 @@ pub(super) async fn run(listener: TcpListener, state: Arc<State>, mut stop: watc
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             (accepted, permit) = accepting => match accepted {
                 Ok((stream, _)) => {
-                    let (state, stop) = (Arc::clone(&state), stop.clone());
+                    let (handler, stop) = (handler.clone(), stop.clone());
                     connections.spawn(async move {
-                        serve(stream, state, stop).await;
+                        serve(stream, handler, stop).await;
                         drop(permit);
                     });
                 }
@@ -87,19 +65,24 @@ pub(super) async fn run(listener: TcpListener, state: Arc<State>, mut stop: watc
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve(stream: TcpStream, state: Arc<State>, mut stop: watch::Receiver<()>) {
-    let cut = Cut::default();
-    // Without it, small answers may wait for the client's acknowledgement; nothing else is lost.
+async fn serve<H, F>(stream: TcpStream, handler: H, mut stop: watch::Receiver<()>)
+where
+    H: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Result<HttpResponse, ResetConnection>>,
+{
+    // Without it, small responses may wait for the client's acknowledgement; nothing else is lost.
     let _ = stream.set_nodelay(true);
-    let line = Line { stream, cut: cut.clone() };
+    let reset = Arc::new(AtomicBool::new(false));
+    let stream = ResettableStream { stream, reset: Arc::clone(&reset) };
     let service = service_fn(move |request| {
-        let (state, cut) = (Arc::clone(&state), cut.clone());
-        async move { call::answer(&state, &cut, request).await }
+        let (reset, response) = (Arc::clone(&reset), handler(request));
+        // The error makes hyper drop the stream, which then resets the connection.
+        async move { response.await.inspect_err(|_| reset.store(true, Ordering::Release)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_READ_TIMEOUT)
-        .serve_connection(TokioIo::new(line), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
@@ -107,12 +90,27 @@ async fn serve(stream: TcpStream, state: Arc<State>, mut stop: watch::Receiver<(
     };
     if ended.is_none() {
         connection.as_mut().graceful_shutdown();
-        // Errors here are the clients' own, or asked for.
+        // An error here is the client's, or was asked for.
         let _ = connection.await;
     }
 }
 
-impl AsyncRead for Line {
+/// A TCP stream that closes with a reset instead of an end of stream if `reset` is set.
+struct ResettableStream {
+    stream: TcpStream,
+    reset: Arc<AtomicBool>,
+}
+
+impl Drop for ResettableStream {
+    fn drop(&mut self) {
+        if self.reset.load(Ordering::Acquire) {
+            // Closing with zero linger sends RST. If it fails, the client still sees an end.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for ResettableStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -122,7 +120,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for ResettableStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

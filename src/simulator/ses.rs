@@ -1,31 +1,29 @@
-//! SES v2: the operations, and what each comes to.
+//! SES v2: finds a call's operation and carries it out.
 //!
-//! Must not know how a call arrived, or what goes wrong with it on purpose.
+//! Must not know how a call arrived, or its faults.
 
 use std::time::SystemTime;
 
 use http::{Method, StatusCode};
-use serde::Deserialize;
-use serde_json::json;
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::AccountAccess;
 use super::address::{Address, RecipientFate};
-use super::answer::{Refusal, Reply, json as json_reply};
-use super::canonical::percent_decode;
 use super::faults::CallKind;
-use super::send::{self, read_json};
-use super::state::State;
+use super::protocol::{ErrorResponse, HttpResponse, json as json_response};
+use super::send_email;
+use super::state::{AccountAccess, State};
 use crate::domain::time::Timestamp;
 
 /// `GetAccount`'s word for a quota without limit.
 const UNLIMITED_QUOTA: f64 = -1.0;
-/// What `GetAccount` reports as the rate where there is no limit: SES has no word for that.
+/// `GetAccount`'s rate if there is no limit: SES has no word for that.
 const UNLIMITED_RATE: f64 = 1_000_000.0;
 
-/// The operations, as found from method and path.
+/// The operations, by method and path.
 #[derive(Debug)]
-pub(super) enum Operation {
+pub(super) enum SesOperation {
     SendEmail,
     GetAccount,
     CreateEmailIdentity,
@@ -43,17 +41,17 @@ pub(super) enum Operation {
     Unknown,
 }
 
-impl Operation {
+impl SesOperation {
     pub(super) fn of(method: &Method, path: &str) -> Self {
         let Some(rest) = path.strip_prefix("/v2/email/") else { return Self::Unknown };
         let mut segments = rest.split('/');
         let resource = segments.next().unwrap_or_default();
-        let named: Option<Vec<String>> =
-            segments.map(|s| String::from_utf8(percent_decode(s)).ok()).collect();
-        let Some(named) = named.filter(|named| named.iter().all(|s| !s.is_empty())) else {
+        let named = segments.map(|segment| percent_decode_str(segment).decode_utf8());
+        let Ok(named) = named.collect::<Result<Vec<_>, _>>() else { return Self::Unknown };
+        let named: Vec<&str> = named.iter().map(AsRef::as_ref).collect();
+        if named.contains(&"") {
             return Self::Unknown;
-        };
-        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        }
         let owned = |name: &str| name.to_owned();
         match (method, resource, named.as_slice()) {
             (&Method::POST, "outbound-emails", []) => Self::SendEmail,
@@ -92,56 +90,63 @@ impl Operation {
 }
 
 /// Carries out one call whose signature has been checked.
-pub(super) fn answer(state: &State, operation: &Operation, body: &[u8]) -> Result<Reply, Refusal> {
+pub(super) fn handle(
+    state: &State,
+    operation: &SesOperation,
+    body: &[u8],
+) -> Result<HttpResponse, ErrorResponse> {
     let now = Instant::now();
     if operation.kind() == CallKind::Other && !state.admit_other_call(now) {
-        return Err(Refusal::too_many_requests("Rate exceeded"));
+        return Err(ErrorResponse::too_many_requests("Rate exceeded"));
     }
     let value = match operation {
-        Operation::SendEmail => return send_email(state, body, now),
-        Operation::GetAccount => account(state, now),
-        Operation::CreateEmailIdentity => create_email_identity(state, body, now)?,
-        Operation::ListEmailIdentities => state.read_identities().list(now),
-        Operation::GetEmailIdentity(name) => state.identities().look(name, now)?,
-        Operation::PutEmailIdentityMailFromAttributes(name) => {
+        SesOperation::SendEmail => return send_email(state, body, now),
+        SesOperation::GetAccount => account(state, now),
+        SesOperation::CreateEmailIdentity => {
+            let check_set = |name: &str| state.configuration_sets().check(name);
+            state.identities().create(body, check_set, now)?
+        }
+        SesOperation::ListEmailIdentities => state.identities().list(now),
+        SesOperation::GetEmailIdentity(name) => state.identities().get(name, now)?,
+        SesOperation::PutEmailIdentityMailFromAttributes(name) => {
             state.identities().put_mail_from(name, body)?
         }
-        Operation::CreateConfigurationSet => state.configuration_sets().create(body)?,
-        Operation::GetConfigurationSet(name) => state.read_configuration_sets().get(name)?,
-        Operation::CreateEventDestination(set) => {
+        SesOperation::CreateConfigurationSet => state.configuration_sets().create(body)?,
+        SesOperation::GetConfigurationSet(name) => state.configuration_sets().get(name)?,
+        SesOperation::CreateEventDestination(set) => {
             state.configuration_sets().create_destination(set, body)?
         }
-        Operation::UpdateEventDestination(set, name) => {
+        SesOperation::UpdateEventDestination(set, name) => {
             state.configuration_sets().update_destination(set, name, body)?
         }
-        Operation::ListEventDestinations(set) => {
-            state.read_configuration_sets().list_destinations(set)?
+        SesOperation::ListEventDestinations(set) => {
+            state.configuration_sets().list_destinations(set)?
         }
-        Operation::PutSuppressedDestination => {
+        SesOperation::PutSuppressedDestination => {
             state.suppressed().put(body, Timestamp::from(SystemTime::now()))?
         }
-        Operation::GetSuppressedDestination(address) => state.suppressed().get(address)?,
-        Operation::DeleteSuppressedDestination(address) => state.suppressed().delete(address)?,
-        Operation::Unknown => {
-            return Err(Refusal::new(
+        SesOperation::GetSuppressedDestination(address) => state.suppressed().get(address)?,
+        SesOperation::DeleteSuppressedDestination(address) => state.suppressed().delete(address)?,
+        SesOperation::Unknown => {
+            return Err(ErrorResponse::new(
                 StatusCode::NOT_FOUND,
                 "UnknownOperationException",
                 "The simulator does not know this operation.",
             ));
         }
     };
-    Ok(json_reply(StatusCode::OK, &value))
+    Ok(json_response(StatusCode::OK, &value))
 }
 
-fn send_email(state: &State, body: &[u8], now: Instant) -> Result<Reply, Refusal> {
+fn send_email(state: &State, body: &[u8], now: Instant) -> Result<HttpResponse, ErrorResponse> {
     let received_at = Timestamp::from(SystemTime::now());
-    let mut message = send::read(body, state.ids.message_id(received_at), received_at)?;
+    let mut message = send_email::read(body, state.ids.message_id(received_at), received_at)?;
     if let Some(name) = &message.configuration_set {
-        state.read_configuration_sets().check(name)?;
+        state.configuration_sets().check(name)?;
     }
     let from = Address::parse(&message.from)?;
-    if !state.read_identities().may_send(from, now) {
-        return Err(Refusal::rejected(format!(
+    if !state.identities().may_send(from, now) {
+        return Err(ErrorResponse::rejected(format!(
             "Email address is not verified. The following identities failed the check in region \
              {}: {}",
             state.region.to_ascii_uppercase(),
@@ -150,16 +155,16 @@ fn send_email(state: &State, body: &[u8], now: Instant) -> Result<Reply, Refusal
     }
     state.limits().admit(message.recipients.len(), now)?;
     let suppressed = state.suppressed();
-    for recipient in message.recipients.iter_mut().filter(|r| suppressed.holds(&r.address)) {
+    for recipient in message.recipients.iter_mut().filter(|r| suppressed.contains(&r.address)) {
         recipient.fate = RecipientFate::Suppressed;
     }
     drop(suppressed);
-    let reply = json_reply(StatusCode::OK, &json!({ "MessageId": message.id }));
+    let response = json_response(StatusCode::OK, &json!({ "MessageId": message.id }));
     state.accept(message);
-    Ok(reply)
+    Ok(response)
 }
 
-fn account(state: &State, now: Instant) -> serde_json::Value {
+fn account(state: &State, now: Instant) -> Value {
     let mut limits = state.limits();
     let as_double = |count: u64| {
         #[expect(clippy::cast_precision_loss, reason = "the service model makes it a double")]
@@ -179,23 +184,4 @@ fn account(state: &State, now: Instant) -> serde_json::Value {
         "SuppressionAttributes": { "SuppressedReasons": [] },
         "VdmAttributes": { "VdmEnabled": "DISABLED" },
     })
-}
-
-fn create_email_identity(
-    state: &State,
-    body: &[u8],
-    now: Instant,
-) -> Result<serde_json::Value, Refusal> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Wire {
-        email_identity: Option<String>,
-        configuration_set_name: Option<String>,
-    }
-    let wire: Wire = read_json(body)?;
-    let name = wire.email_identity.ok_or_else(|| Refusal::missing_member("emailIdentity"))?;
-    if let Some(set) = &wire.configuration_set_name {
-        state.read_configuration_sets().check(set)?;
-    }
-    state.identities().create(&name, wire.configuration_set_name, now)
 }

@@ -1,21 +1,23 @@
-//! Checks AWS Signature Version 4, as AWS's front end does.
+//! Verifies AWS Signature Version 4, as AWS's front end does.
 //!
-//! Works from what arrived; only the HMAC chain is shared with the signer's own code. Must not
-//! know the calls that are signed.
+//! The canonical request is rebuilt from AWS's description, not with the signer's code, so that the
+//! two cannot agree on a mistake; only the HMAC chain is shared. Must not know the signed calls.
 //! Source: <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>
 
+use std::borrow::Cow;
+use std::fmt;
+use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::Credentials;
-use super::answer::Refusal;
-use super::canonical::{canonical_request, hex};
+use super::protocol::ErrorResponse;
 use crate::domain::time::Timestamp;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -23,16 +25,50 @@ const TERMINATOR: &str = "aws4_request";
 const MISMATCH: &str = "The request signature we calculated does not match the signature you \
     provided. Check your AWS Secret Access Key and signing method. Consult the service \
     documentation for details.";
+/// All but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A service that calls are signed for.
+/// The credentials that the simulator takes.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// This pair alone, and the signature is checked.
+    Only {
+        /// The access key id.
+        access_key_id: String,
+        /// The secret that signatures are made with.
+        secret_access_key: String,
+    },
+    /// Any: a call must be signed, but the signature cannot be checked.
+    Any,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Only { access_key_id, .. } => {
+                f.debug_struct("Only").field("access_key_id", access_key_id).finish_non_exhaustive()
+            }
+            Self::Any => f.write_str("Any"),
+        }
+    }
+}
+
+impl Default for Credentials {
+    fn default() -> Self {
+        let simulator = || "simulator".to_owned();
+        Self::Only { access_key_id: simulator(), secret_access_key: simulator() }
+    }
+}
+
+/// The AWS services that the simulator stands in for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Service {
+pub(super) enum AwsService {
     Ses,
     Sqs,
     Sts,
 }
 
-impl Service {
+impl AwsService {
     fn name(self) -> &'static str {
         match self {
             Self::Ses => "ses",
@@ -42,26 +78,26 @@ impl Service {
     }
 }
 
-/// Checks signatures for one pair of credentials in one region.
+/// Verifies signatures for one pair of credentials in one region.
 #[derive(Debug)]
-pub(super) struct Verifier {
+pub(super) struct SignatureVerifier {
     credentials: Credentials,
     region: String,
     max_age: Option<Duration>,
-    /// Each service's signing key of the last day that was asked for: it changes once a day.
-    day_keys: Mutex<Vec<DayKey>>,
+    /// The last signing key of each service. It changes once a day.
+    signing_keys: Mutex<Vec<SigningKey>>,
 }
 
 #[derive(Clone)]
-struct DayKey {
-    service: Service,
+struct SigningKey {
+    service: AwsService,
     day: String,
     key: Vec<u8>,
 }
 
-impl std::fmt::Debug for DayKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DayKey")
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SigningKey")
             .field("service", &self.service)
             .field("day", &self.day)
             .finish_non_exhaustive()
@@ -79,21 +115,21 @@ struct Authorization<'a> {
     signature: &'a str,
 }
 
-impl Verifier {
+impl SignatureVerifier {
     pub(super) fn new(credentials: Credentials, region: String, max_age: Option<Duration>) -> Self {
-        Self { credentials, region, max_age, day_keys: Mutex::new(Vec::new()) }
+        Self { credentials, region, max_age, signing_keys: Mutex::new(Vec::new()) }
     }
 
-    /// Checks the signature of a call of this service.
+    /// Verifies the signature of a call of this service.
     pub(super) fn verify(
         &self,
-        service: Service,
+        service: AwsService,
         parts: &Parts,
         body: &[u8],
         now: SystemTime,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ErrorResponse> {
         let header = parts.headers.get(AUTHORIZATION).ok_or_else(|| {
-            Refusal::forbidden(
+            ErrorResponse::forbidden(
                 "MissingAuthenticationTokenException",
                 "Missing Authentication Token",
             )
@@ -106,7 +142,7 @@ impl Verifier {
             return Ok(());
         };
         if authorization.access_key_id != access_key_id {
-            return Err(Refusal::forbidden(
+            return Err(ErrorResponse::forbidden(
                 "UnrecognizedClientException",
                 "The security token included in the request is invalid.",
             ));
@@ -135,9 +171,9 @@ impl Verifier {
 
     fn check_scope(
         &self,
-        service: Service,
+        service: AwsService,
         authorization: &Authorization<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ErrorResponse> {
         if authorization.terminator != TERMINATOR {
             return Err(invalid(format!(
                 "Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{}'.",
@@ -164,7 +200,7 @@ impl Verifier {
         amz_date: &str,
         signed_at: SystemTime,
         now: SystemTime,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ErrorResponse> {
         let Some(max_age) = self.max_age else { return Ok(()) };
         let minutes = max_age.as_secs() / 60;
         let shown = amz_format(now);
@@ -186,19 +222,19 @@ impl Verifier {
 
     fn signing_key(
         &self,
-        service: Service,
+        service: AwsService,
         secret: &str,
         day: &str,
         signed_at: SystemTime,
     ) -> Vec<u8> {
-        let mut cached = self.day_keys.lock().expect("no holder of this lock panics");
+        let mut cached = self.signing_keys.lock().expect("no holder of this lock panics");
         if let Some(known) = cached.iter().find(|k| k.service == service && k.day == day) {
             return known.key.clone();
         }
         let key = generate_signing_key(secret, signed_at, &self.region, service.name());
         let key = key.as_ref().to_vec();
         cached.retain(|known| known.service != service);
-        cached.push(DayKey { service, day: day.to_owned(), key: key.clone() });
+        cached.push(SigningKey { service, day: day.to_owned(), key: key.clone() });
         key
     }
 }
@@ -228,7 +264,7 @@ fn parse_authorization(header: &str) -> Option<Authorization<'_>> {
 }
 
 /// `host` and every `x-amz-…` header must be signed, or a relay could change them.
-fn check_signed_headers(parts: &Parts, signed_headers: &str) -> Result<(), Refusal> {
+fn check_signed_headers(parts: &Parts, signed_headers: &str) -> Result<(), ErrorResponse> {
     let is_signed = |name: &str| signed_headers.split(';').any(|signed| signed == name);
     if !is_signed("host") {
         return Err(invalid("'Host' must be a 'SignedHeader' in the AWS Authorization."));
@@ -243,7 +279,7 @@ fn check_signed_headers(parts: &Parts, signed_headers: &str) -> Result<(), Refus
     Ok(())
 }
 
-fn signing_time(parts: &Parts) -> Result<(&str, SystemTime), Refusal> {
+fn signing_time(parts: &Parts) -> Result<(&str, SystemTime), ErrorResponse> {
     let text =
         parts.headers.get("x-amz-date").and_then(|value| value.to_str().ok()).ok_or_else(|| {
             incomplete("Authorization header requires existence of 'X-Amz-Date'.")
@@ -283,8 +319,8 @@ fn string_to_sign(
     body: &[u8],
     authorization: &Authorization<'_>,
     amz_date: &str,
-) -> Result<String, Refusal> {
-    let payload_hash = hex(&Sha256::digest(body));
+) -> Result<String, ErrorResponse> {
+    let payload_hash = hex::encode(Sha256::digest(body));
     if let Some(claimed) = parts.headers.get("x-amz-content-sha256")
         && claimed.as_bytes() != payload_hash.as_bytes()
     {
@@ -294,18 +330,86 @@ fn string_to_sign(
     }
     let request = canonical_request(parts, authorization.signed_headers, &payload_hash)
         .ok_or_else(|| invalid(MISMATCH))?;
-    let request_hash = hex(&Sha256::digest(request.as_bytes()));
+    let request_hash = hex::encode(Sha256::digest(request));
     // Region and service have been compared with what they must be.
     let Authorization { day, region, service, .. } = authorization;
     Ok(format!("{ALGORITHM}\n{amz_date}\n{day}/{region}/{service}/{TERMINATOR}\n{request_hash}"))
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
-    Refusal::forbidden("InvalidSignatureException", message)
+/// Rebuilds the canonical request; `None` if a signed header is absent or not text.
+fn canonical_request(parts: &Parts, signed_headers: &str, payload_hash: &str) -> Option<String> {
+    let mut text = String::with_capacity(512);
+    text.push_str(parts.method.as_str());
+    text.push('\n');
+    // Every service but S3 encodes the path that is already encoded on the wire once more.
+    for (i, segment) in parts.uri.path().split('/').enumerate() {
+        if i > 0 {
+            text.push('/');
+        }
+        text.extend(percent_encode(segment.as_bytes(), RESERVED));
+    }
+    text.push('\n');
+    canonical_query(parts.uri.query().unwrap_or_default(), &mut text);
+    text.push('\n');
+    for name in signed_headers.split(';') {
+        canonical_header(parts, name, &mut text)?;
+    }
+    text.push('\n');
+    text.push_str(signed_headers);
+    text.push('\n');
+    text.push_str(payload_hash);
+    Some(text)
 }
 
-fn incomplete(message: &'static str) -> Refusal {
-    Refusal::forbidden("IncompleteSignatureException", message)
+fn canonical_query(query: &str, text: &mut String) {
+    let mut pairs: Vec<(String, String)> = query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (recode(name), recode(value))
+        })
+        .collect();
+    pairs.sort();
+    for (i, (name, value)) in pairs.iter().enumerate() {
+        let separator = if i > 0 { "&" } else { "" };
+        write!(text, "{separator}{name}={value}").expect("writing to a String cannot fail");
+    }
+}
+
+fn canonical_header(parts: &Parts, name: &str, text: &mut String) -> Option<()> {
+    text.push_str(name);
+    text.push(':');
+    let mut found = false;
+    for value in parts.headers.get_all(name) {
+        let value = value.to_str().ok()?;
+        if found {
+            text.push(',');
+        }
+        found = true;
+        for (i, word) in value.split_ascii_whitespace().enumerate() {
+            if i > 0 {
+                text.push(' ');
+            }
+            text.push_str(word);
+        }
+    }
+    text.push('\n');
+    found.then_some(())
+}
+
+/// Decodes percent encoding and encodes again in the one canonical way.
+fn recode(text: &str) -> String {
+    let decoded: Cow<'_, [u8]> = percent_decode_str(text).into();
+    percent_encode(&decoded, RESERVED).to_string()
+}
+
+fn invalid(message: impl Into<Cow<'static, str>>) -> ErrorResponse {
+    ErrorResponse::forbidden("InvalidSignatureException", message)
+}
+
+fn incomplete(message: &'static str) -> ErrorResponse {
+    ErrorResponse::forbidden("IncompleteSignatureException", message)
 }
 
 #[cfg(test)]
@@ -319,5 +423,37 @@ mod tests {
         for text in ["", "2026-11-21T09:30", "20261321T093000Z", "20261121T0930\u{e9}Z"] {
             assert!(parse_amz_date(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_canonical_request_of_awss_example_is_rebuilt() {
+        // The worked example "GET ListUsers" of AWS's documentation and its published hash.
+        let request = http::Request::get("/?Version=2010-05-08&Action=ListUsers")
+            .header("host", "iam.amazonaws.com")
+            .header("content-type", "application/x-www-form-urlencoded; charset=utf-8")
+            .header("x-amz-date", "20150830T123600Z")
+            .body(())
+            .unwrap();
+        let (parts, ()) = request.into_parts();
+        let empty = hex::encode(Sha256::digest(b""));
+        let text = canonical_request(&parts, "content-type;host;x-amz-date", &empty).unwrap();
+        assert_eq!(
+            hex::encode(Sha256::digest(text)),
+            "f536975d06c0309214f805bb90ccff089219ecd68b2577efef23edd43b7e1a59"
+        );
+    }
+
+    #[test]
+    fn paths_are_encoded_twice_and_queries_sorted() {
+        let request = http::Request::get("/v2/email/identities/a%40x.org?b=%7e&a=+&c")
+            .header("host", "h")
+            .body(())
+            .unwrap();
+        let (parts, ()) = request.into_parts();
+        let text = canonical_request(&parts, "host", "-").unwrap();
+        assert!(
+            text.starts_with("GET\n/v2/email/identities/a%2540x.org\na=%2B&b=~&c=\nhost:h\n"),
+            "{text}"
+        );
     }
 }

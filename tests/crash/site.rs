@@ -27,12 +27,12 @@ impl Site {
     pub(crate) async fn new(seed: u64) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let faults = Faults::none()
-            .with_chance(Fault::ResetAfter, 0.03)
-            .and_then(|faults| faults.with_chance(Fault::ResetBefore, 0.03))
-            .and_then(|faults| faults.with_chance(Fault::InternalErrorAfter, 0.02))
-            .and_then(|faults| faults.with_chance(Fault::Unavailable, 0.02))
-            .and_then(|faults| faults.with_chance(Fault::Throttled, 0.01))
-            .and_then(|faults| faults.with_chance(Fault::Rejected, 0.02))
+            .with_probability(Fault::ResetAfter, 0.03)
+            .and_then(|faults| faults.with_probability(Fault::ResetBefore, 0.03))
+            .and_then(|faults| faults.with_probability(Fault::InternalErrorAfter, 0.02))
+            .and_then(|faults| faults.with_probability(Fault::Unavailable, 0.02))
+            .and_then(|faults| faults.with_probability(Fault::Throttled, 0.01))
+            .and_then(|faults| faults.with_probability(Fault::Rejected, 0.02))
             .unwrap();
         let options = Options {
             latency: Duration::from_millis(5),

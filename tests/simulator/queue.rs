@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::{
-    Chance, DeliveryOrder, Fault, FaultScope, Faults, Options, QueueCounts, QueueOptions,
+    DeliveryOrder, Fault, FaultScope, Faults, Options, Probability, QueueCounts, QueueOptions,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -168,7 +168,7 @@ async fn a_batch_of_deletions_answers_for_each_entry() {
 
 #[tokio::test]
 async fn deletions_fail_on_the_servers_side_on_request() {
-    let queue = QueueOptions { failed_deletes: Chance::ALWAYS, ..QueueOptions::default() };
+    let queue = QueueOptions { failed_deletes: Probability::ALWAYS, ..QueueOptions::default() };
     let (simulator, client) = start_with(Options { queue, ..Options::default() }).await;
     simulator.publish("a").unwrap();
     let received = receive(&client, 1).await;
@@ -292,7 +292,7 @@ async fn values_out_of_bounds_are_refused() {
 async fn disorder_and_repeats_lose_nothing() {
     let queue = QueueOptions {
         order: DeliveryOrder::Shuffled,
-        repeats: Chance::new(0.3).unwrap(),
+        duplicates: Probability::new(0.3).unwrap(),
         ..QueueOptions::default()
     };
     let (simulator, client) = start_with(Options { queue, seed: 5, ..Options::default() }).await;

@@ -1,11 +1,11 @@
 //! What the simulator caught, for the operators' page.
 
 use crate::operator::caught::{Catcher, Caught, Summary};
-use crate::simulator::{CaughtMessage, Kept};
+use crate::simulator::{CapturedMail, CapturedMessage};
 
 /// The simulator's memory, as the page asks for it.
 #[derive(Debug)]
-pub(super) struct Memory(pub(super) Kept);
+pub(super) struct Memory(pub(super) CapturedMail);
 
 impl Catcher for Memory {
     fn total(&self) -> u64 {
@@ -21,7 +21,7 @@ impl Catcher for Memory {
     }
 }
 
-fn summary(message: &CaughtMessage) -> Summary {
+fn summary(message: &CapturedMessage) -> Summary {
     Summary {
         id: message.id.clone(),
         caught_at: message.received_at,
@@ -31,7 +31,7 @@ fn summary(message: &CaughtMessage) -> Summary {
     }
 }
 
-fn caught(message: &CaughtMessage) -> Caught {
+fn caught(message: &CapturedMessage) -> Caught {
     let headers = message.headers.iter();
     Caught {
         summary: summary(message),

@@ -156,7 +156,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         setup: Setup::default,
         inject: |site| {
             Box::pin(async {
-                let faults = Faults::none().with_chance(Call::Throttled, 0.5).unwrap();
+                let faults = Faults::none().with_probability(Call::Throttled, 0.5).unwrap();
                 site.simulator.set_faults(faults);
                 site.keep_sending(3.0).await;
             })

@@ -1,7 +1,7 @@
-//! `SendEmail`: reads the request and refuses what SES refuses for its form alone.
+//! `SendEmail`: reads the request, and refuses one whose form SES refuses.
 //!
 //! The shapes are those of the SES v2 service model; unknown members are ignored, as AWS does.
-//! Must not know identities, limits or what was sent before.
+//! Must not know identities, limits or earlier messages.
 
 use std::collections::HashSet;
 
@@ -9,22 +9,22 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::address::Address;
-use super::answer::Refusal;
-use super::caught::{CaughtMessage, Header, RecipientOutcome, Tag};
+use super::captured::{CapturedMessage, CapturedRecipient, NameValue};
+use super::protocol::{ErrorResponse, read_json, required};
 use crate::domain::time::Timestamp;
 
 /// SES: recipients per message, to, cc and bcc together.
 const MAX_RECIPIENTS: usize = 50;
 /// SES: custom headers per message.
 const MAX_HEADERS: usize = 15;
-const HEADER_NAME_MAX: usize = 126;
-const HEADER_VALUE_MAX: usize = 995;
+const MAX_HEADER_NAME_LENGTH: usize = 126;
+const MAX_HEADER_VALUE_LENGTH: usize = 995;
 /// SES: name and value of a custom header together.
-const HEADER_MAX: usize = 996;
+const MAX_HEADER_LENGTH: usize = 996;
 /// SES: message tags per message.
 const MAX_TAGS: usize = 50;
-const TAG_MAX: usize = 256;
-/// Headers that SES sets itself and refuses as custom ones.
+const MAX_TAG_LENGTH: usize = 256;
+/// Headers that SES sets itself. It refuses them as custom headers.
 /// Source: <https://docs.aws.amazon.com/ses/latest/dg/header-fields.html>
 const RESERVED_HEADERS: [&str; 12] = [
     "bcc",
@@ -43,18 +43,18 @@ const RESERVED_HEADERS: [&str; 12] = [
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct SendEmailRequest {
+struct SendEmailWire {
     from_email_address: Option<String>,
-    destination: Option<Destination>,
+    destination: Option<DestinationWire>,
     reply_to_addresses: Option<Vec<String>>,
     feedback_forwarding_email_address: Option<String>,
-    content: Option<EmailContent>,
-    email_tags: Option<Vec<NameValue>>,
+    content: Option<EmailContentWire>,
+    email_tags: Option<Vec<NameValueWire>>,
     configuration_set_name: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
-struct Destination {
+struct DestinationWire {
     #[serde(rename = "ToAddresses")]
     to: Option<Vec<String>>,
     #[serde(rename = "CcAddresses")]
@@ -65,53 +65,53 @@ struct Destination {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct EmailContent {
-    simple: Option<Simple>,
+struct EmailContentWire {
+    simple: Option<SimpleWire>,
     raw: Option<IgnoredAny>,
     template: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Simple {
-    subject: Option<Content>,
-    body: Option<Body>,
-    headers: Option<Vec<NameValue>>,
+struct SimpleWire {
+    subject: Option<ContentWire>,
+    body: Option<BodyWire>,
+    headers: Option<Vec<NameValueWire>>,
     attachments: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Body {
-    text: Option<Content>,
-    html: Option<Content>,
+struct BodyWire {
+    text: Option<ContentWire>,
+    html: Option<ContentWire>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Content {
+struct ContentWire {
     data: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct NameValue {
+struct NameValueWire {
     name: Option<String>,
     value: Option<String>,
 }
 
-/// Reads a `SendEmail` body into the message that it would send under the given id.
+/// Reads a `SendEmail` body into the message that SES would send under the given id.
 pub(super) fn read(
     body: &[u8],
     id: String,
     received_at: Timestamp,
-) -> Result<CaughtMessage, Refusal> {
-    let request: SendEmailRequest = read_json(body)?;
-    let content = request.content.ok_or_else(|| Refusal::missing_member("content"))?;
+) -> Result<CapturedMessage, ErrorResponse> {
+    let request: SendEmailWire = read_json(body)?;
+    let content = required(request.content, "content")?;
     let simple = simple_content(content)?;
     let from = request
         .from_email_address
-        .ok_or_else(|| Refusal::bad_request("Missing required header 'From'."))?;
+        .ok_or_else(|| ErrorResponse::bad_request("Missing required header 'From'."))?;
     Address::parse(&from)?;
     if let Some(address) = &request.feedback_forwarding_email_address {
         Address::parse(address)?;
@@ -124,19 +124,19 @@ pub(super) fn read(
     let to = destination.to.unwrap_or_default();
     let cc = destination.cc.unwrap_or_default();
     let bcc = destination.bcc.unwrap_or_default();
-    let recipients = outcomes([&to, &cc, &bcc])?;
-    let subject = data(simple.subject, "content.simple.subject")?
-        .ok_or_else(|| Refusal::missing_member("content.simple.subject"))?;
+    let recipients = recipients([&to, &cc, &bcc])?;
+    let subject = data(simple.subject, "content.simple.subject")?;
+    let subject = required(subject, "content.simple.subject")?;
     if subject.contains(['\r', '\n', '\0']) {
-        return Err(Refusal::bad_request("Subject contains control characters."));
+        return Err(ErrorResponse::bad_request("Subject contains control characters."));
     }
-    let body = simple.body.ok_or_else(|| Refusal::missing_member("content.simple.body"))?;
+    let body = required(simple.body, "content.simple.body")?;
     let text = data(body.text, "content.simple.body.text")?;
     let html = data(body.html, "content.simple.body.html")?;
     if text.is_none() && html.is_none() {
-        return Err(Refusal::bad_request("Body must contain at least one of Text and Html."));
+        return Err(ErrorResponse::bad_request("Body must contain at least one of Text and Html."));
     }
-    Ok(CaughtMessage {
+    Ok(CapturedMessage {
         id,
         received_at,
         from,
@@ -154,81 +154,72 @@ pub(super) fn read(
     })
 }
 
-/// Reads a JSON body; what does not fit its shape gets AWS's name for that.
-pub(super) fn read_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| {
-        Refusal::new(
-            http::StatusCode::BAD_REQUEST,
-            "SerializationException",
-            format!("The request body is not the expected JSON: {error}"),
-        )
-    })
-}
-
-fn simple_content(content: EmailContent) -> Result<Simple, Refusal> {
+fn simple_content(content: EmailContentWire) -> Result<SimpleWire, ErrorResponse> {
     if content.raw.is_some() || content.template.is_some() {
-        return Err(Refusal::bad_request(
+        return Err(ErrorResponse::bad_request(
             "Content.Raw and Content.Template are not supported by the simulator.",
         ));
     }
-    let simple = content.simple.ok_or_else(|| Refusal::missing_member("content.simple"))?;
+    let simple = required(content.simple, "content.simple")?;
     if simple.attachments.as_ref().is_some_and(|list| !list.is_empty()) {
-        return Err(Refusal::bad_request("Attachments are not supported by the simulator."));
+        return Err(ErrorResponse::bad_request("Attachments are not supported by the simulator."));
     }
     Ok(simple)
 }
 
-fn data(content: Option<Content>, path: &str) -> Result<Option<String>, Refusal> {
+fn data(content: Option<ContentWire>, path: &str) -> Result<Option<String>, ErrorResponse> {
     let Some(content) = content else { return Ok(None) };
-    content.data.map(Some).ok_or_else(|| Refusal::missing_member(&format!("{path}.data")))
+    required(content.data, &format!("{path}.data")).map(Some)
 }
 
-fn outcomes(lists: [&[String]; 3]) -> Result<Vec<RecipientOutcome>, Refusal> {
+fn recipients(lists: [&[String]; 3]) -> Result<Vec<CapturedRecipient>, ErrorResponse> {
     let count: usize = lists.iter().map(|list| list.len()).sum();
     if count == 0 {
-        return Err(Refusal::bad_request("Destination must contain at least one recipient."));
+        return Err(ErrorResponse::bad_request("Destination must contain at least one recipient."));
     }
     if count > MAX_RECIPIENTS {
-        return Err(Refusal::bad_request(format!("Recipient count exceeds {MAX_RECIPIENTS}.")));
+        return Err(ErrorResponse::bad_request(format!(
+            "Recipient count exceeds {MAX_RECIPIENTS}."
+        )));
     }
     let all = lists.into_iter().flatten();
     all.map(|text| {
         let parsed = Address::parse(text)?;
         let address = format!("{}@{}", parsed.local, parsed.domain);
-        Ok(RecipientOutcome { address, fate: parsed.fate() })
+        Ok(CapturedRecipient { address, fate: parsed.fate() })
     })
     .collect()
 }
 
-fn headers(list: Vec<NameValue>) -> Result<Vec<Header>, Refusal> {
+fn headers(list: Vec<NameValueWire>) -> Result<Vec<NameValue>, ErrorResponse> {
     const PATH: &str = "content.simple.headers";
     if list.len() > MAX_HEADERS {
         let rule = format!("Member must have length less than or equal to {MAX_HEADERS}");
-        return Err(Refusal::constraint(PATH, &rule));
+        return Err(ErrorResponse::constraint(PATH, &rule));
     }
     let mut once = HashSet::new();
     let mut headers = Vec::with_capacity(list.len());
     for (i, pair) in list.into_iter().enumerate() {
         let path = format!("{PATH}.{}.member", i + 1);
-        let (name, value) = both(pair, &path)?;
+        let NameValue { name, value } = name_and_value(pair, &path)?;
         check_header(&name, &value, &path)?;
         let lower = name.to_ascii_lowercase();
         if RESERVED_HEADERS.contains(&lower.as_str()) {
-            return Err(Refusal::bad_request(format!(
+            return Err(ErrorResponse::bad_request(format!(
                 "Header '{name}' is not allowed as a custom header."
             )));
         }
-        // Of the standard headers SES takes each only once; X- headers may repeat.
+        // SES takes each standard header only once; X- headers may repeat.
         if !lower.starts_with("x-") && !once.insert(lower) {
-            return Err(Refusal::bad_request(format!("Duplicate header '{name}'.")));
+            return Err(ErrorResponse::bad_request(format!("Duplicate header '{name}'.")));
         }
-        headers.push(Header { name, value });
+        headers.push(NameValue { name, value });
     }
     Ok(headers)
 }
 
-fn check_header(name: &str, value: &str, path: &str) -> Result<(), Refusal> {
-    let name_rule = if name.is_empty() || name.len() > HEADER_NAME_MAX {
+fn check_header(name: &str, value: &str, path: &str) -> Result<(), ErrorResponse> {
+    let name_rule = if name.is_empty() || name.len() > MAX_HEADER_NAME_LENGTH {
         Some("Member must have length between 1 and 126")
     } else if name.bytes().any(|b| !b.is_ascii_graphic() || b == b':') {
         Some("Member must satisfy regular expression pattern: ^[!-9;-@A-~]+$")
@@ -236,47 +227,47 @@ fn check_header(name: &str, value: &str, path: &str) -> Result<(), Refusal> {
         None
     };
     if let Some(rule) = name_rule {
-        return Err(Refusal::constraint(&format!("{path}.name"), rule));
+        return Err(ErrorResponse::constraint(&format!("{path}.name"), rule));
     }
-    let value_rule = if value.is_empty() || value.len() > HEADER_VALUE_MAX {
+    let value_rule = if value.is_empty() || value.len() > MAX_HEADER_VALUE_LENGTH {
         Some("Member must have length between 1 and 995")
     } else if value.bytes().any(|b| !b.is_ascii_graphic() && b != b' ') {
         Some("Member must satisfy regular expression pattern: [ -~]*")
-    } else if name.len() + value.len() > HEADER_MAX {
+    } else if name.len() + value.len() > MAX_HEADER_LENGTH {
         Some("The combined length of the header name and value must not exceed 996 characters")
     } else {
         None
     };
-    value_rule.map_or(Ok(()), |rule| Err(Refusal::constraint(&format!("{path}.value"), rule)))
+    value_rule.map_or(Ok(()), |rule| Err(ErrorResponse::constraint(&format!("{path}.value"), rule)))
 }
 
-fn tags(list: Vec<NameValue>) -> Result<Vec<Tag>, Refusal> {
+fn tags(list: Vec<NameValueWire>) -> Result<Vec<NameValue>, ErrorResponse> {
     if list.len() > MAX_TAGS {
-        return Err(Refusal::bad_request(format!("Tag count exceeds {MAX_TAGS}.")));
+        return Err(ErrorResponse::bad_request(format!("Tag count exceeds {MAX_TAGS}.")));
     }
-    let mut tags: Vec<Tag> = Vec::with_capacity(list.len());
+    let mut tags: Vec<NameValue> = Vec::with_capacity(list.len());
     for (i, pair) in list.into_iter().enumerate() {
-        let (name, value) = both(pair, &format!("emailTags.{}.member", i + 1))?;
-        for (what, text) in [("name", &name), ("value", &value)] {
+        let tag = name_and_value(pair, &format!("emailTags.{}.member", i + 1))?;
+        for (what, text) in [("name", &tag.name), ("value", &tag.value)] {
             check_tag(what, text)?;
         }
-        if tags.iter().any(|tag| tag.name == name) {
-            return Err(Refusal::bad_request(format!("Duplicate tag name <{name}>.")));
+        if tags.iter().any(|known| known.name == tag.name) {
+            return Err(ErrorResponse::bad_request(format!("Duplicate tag name <{}>.", tag.name)));
         }
-        tags.push(Tag { name, value });
+        tags.push(tag);
     }
     Ok(tags)
 }
 
-fn check_tag(what: &str, text: &str) -> Result<(), Refusal> {
+fn check_tag(what: &str, text: &str) -> Result<(), ErrorResponse> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    if text.is_empty() || text.len() > TAG_MAX {
-        return Err(Refusal::bad_request(format!(
-            "Invalid tag {what} <{text}>: it must have 1 to {TAG_MAX} characters."
+    if text.is_empty() || text.len() > MAX_TAG_LENGTH {
+        return Err(ErrorResponse::bad_request(format!(
+            "Invalid tag {what} <{text}>: it must have 1 to {MAX_TAG_LENGTH} characters."
         )));
     }
     if !text.bytes().all(allowed) {
-        return Err(Refusal::bad_request(format!(
+        return Err(ErrorResponse::bad_request(format!(
             "Invalid tag {what} <{text}>: only alphanumeric ASCII characters, '_', and '-' are \
              allowed."
         )));
@@ -284,8 +275,8 @@ fn check_tag(what: &str, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn both(pair: NameValue, path: &str) -> Result<(String, String), Refusal> {
-    let name = pair.name.ok_or_else(|| Refusal::missing_member(&format!("{path}.name")))?;
-    let value = pair.value.ok_or_else(|| Refusal::missing_member(&format!("{path}.value")))?;
-    Ok((name, value))
+fn name_and_value(pair: NameValueWire, path: &str) -> Result<NameValue, ErrorResponse> {
+    let name = required(pair.name, &format!("{path}.name"))?;
+    let value = required(pair.value, &format!("{path}.value"))?;
+    Ok(NameValue { name, value })
 }

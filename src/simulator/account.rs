@@ -1,17 +1,21 @@
-//! SES's sending limits: recipients a second and recipients a day.
+//! The SES account: its limits on sending and its suppression list.
 //!
 //! Pure arithmetic over instants that are passed in. Must not know messages or HTTP.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::Refusal;
+use super::address::Address;
+use super::protocol::{ErrorResponse, read_json, required};
+use crate::domain::time::Timestamp;
 
-/// The quota's window (SES: a rolling 24 hours).
+/// SES: the quota counts recipients over a rolling 24 hours.
 const QUOTA_WINDOW: Duration = Duration::from_hours(24);
-/// The step in which the window rolls; it bounds the number of counters kept.
+/// The window rolls in steps, which bounds the number of counters.
 const QUOTA_STEP: Duration = Duration::from_mins(1);
 
 /// A token bucket that holds one second's tokens.
@@ -41,7 +45,7 @@ impl TokenBucket {
     }
 }
 
-/// Both limits on sending, with what has been used of them.
+/// The limits on recipients per second and per 24 hours, with their use.
 #[derive(Debug)]
 pub(super) struct SendingLimits {
     send_rate: Option<f64>,
@@ -92,19 +96,19 @@ impl SendingLimits {
         self.sent_in_window
     }
 
-    /// Counts a message of `recipients`, or says which limit it is over.
-    pub(super) fn admit(&mut self, recipients: usize, now: Instant) -> Result<(), Refusal> {
+    /// Counts a message with this number of recipients, or returns the limit that it exceeds.
+    pub(super) fn admit(&mut self, recipients: usize, now: Instant) -> Result<(), ErrorResponse> {
         let count = recipients as u64;
         if let Some(quota) = self.daily_quota
             && self.sent_last_24_hours(now).saturating_add(count) > quota
         {
-            return Err(Refusal::limit_exceeded("Daily message quota exceeded."));
+            return Err(ErrorResponse::limit_exceeded("Daily message quota exceeded."));
         }
         let tokens = f64::from(u32::try_from(recipients).unwrap_or(u32::MAX));
         if let Some(bucket) = &mut self.bucket
             && !bucket.take(tokens, now)
         {
-            return Err(Refusal::too_many_requests("Maximum sending rate exceeded."));
+            return Err(ErrorResponse::too_many_requests("Maximum sending rate exceeded."));
         }
         self.count(count, now);
         Ok(())
@@ -120,6 +124,74 @@ impl SendingLimits {
             _ => self.sent.push_back((now, recipients)),
         }
     }
+}
+
+/// SES v2 API reference, `SuppressionListReason`.
+const REASONS: [&str; 2] = ["BOUNCE", "COMPLAINT"];
+
+/// An entry of the suppression list.
+#[derive(Debug)]
+struct SuppressedAddress {
+    reason: String,
+    since: Timestamp,
+}
+
+/// The account-level suppression list, by address in lower case.
+#[derive(Debug, Default)]
+pub(super) struct SuppressionList(BTreeMap<String, SuppressedAddress>);
+
+impl SuppressionList {
+    pub(super) fn contains(&self, address: &str) -> bool {
+        !self.0.is_empty() && self.0.contains_key(&address.to_ascii_lowercase())
+    }
+
+    /// Puts an address on the list, in place of an earlier entry.
+    pub(super) fn add(&mut self, address: &str, reason: String, now: Timestamp) {
+        self.0.insert(address.to_ascii_lowercase(), SuppressedAddress { reason, since: now });
+    }
+
+    /// `PutSuppressedDestination`.
+    pub(super) fn put(&mut self, body: &[u8], now: Timestamp) -> Result<Value, ErrorResponse> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Wire {
+            email_address: Option<String>,
+            reason: Option<String>,
+        }
+        let wire: Wire = read_json(body)?;
+        let address = required(wire.email_address, "emailAddress")?;
+        let reason = required(wire.reason, "reason")?;
+        Address::parse(&address)?;
+        if !REASONS.contains(&reason.as_str()) {
+            let rule = "Member must satisfy enum value set: [BOUNCE, COMPLAINT]";
+            return Err(ErrorResponse::constraint("reason", rule));
+        }
+        self.add(&address, reason, now);
+        Ok(json!({}))
+    }
+
+    /// `GetSuppressedDestination`.
+    pub(super) fn get(&self, address: &str) -> Result<Value, ErrorResponse> {
+        let found = self.0.get_key_value(&address.to_ascii_lowercase());
+        let (address, entry) = found.ok_or_else(|| not_suppressed(address))?;
+        Ok(json!({ "SuppressedDestination": {
+            "EmailAddress": address,
+            "Reason": entry.reason,
+            "LastUpdateTime": entry.since.unix_millis() / 1_000,
+        } }))
+    }
+
+    /// `DeleteSuppressedDestination`.
+    pub(super) fn delete(&mut self, address: &str) -> Result<Value, ErrorResponse> {
+        let removed = self.0.remove(&address.to_ascii_lowercase());
+        removed.map(|_| json!({})).ok_or_else(|| not_suppressed(address))
+    }
+}
+
+fn not_suppressed(address: &str) -> ErrorResponse {
+    ErrorResponse::not_found(format!(
+        "Email address {address} does not exist on your suppression list."
+    ))
 }
 
 #[cfg(test)]
