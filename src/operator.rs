@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -16,6 +16,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -52,6 +53,9 @@ mod window;
 /// The most connections of operators at one time: browsers, scrapers and probes.
 const MAX_CONNECTIONS: usize = 256;
 const ALLOW: &str = "GET, HEAD";
+const TEXT: &str = "text/plain; charset=utf-8";
+/// How long the thread that writes the data file may take to answer.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is looked at.
 #[derive(Debug)]
@@ -102,7 +106,7 @@ pub struct Operator {
 /// A path of the operator listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Endpoint<'a> {
-    /// `/healthz`: the process answers.
+    /// `/healthz`: the process and its writer answer.
     Health,
     /// `/readyz`: it can take messages and send them.
     Readiness,
@@ -161,7 +165,7 @@ impl Operator {
             Endpoint::Page(path) => {
                 return self.page(path, request.uri(), request.headers()).await;
             }
-            Endpoint::Health => response(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
+            Endpoint::Health => health(self.parts.store.answered()).await,
             Endpoint::Readiness => self.readiness(),
             Endpoint::Metrics => {
                 response(StatusCode::OK, families::CONTENT_TYPE, metrics::render(&self.parts))
@@ -194,6 +198,20 @@ impl Handler for Operator {
     }
 }
 
+/// Waits for a sign of life of the thread that writes the data file. A store that refuses, because
+/// the disk is full for example, gives it: a restart would only lose the pending bodies.
+async fn health(answered: impl Future<Output = ()>) -> Response<Full<Bytes>> {
+    let (status, text) = match timeout(HEALTH_PATIENCE, answered).await {
+        Ok(()) => (StatusCode::OK, "ok\n"),
+        Err(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the thread that writes the data file does not answer; see the log and the disk, and \
+             restart the service if this goes on\n",
+        ),
+    };
+    response(status, TEXT, text)
+}
+
 fn response(
     status: StatusCode,
     content_type: &'static str,
@@ -205,4 +223,16 @@ fn response(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_whose_writer_does_not_answer_is_not_healthy() {
+        assert_eq!(health(std::future::ready(())).await.status(), StatusCode::OK);
+        let hung = health(std::future::pending()).await;
+        assert_eq!(hung.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
 }

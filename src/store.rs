@@ -129,7 +129,7 @@ impl Store {
     ) -> Result<Option<MessageId>, StoreError> {
         if self.health() == Health::Writable {
             // Where that commit fails, what it held is as good as never asked for.
-            let _ = self.writer.run(0, |_| Ok(())).await;
+            let _ = self.writer.turn().await;
         }
         self.replay(organisation, key, window_now)
     }
@@ -304,7 +304,7 @@ impl Store {
     /// Ends once the writer has answered, be it that it refuses: it is alive.
     pub async fn answered(&self) {
         // What the answer is, `health` says.
-        let _ = self.writer.run(0, |_| Ok(())).await;
+        let _ = self.writer.turn().await;
     }
 
     /// Waits until the store takes writes.

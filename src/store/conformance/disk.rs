@@ -1,5 +1,9 @@
 //! The store on a disk that fails.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use crate::domain::admission::Facts as _;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::request::IdempotencyKey;
@@ -9,6 +13,10 @@ use crate::store::redb::open::Opener;
 use crate::store::redb::open::faults::{Disk, Fault};
 use crate::store::{Accepted, Health, MessageFilter, Store, StoreError};
 
+/// How long a disk panics: several attempts to open the file again fall into this.
+const PANICS_GO_ON: Duration = Duration::from_millis(400);
+/// How long the store may take to recover by itself.
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Every read is one of the disk.
 const NO_CACHE: usize = 0;
 
@@ -57,7 +65,7 @@ async fn a_refused_message_never_comes_to_life_whichever_sync_failed() {
     for failing in 0..6 {
         let (arrives, is_lost) =
             (Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing });
-        for fault in [arrives, is_lost] {
+        for fault in [arrives, is_lost, Fault::SyncPanics { after: failing }] {
             let disk = Disk::formatted();
             let fixture = on_disk(&disk).await;
             fixture.accept(Some("before"), START).await.unwrap();
@@ -113,7 +121,7 @@ async fn a_disk_that_takes_no_writes_is_read_and_refusals_do_not_wait_for_its_en
         assert_eq!(replay, Ok(Some(id)));
         assert!(fixture.store.message(id, START).unwrap().is_some());
         // Long enough for the file to be opened again, in vain.
-        tokio::time::sleep(std::time::Duration::from_millis(120)).await;
+        tokio::time::sleep(Duration::from_millis(120)).await;
     }
     assert_eq!(fixture.store.health(), Health::Refusing);
     disk.set(Fault::None);
@@ -146,11 +154,37 @@ async fn reads_that_failed_succeed_again_though_nobody_writes() {
     assert_eq!(facts.is_suppressed(&carol), Err(StoreError::Unavailable));
     assert_eq!(facts.is_suppressed(&address("dan@example.org")), Ok(false));
     disk.set(Fault::None);
-    let end = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    let end = std::time::Instant::now() + Duration::from_mins(1);
     while fixture.store.message(id, START).is_err() {
         assert!(std::time::Instant::now() < end, "reads never succeed again");
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fixture.store.writable().await;
     assert_eq!(fixture.accept(Some("k"), START).await, Ok(Accepted::Replayed(id)));
+}
+
+#[tokio::test]
+async fn the_writer_outlives_panics_while_the_file_is_opened_again() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::ReadsPanic);
+    assert!(fixture.accept(None, START).await.is_err());
+    // Long enough for several attempts to open the file again.
+    tokio::time::sleep(PANICS_GO_ON).await;
+    timeout(PATIENCE, fixture.store.answered()).await.expect("the writer answers");
+    assert_eq!(fixture.store.health(), Health::Refusing);
+    disk.set(Fault::None);
+    timeout(PATIENCE, fixture.store.writable()).await.expect("the store takes writes again");
+    assert_eq!(fixture.accept(Some("k"), START).await, Ok(Accepted::Replayed(id)));
+    assert!(matches!(fixture.accept(Some("new"), START).await, Ok(Accepted::New(_))));
+}
+
+#[tokio::test]
+async fn a_sign_of_life_costs_no_commit() {
+    let fixture = on_disk(&Disk::formatted()).await;
+    let commits = || fixture.store.counts().commit_micros.read().count();
+    let before = commits();
+    fixture.store.answered().await;
+    assert_eq!(commits(), before);
 }

@@ -27,6 +27,10 @@ pub(in crate::store) enum Fault {
     WritesFail,
     /// No read succeeds.
     ReadsFail,
+    /// Every read panics, as redb does on pages that it cannot make sense of.
+    ReadsPanic,
+    /// Writes arrive, and the one sync after `after` more panics.
+    SyncPanics { after: usize },
 }
 
 /// A disk; clones are the same disk.
@@ -75,8 +79,14 @@ impl StorageBackend for Disk {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
         let content = self.content();
-        if content.fault == Fault::ReadsFail {
-            return Err(io::Error::other("read failed"));
+        match content.fault {
+            Fault::ReadsFail => return Err(io::Error::other("read failed")),
+            Fault::ReadsPanic => {
+                // Others use the disk after this.
+                drop(content);
+                panic!("read panics");
+            }
+            _ => {}
         }
         let bytes = content.bytes.get(offset..offset + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -93,8 +103,8 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut content = self.content();
-        let content = &mut *content;
+        let mut guard = self.content();
+        let content = &mut *guard;
         match &mut content.fault {
             Fault::SyncFails { after: 0 } => {
                 content.fault = Fault::None;
@@ -105,9 +115,17 @@ impl StorageBackend for Disk {
                 content.bytes.clone_from(&content.synced);
                 return Err(io::Error::other("sync failed"));
             }
+            Fault::SyncPanics { after: 0 } => {
+                content.fault = Fault::None;
+                content.synced.clone_from(&content.bytes);
+                drop(guard);
+                panic!("sync panics");
+            }
             Fault::WritesFail => return Err(io::Error::other("sync failed")),
-            Fault::SyncFails { after } | Fault::SyncLoses { after } => *after -= 1,
-            Fault::None | Fault::Full | Fault::ReadsFail => {}
+            Fault::SyncFails { after }
+            | Fault::SyncLoses { after }
+            | Fault::SyncPanics { after } => *after -= 1,
+            Fault::None | Fault::Full | Fault::ReadsFail | Fault::ReadsPanic => {}
         }
         content.synced.clone_from(&content.bytes);
         Ok(())

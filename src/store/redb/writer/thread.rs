@@ -1,0 +1,269 @@
+//! The writer's thread: it gathers batches, commits them, and recovers when the file fails.
+//!
+//! A panic costs the batch in which it happens, and never the thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::store::StoreError;
+use crate::store::redb::directory::Directory;
+use crate::store::redb::failure::ReadError;
+use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::tables::{MESSAGES, PROBE};
+use crate::store::redb::writer::{Batch, DirectoryChange, Kind, Operation, SuppressionChange};
+use crate::store::redb::{Shared, accept};
+use crate::tally::ledger::Fact;
+
+/// How many operations share one commit.
+const BATCH_OPERATIONS: usize = 512;
+/// How many bytes of rows share one commit.
+const BATCH_BYTES: usize = 8 << 20;
+/// How long to wait between attempts to write again after a failure.
+const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
+const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What a batch changed that readers keep in memory.
+struct Effects {
+    claimed: Vec<(KeyHash, MessageId)>,
+    facts: Vec<(OrganisationId, Fact)>,
+    directory: Option<Directory>,
+    suppressed: SuppressionChange,
+}
+
+/// How far a batch came.
+#[derive(Default)]
+struct Progress {
+    /// Messages that it accepts, once their commit may have begun: what has to be undone then.
+    in_doubt: Option<Vec<MessageId>>,
+    /// The operation that panicked.
+    panicked: Option<usize>,
+}
+
+/// What the thread works with.
+pub(super) struct Thread {
+    pub(super) shared: Arc<Shared>,
+    pub(super) operations: mpsc::Receiver<Box<dyn Operation>>,
+}
+
+/// What a failed batch leaves to clear up.
+struct Doubt {
+    operations: Vec<Box<dyn Operation>>,
+    accepted: Vec<MessageId>,
+}
+
+impl Thread {
+    /// Works until the last writer's handle is gone.
+    pub(super) fn work(mut self) {
+        while let Some(batch) = self.next_batch() {
+            if let Err(doubt) = self.commit(batch) {
+                self.recover(doubt);
+            }
+        }
+        self.shared.close();
+    }
+
+    /// Waits for an operation and takes whatever else is queued, within limits. Where several
+    /// come at once, those who are about to hand over theirs get the processor first.
+    fn next_batch(&mut self) -> Option<Vec<Box<dyn Operation>>> {
+        let first = self.operations.blocking_recv()?;
+        let mut bytes = first.weight();
+        let mut batch = vec![first];
+        let mut gathered = 1;
+        while batch.len() < BATCH_OPERATIONS && bytes < BATCH_BYTES {
+            if let Ok(operation) = self.operations.try_recv() {
+                bytes += operation.weight();
+                batch.push(operation);
+            } else if batch.len() > gathered {
+                gathered = batch.len();
+                std::thread::yield_now();
+            } else {
+                break;
+            }
+        }
+        Some(batch)
+    }
+
+    fn commit(&self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Doubt> {
+        if operations.iter().all(|operation| operation.kind() == Kind::Turn) {
+            settle(operations, Ok(()));
+            return Ok(());
+        }
+        let mut progress = Progress::default();
+        match catch_unwind(AssertUnwindSafe(|| self.run(&mut operations, &mut progress))) {
+            Ok(Ok(())) => {
+                settle(operations, Ok(()));
+                return Ok(());
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the store could not commit; writes are refused for now");
+            }
+            // The rows may be on disk or not, as after a failed write.
+            Err(_) => tracing::error!("a commit panicked; writes are refused for now"),
+        }
+        self.shared.counts.commit_failed();
+        self.shared.refusing.store(true, Ordering::Release);
+        self.shared.health_changed.notify_waiters();
+        if let Some(guilty) = progress.panicked {
+            // It would panic again: it must not be tried again.
+            settle([operations.remove(guilty)], Err(StoreError::Damaged));
+        }
+        let Some(accepted) = progress.in_doubt else {
+            // Nothing of the batch can be on disk, so nobody has to wait.
+            settle(operations, Err(StoreError::Unavailable));
+            return Err(Doubt { operations: Vec::new(), accepted: Vec::new() });
+        };
+        Err(Doubt { operations, accepted })
+    }
+
+    fn run(
+        &self,
+        operations: &mut [Box<dyn Operation>],
+        progress: &mut Progress,
+    ) -> Result<(), ReadError> {
+        let started = Instant::now();
+        let effects = self.shared.write(|tables| {
+            let mut batch = Batch {
+                tables,
+                accepted: Vec::new(),
+                claimed: Vec::new(),
+                facts: Vec::new(),
+                directory: DirectoryChange::Unchanged,
+                suppressed: SuppressionChange::Unchanged,
+                shared: &self.shared,
+            };
+            // An operation that panics costs its batch, as a failed write does, not the writer.
+            for (position, operation) in operations.iter_mut().enumerate() {
+                let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
+                ran.unwrap_or_else(|_| {
+                    progress.panicked = Some(position);
+                    Err(redb::CommitError::TransactionPoisoned.into())
+                })?;
+            }
+            // Read before the commit: nothing after it may fail.
+            let directory = match batch.directory {
+                DirectoryChange::Changed => Some(Directory::of(
+                    batch.tables.organisations.open()?,
+                    batch.tables.api_keys.open()?,
+                    batch.tables.domains.open()?,
+                )?),
+                DirectoryChange::Unchanged => None,
+            };
+            let Batch { accepted, claimed, facts, suppressed, .. } = batch;
+            progress.in_doubt = Some(accepted);
+            Ok(Effects { claimed, facts, directory, suppressed })
+        })?;
+        self.shared.counts.committed(operations.len(), started.elapsed(), effects.facts);
+        accept::publish(&self.shared, effects.claimed);
+        if effects.suppressed == SuppressionChange::Added {
+            self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
+        }
+        if let Some(directory) = effects.directory {
+            self.shared.set_directory(directory);
+        }
+        Ok(())
+    }
+
+    /// Brings the file back to a state that takes writes, then refuses the batch in doubt.
+    fn recover(&mut self, doubt: Doubt) {
+        let mut pause = REOPEN_PAUSE_MIN;
+        let Doubt { operations: mut waiting, accepted } = doubt;
+        loop {
+            // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
+            let opened =
+                catch_unwind(AssertUnwindSafe(|| self.open_again(&accepted, &mut waiting)));
+            match opened {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) => tracing::warn!(%error, "the store does not take writes yet"),
+                Err(_) => tracing::error!("the attempt to open the store again panicked"),
+            }
+            if self.refuse_until(Instant::now() + pause) == Ended::Yes {
+                break;
+            }
+            pause = (pause * 2).min(REOPEN_PAUSE_MAX);
+        }
+        settle(waiting, Err(StoreError::Unavailable));
+        // The batch may have suppressed an address and been durable all the same.
+        self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
+        self.shared.refusing.store(false, Ordering::Release);
+        self.shared.health_changed.notify_waiters();
+        tracing::info!("the store takes writes again");
+    }
+
+    /// Opens the file again and cleans it. Callers whose rows are not on disk are refused at once:
+    /// they need not wait until a write succeeds.
+    fn open_again(
+        &self,
+        accepted: &[MessageId],
+        waiting: &mut Vec<Box<dyn Operation>>,
+    ) -> Result<(), ReadError> {
+        if let Err(error) = self.shared.reopen() {
+            tracing::error!(%error, "the store could not be opened again");
+        }
+        if !waiting.is_empty() && self.is_absent(accepted) {
+            settle(std::mem::take(waiting), Err(StoreError::Unavailable));
+        }
+        self.clean(accepted)
+    }
+
+    fn is_absent(&self, accepted: &[MessageId]) -> bool {
+        let found = self.shared.read(|transaction| {
+            let messages = transaction.open_table(MESSAGES)?;
+            for id in accepted {
+                if messages.get(id.as_bytes())?.is_some() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        });
+        matches!(found, Ok(false))
+    }
+
+    /// Removes the rows of the batch in doubt; the write itself proves that writes succeed.
+    fn clean(&self, accepted: &[MessageId]) -> Result<(), ReadError> {
+        self.shared.write(|mut tables| {
+            for id in accepted {
+                tables.remove_accepted(*id)?;
+            }
+            tables.meta.open()?.insert(PROBE, 0)?;
+            Ok(())
+        })?;
+        self.shared.reload_directory()
+    }
+
+    /// Refuses what arrives until `end`: none of it was in a transaction.
+    fn refuse_until(&mut self, end: Instant) -> Ended {
+        while Instant::now() < end {
+            match self.operations.try_recv() {
+                Ok(operation) => settle([operation], Err(StoreError::Unavailable)),
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(mpsc::error::TryRecvError::Disconnected) => return Ended::Yes,
+            }
+        }
+        Ended::No
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Yes,
+    No,
+}
+
+/// Answers everybody. A panic in one answer is not the others' loss.
+fn settle(
+    operations: impl IntoIterator<Item = Box<dyn Operation>>,
+    outcome: Result<(), StoreError>,
+) {
+    for operation in operations {
+        if catch_unwind(AssertUnwindSafe(|| operation.settle(outcome))).is_err() {
+            tracing::error!("an operation panicked when it learned the outcome of its commit");
+        }
+    }
+}
