@@ -134,24 +134,6 @@ pub struct Ses {
 pub struct Events {
     /// The SQS queue to poll.
     pub queue_url: Option<Uri>,
-    /// The listener that SNS posts to.
-    pub sns: Option<Sns>,
-}
-
-impl Events {
-    /// Whether anything brings events.
-    pub const fn are_brought(&self) -> bool {
-        self.queue_url.is_some() || self.sns.is_some()
-    }
-}
-
-/// The listener that SNS posts to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sns {
-    /// Its address.
-    pub listen: SocketAddr,
-    /// The ARNs of the topics that are believed; at least one.
-    pub topics: Vec<String>,
 }
 
 /// The process's environment, for [`Config::load`]. Where `std::env::vars` would panic over bytes
@@ -284,29 +266,12 @@ fn read_backoff(reader: &mut Reader, default: Backoff) -> Backoff {
 
 impl Ses {
     fn read(reader: &mut Reader, default: Self) -> Self {
-        let sns_listen = reader.take_optional("ses.events.sns_listen", values::socket_address);
-        let topics = reader.take_optional("ses.events.sns_topics", values::topics);
-        let sns = match (sns_listen, topics) {
-            (Some(listen), Some(topics)) => Some(Sns { listen, topics }),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => {
-                reader.inconsistent(
-                    &["ses.events.sns_listen", "ses.events.sns_topics"],
-                    "give both or neither: without topics no post would be believed, and without \
-                     a listener none would arrive",
-                );
-                None
-            }
-        };
         Self {
             region: reader.take("ses.region", default.region, values::region),
             endpoint: reader.take_optional("ses.endpoint", values::url),
             configuration_set: reader
                 .take_optional("ses.configuration_set", values::configuration_set),
-            events: Events {
-                queue_url: reader.take_optional("ses.events.queue_url", values::url),
-                sns,
-            },
+            events: Events { queue_url: reader.take_optional("ses.events.queue_url", values::url) },
         }
     }
 }
@@ -350,7 +315,7 @@ impl Default for Ses {
             region: "eu-west-1".to_owned(),
             endpoint: None,
             configuration_set: None,
-            events: Events { queue_url: None, sns: None },
+            events: Events { queue_url: None },
         }
     }
 }

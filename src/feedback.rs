@@ -3,11 +3,8 @@
 //! A document is acknowledged only once everything that follows from it is durable. Knows nothing
 //! of how documents travel; whoever brings them says when they were taken in.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
@@ -18,10 +15,6 @@ use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
 use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
 
 pub mod poll;
-pub mod sns;
-
-/// How long what an unproved post hints at counts as trouble: whoever has sent it may be a stranger.
-const SUSPICION_LASTS: Duration = Duration::from_hours(1);
 
 /// Takes in the provider's documents.
 #[derive(Debug)]
@@ -30,29 +23,8 @@ pub struct Feedback {
     outbox: Arc<Outbox>,
     clock: Clock,
     counts: Mutex<Counts>,
-    troubles: Mutex<BTreeMap<Route, Trouble>>,
+    trouble: Mutex<Option<String>>,
     last_event_at: Mutex<Option<Timestamp>>,
-}
-
-/// A way on which documents come.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Route {
-    /// The queue that is polled.
-    Queue,
-    /// The posts for a topic that is believed.
-    Topic(String),
-    /// The posts that name a topic that is believed, and do not prove to be for it.
-    Unproved(String),
-    /// The posts of whoever else can reach the listener.
-    Strangers,
-}
-
-/// What is wrong with a route.
-#[derive(Debug)]
-struct Trouble {
-    text: String,
-    /// When it is forgotten, if it is not over before.
-    until: Option<Instant>,
 }
 
 /// How many documents were taken in since the start, repeats included.
@@ -78,8 +50,6 @@ pub struct Counts {
     pub foreign: u64,
     /// Not readable.
     pub unreadable: u64,
-    /// Posted by somebody who could not prove to be SNS; nothing of them was read.
-    pub forged: u64,
 }
 
 /// What a batch of documents says, before any of it is stored.
@@ -98,7 +68,7 @@ impl Feedback {
             outbox,
             clock,
             counts: Mutex::default(),
-            troubles: Mutex::default(),
+            trouble: Mutex::default(),
             last_event_at: Mutex::default(),
         }
     }
@@ -157,33 +127,22 @@ impl Feedback {
         *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why no documents can be had now, or not from everywhere, where that is so: what is wrong
-    /// and what to do.
+    /// Why no documents can be had now, if that is so: what is wrong and what to do.
     pub fn trouble(&self) -> Option<String> {
-        let now = Instant::now();
-        let mut troubles = self.troubles_mut();
-        troubles.retain(|_, trouble| trouble.until.is_none_or(|until| now < until));
-        let texts: Vec<_> = troubles.values().map(|trouble| trouble.text.as_str()).collect();
-        (!texts.is_empty()).then(|| texts.join("; "))
+        self.trouble_mut().clone()
     }
 
-    /// Notes what is wrong with a route until that is over.
-    fn set_trouble(&self, route: Route, text: String) {
-        self.troubles_mut().insert(route, Trouble { text, until: None });
+    /// Notes what is wrong until it is over.
+    fn set_trouble(&self, text: String) {
+        *self.trouble_mut() = Some(text);
     }
 
-    /// Notes what may be wrong with a route; nobody has proved it.
-    fn suspect_trouble(&self, route: Route, text: String) {
-        let until = Some(Instant::now() + SUSPICION_LASTS);
-        self.troubles_mut().insert(route, Trouble { text, until });
+    fn clear_trouble(&self) {
+        *self.trouble_mut() = None;
     }
 
-    fn clear_trouble(&self, route: &Route) {
-        self.troubles_mut().remove(route);
-    }
-
-    fn troubles_mut(&self) -> MutexGuard<'_, BTreeMap<Route, Trouble>> {
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    fn trouble_mut(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn counts_mut(&self) -> MutexGuard<'_, Counts> {
@@ -265,6 +224,5 @@ impl Counts {
         self.unmatched += more.unmatched;
         self.foreign += more.foreign;
         self.unreadable += more.unreadable;
-        self.forged += more.forged;
     }
 }

@@ -39,7 +39,6 @@ mod head;
 pub mod json;
 pub mod limits;
 mod openapi;
-pub mod provider;
 pub mod request_id;
 pub mod tls;
 pub mod wire;

@@ -49,7 +49,6 @@ mod listeners;
 mod operators;
 mod reload;
 mod run;
-mod sns;
 mod supervisor;
 
 /// The longest that connecting to SES may take.
@@ -80,7 +79,6 @@ pub struct Service {
     answering: JoinHandle<()>,
     feedback: Arc<Feedback>,
     polling: Option<JoinHandle<()>>,
-    sns: Option<sns::Serving>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
@@ -127,7 +125,7 @@ impl Service {
         );
         let set = config.ses.configuration_set.clone();
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
-        let listeners = Listeners::bind(config, &clock, inherited).await?;
+        let listeners = Listeners::bind(config, inherited).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -138,11 +136,11 @@ impl Service {
         let live = Sending {
             dispatcher: Arc::clone(&dispatcher),
             outbox: Arc::clone(&outbox),
-            feedback: config.ses.events.are_brought().then(|| Arc::clone(&feedback)),
+            feedback: config.ses.events.queue_url.is_some().then(|| Arc::clone(&feedback)),
         };
         let (clients, tls) = (listeners.address, listeners.tls.clone());
         let ways = Ways { clients, tls, intake: Arc::clone(&intake), events: event_route(config) };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
         let key = PageKey::generate()?;
         let page = key.url(operators::address_of(&listeners.operators)?);
         let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
@@ -181,8 +179,6 @@ impl Service {
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();
-        let sns =
-            listeners.sns.map(|bound| bound.serve(Arc::clone(&feedback), ses, signal.clone()));
         let client_tls = listeners.tls.clone();
         let answering =
             tokio::spawn(listeners::answer(listeners.clients, listeners.tls, api, limits, signal));
@@ -200,7 +196,6 @@ impl Service {
             answering,
             feedback,
             polling,
-            sns,
             administering,
             background,
             stop_admin,
@@ -214,11 +209,6 @@ impl Service {
     /// The client listener's address, with the port that it was given.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// The address that SNS posts to, with the port that it was given, where there is one.
-    pub fn sns_address(&self) -> Option<SocketAddr> {
-        self.sns.as_ref().map(|sns| sns.address)
     }
 
     /// The operator listener's address, with the port that it was given.
@@ -300,9 +290,6 @@ impl Service {
         if let Err(error) = self.answering.await {
             error!(%error, "the client listener's task failed");
         }
-        if let Some(sns) = self.sns.take() {
-            sns.ended().await;
-        }
         self.stop_admin.send_replace(AdminPhase::Ending);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
@@ -351,10 +338,7 @@ async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery),
 /// How events come back by this configuration.
 pub(crate) fn event_route(config: &Config) -> EventRoute {
     let events = &config.ses.events;
-    EventRoute {
-        queue_url: events.queue_url.as_ref().map(ToString::to_string),
-        topics: events.sns.as_ref().map(|sns| sns.topics.clone()),
-    }
+    EventRoute { queue_url: events.queue_url.as_ref().map(ToString::to_string) }
 }
 
 /// How the configuration says that SES is reached.
@@ -370,7 +354,7 @@ pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptio
 }
 
 fn settings(config: &Config) -> Settings {
-    let has_events = config.ses.events.are_brought();
+    let has_events = config.ses.events.queue_url.is_some();
     Settings {
         max_in_flight: config.sending.max_in_flight,
         backoff: config.sending.backoff,

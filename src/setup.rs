@@ -85,8 +85,6 @@ impl Run<'_> {
         if let Some(topic) = &topic {
             let done = self.topic_policy(topic).await.map(|outcome| (outcome, ()));
             self.note("policy of the topic", &topic_arn, done);
-            let done = self.topic_signature(topic).await.map(|outcome| (outcome, ()));
-            self.note("signatures of the topic", &topic_arn, done);
         }
 
         let dead_letter = self.dead_letter_queue().await;

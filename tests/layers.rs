@@ -43,7 +43,7 @@ const CLOSED: [(&str, &[&str]); 4] = [
 const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
 
 /// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 34] = [
+const CRATES: [(&str, &[&str]); 32] = [
     ("aws_config", &["ses"]),
     ("aws_credential_types", &["ses"]),
     ("aws_sigv4", &["ses", "simulator"]),
@@ -72,12 +72,10 @@ const CRATES: [(&str, &[&str]); 34] = [
     ("rustix", &["cli", "service"]),
     ("rustls", &["http", "ses"]),
     ("sd_notify", &["service"]),
-    ("rustls_native_certs", &["ses"]),
     ("tokio_rustls", &["http"]),
     ("toml_edit", &["config"]),
     ("tracing_subscriber", &["logging"]),
     ("uuid", &["domain", "simulator"]),
-    ("webpki", &["ses"]),
 ];
 /// What the rules of mail may be written with: nothing that does input or output.
 const CRATES_OF_DOMAIN: [&str; 11] = [

@@ -25,8 +25,6 @@ const SKEW_REFUSED: Duration = Duration::from_mins(5);
 pub struct EventRoute {
     /// The URL of the queue that is polled.
     pub queue_url: Option<String>,
-    /// The topics that are believed where SNS posts; `None` where it does not.
-    pub topics: Option<Vec<String>>,
 }
 
 /// Examines the set-up at AWS.

@@ -159,7 +159,7 @@ mod tests {
             "",
             "ses.region = \"eu-west-1\"\n",
             "ses = { region = \"eu-west-1\" }\n",
-            "[ses]\nevents = { sns_listen = \"[::]:1\" }\n",
+            "[ses]\nevents = { queue_url = \"x\" }\n",
             "[ses.events]\n# queue_url = \"\"\n",
             "[ses]\nconfiguration_set = \"pillarbox\"\n[ses.events]\nqueue_url = \"x\"\n",
         ] {

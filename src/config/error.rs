@@ -55,6 +55,15 @@ pub enum Problem {
         /// What was probably meant, in the same form.
         likely: Option<String>,
     },
+    /// The key was removed.
+    Removed {
+        /// What was given: a key's full name, or an environment variable's.
+        name: String,
+        /// Where.
+        origin: Origin,
+        /// What to do, as a sentence's part.
+        instead: &'static str,
+    },
     /// A value is not one of those allowed.
     BadValue {
         /// The key's full name.
@@ -101,6 +110,9 @@ impl fmt::Display for Problem {
             Self::Unknown { name, origin, likely } => {
                 write!(f, "{name}: there is no such key ({origin})")?;
                 likely.iter().try_for_each(|likely| write!(f, "; did you mean {likely}?"))
+            }
+            Self::Removed { name, origin, instead } => {
+                write!(f, "{name}: the key was removed ({origin}); {instead}")
             }
             Self::BadValue { key, given, origin, allowed } => {
                 write!(f, "{key}: is {given} ({origin}); allowed is {allowed}")

@@ -11,7 +11,7 @@ use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 24] = [
+pub(super) const KEYS: [&str; 22] = [
     "listen",
     "operator_listen",
     "data_dir",
@@ -34,9 +34,13 @@ pub(super) const KEYS: [&str; 24] = [
     "ses.endpoint",
     "ses.configuration_set",
     "ses.events.queue_url",
-    "ses.events.sns_listen",
-    "ses.events.sns_topics",
 ];
+
+/// Keys of earlier versions, by their full names, with what to do instead.
+const REMOVED: [(&str, &str); 2] =
+    [("ses.events.sns_listen", POSTS_REMOVED), ("ses.events.sns_topics", POSTS_REMOVED)];
+const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
+                             ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
 
 const SECTIONS: [&str; 4] = ["tls", "sending", "ses", "ses.events"];
 const PREFIX: &str = "PILLARBOX_";
@@ -78,6 +82,8 @@ pub(super) fn merge(
         let origin = origin(&value);
         if KEYS.contains(&name.as_str()) {
             layers.values.insert(name, Given { value: value.kind, origin });
+        } else if let Some(instead) = removed(|key| key == name) {
+            layers.unknown.push(Problem::Removed { name, origin, instead });
         } else {
             let likely = likely_key(&name).map(str::to_owned);
             layers.unknown.push(Problem::Unknown { name, origin, likely });
@@ -90,7 +96,7 @@ pub(super) fn merge(
 
 fn unknown_name(problem: &Problem) -> &str {
     match problem {
-        Problem::Unknown { name, .. } => name,
+        Problem::Unknown { name, .. } | Problem::Removed { name, .. } => name,
         Problem::BadValue { .. } | Problem::Inconsistent(_) => "",
     }
 }
@@ -122,6 +128,8 @@ fn read_environment(environment: impl Iterator<Item = (String, String)>) -> (Lay
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         if let Some(key) = KEYS.into_iter().find(|key| variable(key) == name) {
             layer.0.insert(key.to_owned(), Value::new(Some(&name), text));
+        } else if let Some(instead) = removed(|key| variable(key) == name) {
+            stray.push(Problem::Removed { origin: Origin::Variable(name.clone()), name, instead });
         } else {
             let likely = likely_key(&rest.to_ascii_lowercase().replace("__", ".")).map(variable);
             stray.push(Problem::Unknown { origin: Origin::Variable(name.clone()), name, likely });
@@ -129,6 +137,11 @@ fn read_environment(environment: impl Iterator<Item = (String, String)>) -> (Lay
     }
     stray.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
     (layer, stray)
+}
+
+/// What to do instead of giving a key that was removed.
+fn removed(is_it: impl Fn(&str) -> bool) -> Option<&'static str> {
+    REMOVED.into_iter().find_map(|(key, instead)| is_it(key).then_some(instead))
 }
 
 /// Values by name, ready to be merged.

@@ -56,7 +56,7 @@ impl Reader {
     pub(super) fn inconsistent(&mut self, keys: &[&'static str], rule: &str) {
         let is_bad = |problem: &Problem| match problem {
             Problem::BadValue { key, .. } => keys.contains(key),
-            Problem::Unknown { .. } | Problem::Inconsistent(_) => false,
+            Problem::Unknown { .. } | Problem::Removed { .. } | Problem::Inconsistent(_) => false,
         };
         if self.problems.iter().any(is_bad) {
             return;

@@ -82,9 +82,6 @@ fn the_example_names_every_key() {
     assert_eq!(config.ses.endpoint.unwrap(), "http://127.0.0.1:9100");
     assert_eq!(config.ses.configuration_set.unwrap(), "pillarbox");
     assert_eq!(config.ses.events.queue_url.unwrap().path(), "/123456789012/pillarbox");
-    let sns = config.ses.events.sns.unwrap();
-    assert_eq!(sns.listen, "0.0.0.0:8027".parse().unwrap());
-    assert_eq!(sns.topics, ["arn:aws:sns:eu-west-1:123456789012:pillarbox"]);
 }
 
 #[test]
@@ -109,11 +106,6 @@ fn the_environment_wins_over_the_file() {
         ("PILLARBOX_SENDING__MAX_RATE", "2.5"),
         ("PILLARBOX_SENDING__RETRY_FOR", "1h 30m"),
         ("PILLARBOX_SENDING__ON_UNKNOWN", "fail"),
-        ("PILLARBOX_SES__EVENTS__SNS_LISTEN", "0.0.0.0:8027"),
-        (
-            "PILLARBOX_SES__EVENTS__SNS_TOPICS",
-            "arn:aws:sns:eu-west-1:123456789012:a, arn:aws:sns:eu-west-1:123456789012:b",
-        ),
         ("HOME", "/root"),
         ("pillarbox_listen", "not ours"),
     ];
@@ -124,7 +116,6 @@ fn the_environment_wins_over_the_file() {
     assert_eq!(config.sending.max_rate, MaxRate::PerSecond(2.5));
     assert_eq!(config.sending.retry_for, Duration::from_mins(90));
     assert_eq!(config.sending.on_unknown, OnUnknown::Fail);
-    assert_eq!(config.ses.events.sns.unwrap().topics.len(), 2);
 }
 
 #[test]
@@ -188,35 +179,14 @@ fn values_out_of_bounds_are_refused() {
         ("sending.on_unknown = 'Retry'", "sending.on_unknown"),
         ("ses.region = '-'", "ses.region"),
         ("ses.configuration_set = 'a b'", "ses.configuration_set"),
-        ("ses.events.sns_topics = []", "ses.events.sns_topics"),
-        (
-            "ses.events.sns_topics = ['arn:aws:sqs:eu-west-1:123456789012:a']",
-            "ses.events.sns_topics",
-        ),
-        ("ses.events.sns_topics = 'arn:aws:sns:eu-west-1:123456789012:a'", "ses.events.sns_topics"),
-        (
-            "ses.events.sns_topics = ['arn:aws:sns:EU-WEST-1:123456789012:a']",
-            "ses.events.sns_topics",
-        ),
-        (
-            "ses.events.sns_topics = ['arn:aws-CN:sns:cn-north-1:123456789012:a']",
-            "ses.events.sns_topics",
-        ),
-        (
-            &format!(
-                "ses.events.sns_topics = ['arn:aws:sns:eu-west-1:123456789012:{}']",
-                "a".repeat(257)
-            ),
-            "ses.events.sns_topics",
-        ),
     ] {
-        let file =
-            file.replace("sns_topics =", "sns_listen = '127.0.0.1:0'\nses.events.sns_topics =");
-        let bad: Vec<_> = problems(&file, &[])
+        let bad: Vec<_> = problems(file, &[])
             .into_iter()
             .filter_map(|problem| match problem {
                 Problem::BadValue { key, .. } => Some(key),
-                Problem::Unknown { .. } | Problem::Inconsistent(_) => None,
+                Problem::Unknown { .. } | Problem::Removed { .. } | Problem::Inconsistent(_) => {
+                    None
+                }
             })
             .collect();
         assert_eq!(bad, [key], "{file}");
@@ -269,13 +239,35 @@ fn values_that_do_not_go_together_name_all_their_keys() {
         the_inconsistency("sending.max_pending_bytes = 1048576"),
         ["sending.max_pending_bytes", "max_request_bytes"]
     );
-    assert_eq!(
-        the_inconsistency("ses.events.sns_listen = '127.0.0.1:0'"),
-        ["ses.events.sns_listen", "ses.events.sns_topics"]
-    );
     let message = the_message("sending.retry_initial = '10m'", &[]);
     assert!(message.contains(r#"sending.retry_initial = "10m" (in "#), "{message}");
     assert!(message.contains("sending.retry_max (not given)"), "{message}");
+}
+
+#[test]
+fn keys_of_the_removed_listener_for_sns_are_refused_and_say_what_to_use() {
+    let file = "[ses.events]\nsns_listen = '0.0.0.0:8027'\n\
+                sns_topics = ['arn:aws:sns:eu-west-1:123456789012:pillarbox']";
+    for (file, variables, names) in [
+        (file, &[][..], ["ses.events.sns_listen: ", "ses.events.sns_topics: "]),
+        (
+            "",
+            &[
+                ("PILLARBOX_SES__EVENTS__SNS_LISTEN", "0.0.0.0:8027"),
+                ("PILLARBOX_SES__EVENTS__SNS_TOPICS", "arn:aws:sns:eu-west-1:123456789012:a"),
+            ][..],
+            ["PILLARBOX_SES__EVENTS__SNS_LISTEN: ", "PILLARBOX_SES__EVENTS__SNS_TOPICS: "],
+        ),
+    ] {
+        let message = the_message(file, variables);
+        assert!(message.starts_with("2 problems"), "{message}");
+        for (line, name) in message.lines().skip(1).zip(names) {
+            assert!(line.trim_start().starts_with(name), "{message}");
+            assert!(line.contains("the key was removed"), "{message}");
+            assert!(line.contains("ses.events.queue_url"), "{message}");
+            assert!(line.contains("pillarbox aws setup"), "{message}");
+        }
+    }
 }
 
 #[test]

@@ -18,9 +18,6 @@ use crate::config::{MaxRate, OnUnknown};
 /// (`unix(7)`).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// The longest name of a topic (SNS API reference, `CreateTopic`).
-const MAX_TOPIC_NAME: usize = 256;
-
 impl Given {
     fn text(&self) -> Option<&str> {
         match &self.value {
@@ -156,46 +153,4 @@ pub(super) fn configuration_set(given: &Given) -> Result<String, String> {
         .filter(|text| (1..=64).contains(&text.len()) && text.bytes().all(allowed))
         .map(str::to_owned)
         .ok_or_else(|| "1 to 64 characters of A-Z, a-z, 0-9, _ and -".to_owned())
-}
-
-/// The ARNs of SNS topics, at least one; comma separated in the environment.
-pub(super) fn topics(given: &Given) -> Result<Vec<String>, String> {
-    let topics: Option<Vec<&str>> = match (&given.value, given.variable_text()) {
-        (_, Some(text)) => Some(text.split(',').map(str::trim).collect()),
-        (ValueKind::Array(values), None) => values
-            .iter()
-            .map(|value| match &value.kind {
-                ValueKind::String(text) => Some(text.as_str()),
-                _ => None,
-            })
-            .collect(),
-        _ => None,
-    };
-    topics
-        .filter(|topics| !topics.is_empty() && topics.iter().all(|topic| is_topic(topic)))
-        .map(|topics| topics.into_iter().map(str::to_owned).collect())
-        .ok_or_else(|| {
-            "a list of topics' ARNs, such as [\"arn:aws:sns:eu-west-1:123456789012:pillarbox\"]"
-                .to_owned()
-        })
-}
-
-/// Whether it is the ARN of a topic, as strictly as the reader of posts takes it.
-fn is_topic(text: &str) -> bool {
-    let parts: Vec<_> = text.split(':').collect();
-    let [arn, partition, service, region, account, name] = parts[..] else { return false };
-    let is_lower = |text: &str| {
-        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        !text.is_empty() && text.bytes().all(allowed)
-    };
-    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    arn == "arn"
-        && partition.starts_with("aws")
-        && is_lower(partition)
-        && service == "sns"
-        && is_lower(region)
-        && account.len() == 12
-        && account.bytes().all(|b| b.is_ascii_digit())
-        && (1..=MAX_TOPIC_NAME).contains(&name.len())
-        && name.bytes().all(is_name)
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info, warn};
 
 use crate::domain::retry::Backoff;
-use crate::feedback::{Feedback, Route};
+use crate::feedback::Feedback;
 use crate::ses::call::CallError;
 use crate::ses::sqs::{MAX_MESSAGES, Queue, Received};
 use crate::store::StoreError;
@@ -179,14 +179,14 @@ impl Poller {
         };
         if let Round::Failed(error) = &round {
             warn!(%error, "the queue of events cannot be read");
-            self.feedback.set_trouble(Route::Queue, error.to_string());
+            self.feedback.set_trouble(error.to_string());
             demand.fail(self.backoff);
             return;
         }
         if demand.failures > 0 {
             info!("the queue of events can be read again");
         }
-        self.feedback.clear_trouble(&Route::Queue);
+        self.feedback.clear_trouble();
         demand.failures = 0;
         match round {
             Round::Full => demand.rounds = (demand.rounds * 2).min(MAX_ROUNDS),

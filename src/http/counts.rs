@@ -5,7 +5,7 @@ use crate::tally::Tally;
 use crate::tally::count::{ByName, Count};
 
 /// Every code that a refusal has.
-const CODES: [&str; 21] = [
+const CODES: [&str; 20] = [
     "BadRequest",
     "InvalidJson",
     "Unauthorized",
@@ -24,7 +24,6 @@ const CODES: [&str; 21] = [
     "InternalError",
     "QueueFull",
     "StorageUnavailable",
-    "ProviderUnavailable",
     "ShuttingDown",
     "TooManyConnections",
 ];

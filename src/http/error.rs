@@ -43,8 +43,6 @@ pub enum ApiError {
     },
     /// The key is missing, malformed, unknown or revoked: the client is not told which.
     Unauthorized,
-    /// A post that is not proved to be the provider's.
-    Forbidden,
     /// The `Host` header names a host that somebody else's page could have pointed here.
     ForeignHost,
     /// Nothing there that this key may see.
@@ -90,8 +88,6 @@ pub enum ApiError {
     },
     /// The record could not be made durable.
     StorageUnavailable,
-    /// What a post of the provider needs of the provider cannot be had.
-    ProviderUnavailable,
     /// The service is draining.
     ShuttingDown,
     /// The connection limit is reached.
@@ -118,7 +114,7 @@ impl ApiError {
             Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
             Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, "InvalidJson"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
-            Self::Forbidden | Self::ForeignHost => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::ForeignHost => (StatusCode::FORBIDDEN, "Forbidden"),
             Self::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "RequestTimeout"),
@@ -137,7 +133,6 @@ impl ApiError {
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
             Self::QueueFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
             Self::StorageUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable"),
-            Self::ProviderUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailable"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
             Self::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "TooManyConnections"),
         }
@@ -177,7 +172,6 @@ impl ApiError {
             Self::Unauthorized => {
                 "the request needs a valid API key, as Authorization: Bearer <API_KEY>".into()
             }
-            Self::Forbidden => "the post is not proved to be the provider's".into(),
             Self::ForeignHost => {
                 "the Host header names another host; use the listener's IP address or localhost".into()
             }
@@ -216,9 +210,6 @@ impl ApiError {
             Self::StorageUnavailable => {
                 "the service cannot reach its storage for now: nothing was stored; try again later".into()
             }
-            Self::ProviderUnavailable => {
-                "what this needs of the provider cannot be had for now; try again later".into()
-            }
             Self::ShuttingDown => "the service is restarting; try again".into(),
             Self::TooManyConnections => "too many connections are open; try again later".into(),
         }
@@ -245,9 +236,7 @@ impl ApiError {
             Self::ShuttingDown | Self::TooManyConnections => {
                 Some((RETRY_AFTER, RETRY_SOON_SECONDS.into()))
             }
-            Self::StorageUnavailable | Self::ProviderUnavailable => {
-                Some((RETRY_AFTER, RETRY_LATER_SECONDS.into()))
-            }
+            Self::StorageUnavailable => Some((RETRY_AFTER, RETRY_LATER_SECONDS.into())),
             _ => None,
         }
     }

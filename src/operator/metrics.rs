@@ -272,14 +272,9 @@ impl Now {
             "Of these, the ones that named another organisation than the message's.",
             counts.foreign,
         )?;
-        to.counter(
-            "pillarbox_forged_posts_total",
-            "Posts to the listener for SNS that were not believed; nothing of them was read.",
-            counts.forged,
-        )?;
         to.gauge(
             "pillarbox_events_available",
-            "Whether events can be had from everywhere that they are configured to come from.",
+            "Whether events can be had from the queue.",
             flag(parts.feedback.trouble().is_none()),
         )?;
         to.gauge(

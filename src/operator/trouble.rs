@@ -97,7 +97,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
     if let Some(message) = parts.feedback.trouble() {
         found.push(ready(
             "events_unavailable",
-            format!("Not all delivery events can be had: {message}"),
+            format!("Delivery events cannot be had: {message}"),
             "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
         ));
     }

@@ -111,7 +111,7 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
         Some(simulator.endpoint().parse().expect("the simulator's address is a URL"));
     config.ses.configuration_set = None;
     let queue_url = simulator.queue_url().parse().expect("the queue's address is a URL");
-    config.ses.events = config::Events { queue_url: Some(queue_url), sns: None };
+    config.ses.events = config::Events { queue_url: Some(queue_url) };
     config
 }
 

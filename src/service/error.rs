@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use crate::admin::socket::BindError;
 use crate::http::tls::TlsError;
 use crate::ses::SesError;
-use crate::ses::sns::{NotATopic, VerifierError};
 use crate::ses::sqs::NotAQueue;
 use crate::store::OpenError;
 
@@ -34,20 +33,6 @@ pub enum ServiceError {
         /// Why.
         source: std::io::Error,
     },
-    /// The address that SNS is to post to cannot be listened on.
-    #[error("cannot listen on {address}, which ses.events.sns_listen names: {source}")]
-    ListenForSns {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A topic of `ses.events.sns_topics` is none.
-    #[error("ses.events.sns_topics: {0}")]
-    Topic(#[from] NotATopic),
-    /// The posts of SNS cannot be verified.
-    #[error("ses.events.sns_topics: {0}")]
-    Verifier(#[from] VerifierError),
     /// The administration socket cannot be made.
     #[error("cannot make the administration socket: {0}")]
     Socket(#[from] BindError),

@@ -8,7 +8,6 @@ use tokio::net::TcpListener;
 use tracing::{error, warn};
 
 use crate::admin::socket::Socket;
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::http;
 use crate::http::api::Api;
@@ -16,7 +15,7 @@ use crate::http::drain::DrainSignal;
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
 use crate::service::reload::load_tls;
-use crate::service::{ServiceError, operators, sns};
+use crate::service::{ServiceError, operators};
 
 /// Who keeps the client listener's socket when this process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +37,6 @@ pub(super) struct Listeners {
     /// The address of that, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) owner: SocketOwner,
-    /// Where SNS posts events, if it is to.
-    pub(super) sns: Option<sns::Bound>,
     /// Where operators look.
     pub(super) operators: TcpListener,
 }
@@ -48,7 +45,6 @@ impl Listeners {
     /// Binds them all; clients come in on `inherited` where a supervisor has handed it over.
     pub(super) async fn bind(
         config: &Config,
-        clock: &Clock,
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
@@ -64,12 +60,8 @@ impl Listeners {
         if owner == SocketOwner::Supervisor && address != config.listen {
             warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
         }
-        let sns = match &config.ses.events.sns {
-            Some(sns) => Some(sns::Bound::new(sns, clock.clone()).await?),
-            None => None,
-        };
         let operators = operators::bind(config.operator_listen).await?;
-        Ok(Self { admin, clients, tls, address, owner, sns, operators })
+        Ok(Self { admin, clients, tls, address, owner, operators })
     }
 }
 

@@ -49,7 +49,7 @@ pub struct EventBridgeDestination {
 }
 
 impl EventDestination {
-    /// Whether events go from it where a queue, or a listener for SNS, can have them.
+    /// Whether events go from it to where a queue can have them.
     pub fn is_on_a_way_back(&self) -> bool {
         self.sns_destination.is_some() || self.event_bridge_destination.is_some()
     }

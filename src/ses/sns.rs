@@ -1,33 +1,23 @@
-//! SNS: topics by name, the confirmation of a subscription, and whether a post is SNS's own.
+//! SNS: topics, and the queues that are subscribed to them.
 //!
 //! Knows nothing of what is published.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::ses::SesClient;
 use crate::ses::call::CallError;
-use crate::ses::query::{Service, text};
+use crate::ses::query::{Service, elements, text};
 
-pub use certificate::CertificateError;
-pub use certificates::{FetchError, NoClient, Trust};
-pub use origin::{ForeignUrl, UnknownPartition};
-pub use post::{Malformed, Verified};
-pub use verifier::{Reason, Refused, Verifier, VerifierError};
-
-mod certificate;
-mod certificates;
-mod origin;
-mod post;
-mod topic;
-mod verifier;
-
-pub use topic::Subscription;
-
-pub(super) const SNS: Service = Service { name: "sns", version: "2010-03-31" };
+const SNS: Service = Service { name: "sns", version: "2010-03-31" };
 
 /// The longest ARN of a topic, in bytes: its name has at most 256 characters (SNS API reference,
-/// `CreateTopic`), and what is before it less. What strangers post as one is told in the log.
+/// `CreateTopic`), and what is before it less.
 const MAX_ARN_BYTES: usize = 512;
+/// The most pages of subscriptions that are read, of a hundred each. A topic of our own has one.
+const MAX_PAGES: usize = 20;
+/// SNS's word for a topic that is not there.
+const NOT_FOUND: [&str; 1] = ["NotFound"];
 
 /// The text is not the ARN of a topic.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,21 +70,98 @@ impl fmt::Display for TopicArn {
     }
 }
 
+/// A subscription to a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// Its ARN; something else while it waits to be confirmed.
+    pub arn: String,
+    /// How it is delivered, such as `sqs`.
+    pub protocol: String,
+    /// To where; with `sqs`, the queue's ARN.
+    pub endpoint: String,
+}
+
 impl SesClient {
-    /// Confirms a subscription to the topic with the token that SNS posted; the subscription's
-    /// ARN. From then on only the account's own signed calls can end it
-    /// (`AuthenticateOnUnsubscribe`), and not the link that every post carries.
-    pub async fn confirm_subscription(
+    /// A topic's attributes by name (SNS API reference, `GetTopicAttributes`); `None` where there
+    /// is no such topic.
+    pub async fn topic_attributes(
         &self,
         topic: &TopicArn,
-        token: &str,
-    ) -> Result<String, CallError> {
-        let parameters =
-            [("TopicArn", topic.as_str()), ("Token", token), ("AuthenticateOnUnsubscribe", "true")];
-        self.query(SNS, Some(topic.region()), "ConfirmSubscription", &parameters, |root| {
-            text(root, "SubscriptionArn")
+    ) -> Result<Option<BTreeMap<String, String>>, CallError> {
+        let parameters = [("TopicArn", topic.as_str())];
+        let attributes = self
+            .query(SNS, Some(topic.region()), "GetTopicAttributes", &parameters, |root| {
+                elements(root, "entry")
+                    .map(|entry| Some((text(entry, "key")?, text(entry, "value")?)))
+                    .collect()
+            })
+            .await;
+        match attributes {
+            Ok(attributes) => Ok(Some(attributes)),
+            Err(error) if error.is_named(&NOT_FOUND) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates a topic in the client's region, or finds the one of that name.
+    pub async fn create_topic(&self, name: &str) -> Result<TopicArn, CallError> {
+        self.query(SNS, None, "CreateTopic", &[("Name", name)], |root| {
+            TopicArn::parse(&text(root, "TopicArn")?).ok()
         })
         .await
+    }
+
+    /// Sets one of a topic's attributes.
+    pub async fn set_topic_attribute(
+        &self,
+        topic: &TopicArn,
+        name: &str,
+        value: &str,
+    ) -> Result<(), CallError> {
+        let parameters =
+            [("TopicArn", topic.as_str()), ("AttributeName", name), ("AttributeValue", value)];
+        let region = Some(topic.region());
+        self.query(SNS, region, "SetTopicAttributes", &parameters, |_| Some(())).await
+    }
+
+    /// All subscriptions to a topic.
+    pub async fn subscriptions(&self, topic: &TopicArn) -> Result<Vec<Subscription>, CallError> {
+        let mut all = Vec::new();
+        let mut next = String::new();
+        for _ in 0..MAX_PAGES {
+            let mut parameters = vec![("TopicArn", topic.as_str())];
+            if !next.is_empty() {
+                parameters.push(("NextToken", &next));
+            }
+            let region = Some(topic.region());
+            let (page, token) = self
+                .query(SNS, region, "ListSubscriptionsByTopic", &parameters, |root| {
+                    let page: Option<Vec<_>> = elements(root, "member")
+                        .map(|member| {
+                            Some(Subscription {
+                                arn: text(member, "SubscriptionArn")?,
+                                protocol: text(member, "Protocol")?,
+                                endpoint: text(member, "Endpoint")?,
+                            })
+                        })
+                        .collect();
+                    Some((page?, text(root, "NextToken").unwrap_or_default()))
+                })
+                .await?;
+            all.extend(page);
+            next = token;
+            if next.is_empty() {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Subscribes a queue of the same account, which needs no confirmation. Messages come wrapped
+    /// in SNS's notification, as they do unless a subscription asks for raw ones.
+    pub async fn subscribe_queue(&self, topic: &TopicArn, queue: &str) -> Result<(), CallError> {
+        let parameters = [("TopicArn", topic.as_str()), ("Protocol", "sqs"), ("Endpoint", queue)];
+        self.query(SNS, Some(topic.region()), "Subscribe", &parameters, |_| Some(())).await
     }
 }
 
@@ -124,24 +191,55 @@ mod tests {
         assert_eq!(TopicArn::parse(&named(1_000)), Err(NotATopic));
     }
 
+    fn topic() -> TopicArn {
+        TopicArn::parse("arn:aws:sns:eu-west-1:123456789012:pillarbox").unwrap()
+    }
+
     #[tokio::test]
-    async fn a_subscription_is_confirmed_by_a_signed_call_in_the_topics_region() {
-        let body = r#"<ConfirmSubscriptionResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/">
-          <ConfirmSubscriptionResult>
-            <SubscriptionArn>arn:aws:sns:us-east-2:123456789012:t:6b0e71bd</SubscriptionArn>
-          </ConfirmSubscriptionResult>
-          <ResponseMetadata><RequestId>075ecce8-8dac</RequestId></ResponseMetadata>
-        </ConfirmSubscriptionResponse>"#;
+    async fn attributes_are_read_and_a_missing_topic_has_none() {
+        let body = r#"<GetTopicAttributesResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/">
+          <GetTopicAttributesResult><Attributes>
+            <entry><key>Policy</key><value>{&quot;Version&quot;:&quot;2008-10-17&quot;}</value></entry>
+            <entry><key>DisplayName</key><value/></entry>
+          </Attributes></GetTopicAttributesResult>
+          <ResponseMetadata><RequestId>1</RequestId></ResponseMetadata>
+          </GetTopicAttributesResponse>"#;
         let server = Server::start(Answer::with_type(200, "text/xml", body)).await;
-        let topic = TopicArn::parse("arn:aws:sns:us-east-2:123456789012:t").unwrap();
-        let arn = client(&server.url()).confirm_subscription(&topic, "2336&f").await.unwrap();
-        assert_eq!(arn, "arn:aws:sns:us-east-2:123456789012:t:6b0e71bd");
-        let request = server.requests().remove(0);
-        assert_eq!(
-            String::from_utf8(request.body.clone()).unwrap(),
-            "Action=ConfirmSubscription&Version=2010-03-31&TopicArn=arn%3Aaws%3Asns%3Aus-east-2%3A\
-             123456789012%3At&Token=2336%26f&AuthenticateOnUnsubscribe=true"
-        );
-        assert!(request.header("authorization").unwrap().contains("/us-east-2/sns/aws4_request"));
+        let attributes = client(&server.url()).topic_attributes(&topic()).await.unwrap().unwrap();
+        assert_eq!(attributes["Policy"], r#"{"Version":"2008-10-17"}"#);
+        assert_eq!(attributes["DisplayName"], "");
+
+        let body = r#"<ErrorResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/"><Error>
+            <Type>Sender</Type><Code>NotFound</Code><Message>Topic does not exist</Message>
+            </Error><RequestId>1</RequestId></ErrorResponse>"#;
+        let server = Server::start(Answer::with_type(404, "text/xml", body)).await;
+        assert_eq!(client(&server.url()).topic_attributes(&topic()).await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn subscriptions_are_read_from_all_pages() {
+        let page = |endpoint: &str, next: &str| {
+            let body = format!(
+                r#"<ListSubscriptionsByTopicResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/">
+                <ListSubscriptionsByTopicResult><Subscriptions><member>
+                <TopicArn>{}</TopicArn><Protocol>sqs</Protocol>
+                <SubscriptionArn>{0}:80289ba6</SubscriptionArn><Owner>123456789012</Owner>
+                <Endpoint>{endpoint}</Endpoint></member></Subscriptions>{next}
+                </ListSubscriptionsByTopicResult></ListSubscriptionsByTopicResponse>"#,
+                topic()
+            );
+            Answer::with_type(200, "text/xml", &body)
+        };
+        let server = Server::with(move |request| {
+            if String::from_utf8_lossy(&request.body).contains("NextToken=t2") {
+                page("second", "")
+            } else {
+                page("first", "<NextToken>t2</NextToken>")
+            }
+        })
+        .await;
+        let all = client(&server.url()).subscriptions(&topic()).await.unwrap();
+        let endpoints: Vec<_> = all.iter().map(|one| one.endpoint.as_str()).collect();
+        assert_eq!(endpoints, ["first", "second"]);
     }
 }

@@ -130,12 +130,6 @@ pub fn for_service(resources: &Resources) -> Value {
             "Resource": resources.queue(),
         },
         {
-            "Sid": "OnlyForTheSnsListener",
-            "Effect": "Allow",
-            "Action": "sns:ConfirmSubscription",
-            "Resource": resources.topic(),
-        },
-        {
             "Sid": "OnlyForSuppressionRemoveAtSes",
             "Effect": "Allow",
             "Action": "ses:DeleteSuppressedDestination",
@@ -188,7 +182,6 @@ mod tests {
             "sqs:ReceiveMessage",
             "sqs:DeleteMessage",
             "sqs:GetQueueAttributes",
-            "sns:ConfirmSubscription",
         ] {
             assert!(policy.contains(&format!("{action:?}")), "{action}: {policy}");
         }

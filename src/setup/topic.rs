@@ -1,14 +1,10 @@
-//! The topic: that it is there, lets SES publish, and signs as its posts are verified.
+//! The topic: that it is there and lets SES publish.
 
 use std::collections::BTreeMap;
 
 use super::step::{Failure, Outcome, asking};
 use super::{Mode, Run, policy};
 use crate::ses::sns::TopicArn;
-
-/// Version 1 signs with SHA-1 (SNS developer guide, "Verifying the signatures of Amazon SNS
-/// messages"); posts that are signed by it are refused.
-const SIGNATURE_VERSION: &str = "2";
 
 /// The topic.
 pub(super) struct Topic {
@@ -53,28 +49,10 @@ impl Run<'_> {
             .map_err(|error| Failure::Unfit(format!("the topic's policy is not JSON: {error}")))?;
         let Some(completed) = completed else { return Ok(Outcome::Found) };
         let what = "lets SES publish, for this account and configuration set alone";
-        self.set_topic(topic, "Policy", &completed, what).await
-    }
-
-    pub(super) async fn topic_signature(&self, topic: &Topic) -> Result<Outcome, Failure> {
-        // Not there means version 1.
-        if topic.attribute("SignatureVersion") == Some(SIGNATURE_VERSION) {
-            return Ok(Outcome::Found);
-        }
-        self.set_topic(topic, "SignatureVersion", SIGNATURE_VERSION, "version 2").await
-    }
-
-    async fn set_topic(
-        &self,
-        topic: &Topic,
-        name: &str,
-        value: &str,
-        what: &str,
-    ) -> Result<Outcome, Failure> {
         if self.mode == Mode::DryRun {
             return Ok(Outcome::Planned(format!("would be set: {what}")));
         }
-        let set = self.client.set_topic_attribute(&topic.arn, name, value).await;
+        let set = self.client.set_topic_attribute(&topic.arn, "Policy", &completed).await;
         set.map_err(asking("sns:SetTopicAttributes"))?;
         Ok(Outcome::Completed(what.to_owned()))
     }

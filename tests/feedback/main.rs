@@ -11,4 +11,3 @@ mod poll;
 mod proof;
 mod queue;
 mod site;
-mod sns;

@@ -25,7 +25,6 @@ mod mail;
 mod metrics;
 mod openapi;
 mod setup;
-mod sns;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 

@@ -24,28 +24,21 @@ struct RedrivePolicy {
 impl EventRoute {
     /// Whether events are waited for at all.
     pub fn is_given(&self) -> bool {
-        self.queue_url.is_some() || self.topics.is_some()
+        self.queue_url.is_some()
     }
 }
 
 impl Examiner<'_> {
     pub(super) async fn event_route(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        if let Some(url) = &self.events.queue_url {
-            findings.extend(self.queue(url).await);
-        }
-        if let Some(topics) = &self.events.topics {
-            findings.push(self.topics(topics));
-        }
-        if findings.is_empty() {
-            findings.push(Finding::warning(
+        match &self.events.queue_url {
+            Some(url) => self.queue(url).await,
+            None => vec![Finding::warning(
                 "events",
                 "none are waited for: deliveries, bounces and complaints do not show, and a bounce \
                  suppresses nobody",
                 "run pillarbox aws setup, or set ses.events.queue_url",
-            ));
+            )],
         }
-        findings
     }
 
     async fn queue(&self, url: &str) -> Vec<Finding> {
@@ -115,21 +108,6 @@ impl Examiner<'_> {
                 format!("{name}: {error}"),
                 format!("allow {ACTION} on it, to have it looked into"),
             ),
-        }
-    }
-
-    /// SNS posts from the topic's region, and the certificate is looked for there.
-    fn topics(&self, topics: &[String]) -> Finding {
-        const ABOUT: &str = "event topics";
-        let region = self.ses.region();
-        let elsewhere = topics.iter().find(|topic| topic.split(':').nth(3) != Some(region));
-        match elsewhere {
-            Some(topic) => Finding::warning(
-                ABOUT,
-                format!("{topic} is not in {region}, where SES publishes"),
-                "correct ses.events.sns_topics",
-            ),
-            None => Finding::ok(ABOUT, format!("believed: {}", topics.join(", "))),
         }
     }
 }

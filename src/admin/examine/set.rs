@@ -81,22 +81,12 @@ impl Examiner<'_> {
             missing.join(", ")
         };
         let (needed, useful) = (missing(&NEEDED), missing(&USEFUL));
-        let foreign = self.events.topics.as_ref().is_some_and(|topics| {
-            let mut own = enabled.iter().filter_map(|destination| destination.topic());
-            !own.any(|topic| topics.iter().any(|believed| believed == topic))
-        });
         Some(if enabled.is_empty() {
             let message =
                 format!("{set} has none that is enabled and publishes to SNS or EventBridge");
             Finding::not_ok(ABOUT, message, advice)
         } else if !needed.is_empty() {
             Finding::not_ok(ABOUT, format!("{set} does not publish: {needed}"), advice)
-        } else if foreign && self.events.queue_url.is_none() {
-            Finding::not_ok(
-                ABOUT,
-                format!("{set} publishes to no topic that ses.events.sns_topics names"),
-                "name the topic there, or publish to one that is named",
-            )
         } else if !useful.is_empty() {
             Finding::warning(ABOUT, format!("{set} does not publish: {useful}"), advice)
         } else {

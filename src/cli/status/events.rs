@@ -77,9 +77,8 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
         lines.push((
             "events trouble",
             format!(
-                "not all can be had now ({trouble}). Those in the queue wait there meanwhile, up to \
-                 its retention; what SNS posts is lost after a few attempts. Check the network, \
-                 ses.events and that the credentials may \
+                "none can be had now ({trouble}). They wait in the queue meanwhile, up to its \
+                 retention. Check the network, ses.events.queue_url and that the credentials may \
                  sqs:ReceiveMessage and sqs:DeleteMessage; it then goes on by itself"
             ),
         ));

@@ -274,7 +274,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         },
         alarms: &["PillarboxEventsUnavailable"],
         page: &[Told {
-            text: "Not all delivery events can be had",
+            text: "Delivery events cannot be had",
             known: |metrics| is(metrics, "pillarbox_events_available", 0),
         }],
     },
