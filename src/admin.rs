@@ -153,6 +153,7 @@ impl Admin {
             Request::DeadLetterShow { id } => self.show_dead_letter(&id),
             Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
             Request::Status {} => Ok(self.status()),
+            Request::Acknowledge {} => self.acknowledge().await,
             Request::Page {} => self.page(),
             Request::ClockConfirm {} => self.confirm_clock(),
             // Only the socket can go on after the answer.

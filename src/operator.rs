@@ -76,8 +76,6 @@ pub struct Parts {
     pub max_connections: usize,
     /// The data file.
     pub file: PathBuf,
-    /// Messages that the last process left pending, and that this one recorded as lost.
-    pub bodies_lost: usize,
     /// When the service was started.
     pub started: SystemTime,
     /// What TLS is spoken with to clients, where it is.

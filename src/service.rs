@@ -31,7 +31,7 @@ use crate::outbox::Outbox;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
 use crate::ses::{SesClient, SesOptions};
-use crate::store::{FILE_NAME, Recovery, Store};
+use crate::store::{FILE_NAME, Store};
 use crate::{quota, retention, verification};
 
 use listeners::{Listeners, SocketOwner};
@@ -49,6 +49,7 @@ mod listeners;
 mod operators;
 mod reload;
 mod run;
+mod store;
 mod supervisor;
 
 /// The longest that connecting to SES may take.
@@ -110,7 +111,7 @@ impl Service {
         let started = SystemTime::now();
         let max_connections =
             descriptors::make_room(config.max_connections, config.sending.max_in_flight);
-        let (store, recovery) = open_store(config, &clock).await?;
+        let store = store::open(config, &clock).await?;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
         let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
@@ -172,7 +173,6 @@ impl Service {
             clients: Arc::clone(api.counts()),
             max_connections,
             file: config.data_dir.join(FILE_NAME),
-            bodies_lost: recovery.bodies_lost,
             started,
             tls: listeners.tls.clone(),
             catcher: OnceLock::new(),
@@ -316,23 +316,6 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     sleep(LONGEST_HOLD).await;
     drain.close_connections();
     std::future::pending().await
-}
-
-async fn open_store(config: &Config, clock: &Clock) -> Result<(Store, Recovery), ServiceError> {
-    let directory = config.data_dir.clone();
-    let now = clock.now();
-    let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
-        .await
-        .expect("opening the store does not panic");
-    let (store, recovery) = opened
-        .map_err(|source| ServiceError::Store { directory: config.data_dir.clone(), source })?;
-    info!(
-        bodies_lost = recovery.bodies_lost,
-        live_keys = recovery.live_keys,
-        "opened the store in {}",
-        config.data_dir.display()
-    );
-    Ok((store, recovery))
 }
 
 /// How events come back by this configuration.

@@ -22,7 +22,7 @@ use redb::accept::{Accept, KeyClaim};
 use redb::failure::ReadError;
 use redb::open::Opener;
 use redb::writer::{Writer, WriterThread};
-use redb::{Shared, list, message, purge, read_lock, stray, suppress};
+use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress};
 
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
@@ -35,8 +35,8 @@ pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
 pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, MessageFilter, MessagePage, NewApiKey,
-    Purged, Reference, Report,
+    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, LostMessages, MessageFilter,
+    MessagePage, NewApiKey, Purged, Reference, Report,
 };
 
 mod backup;
@@ -220,6 +220,20 @@ impl Store {
             self.writer.run(0, move |batch| purge::purge(batch, window_now, limit)).await?;
         self.shared.counts.purged(purged);
         Ok(purged)
+    }
+
+    /// Messages whose body was lost, as far as no operator has acknowledged them and the last loss
+    /// is less than 24 hours ago at `now`.
+    pub fn lost_messages(&self, now: Timestamp) -> Result<Option<LostMessages>, StoreError> {
+        self.noticed(self.shared.read(|transaction| lost::unseen(transaction, now)))
+    }
+
+    /// Notes that an operator has seen the lost messages; returns those that were still to be seen.
+    pub async fn acknowledge_lost_messages(
+        &self,
+        now: Timestamp,
+    ) -> Result<Option<LostMessages>, StoreError> {
+        self.writer.run(64, move |batch| lost::acknowledge(batch, now)).await
     }
 
     /// What the store has counted of its work.

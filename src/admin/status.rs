@@ -1,10 +1,12 @@
 //! How the service is doing, and the operator's word on its clock.
 
 use secrecy::ExposeSecret as _;
+use tracing::info;
 
 use crate::admin::wire::{
-    Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Refusal,
-    Response, Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
+    Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, LostMessages,
+    PausedDomain, Provider, Refusal, Response, Sending, ServiceStatus, StoreHealth, StoredEvents,
+    TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
@@ -12,7 +14,7 @@ use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
 use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
-use crate::store::Health;
+use crate::store::{self, Health};
 
 impl Admin {
     pub(super) fn status(&self) -> Response {
@@ -35,6 +37,12 @@ impl Admin {
                 Health::Refusing => StoreHealth::Refusing,
             },
             clock_jump: self.clock.jump().map(ClockJump::from),
+            lost_messages: self
+                .store
+                .lost_messages(self.clock.settled())
+                .ok()
+                .flatten()
+                .map(LostMessages::from),
             sending,
             events: self.events(),
             counts: Counts {
@@ -92,6 +100,16 @@ impl Admin {
         }
     }
 
+    /// Takes an operator's word that the lost messages were seen.
+    pub(super) async fn acknowledge(&self) -> Result<Response, Refusal> {
+        let lost = self.store.acknowledge_lost_messages(self.clock.settled()).await?;
+        if let Some(lost) = lost {
+            info!(messages = lost.messages, "an operator has acknowledged the lost messages");
+        }
+        let lost_messages = lost.map(LostMessages::from);
+        Ok(Response::Acknowledged(Acknowledged { lost_messages }))
+    }
+
     /// Where the operators' page is.
     pub(super) fn page(&self) -> Result<Response, Refusal> {
         match &self.place {
@@ -143,6 +161,12 @@ impl Admin {
                 })
                 .collect(),
         }
+    }
+}
+
+impl From<store::LostMessages> for LostMessages {
+    fn from(lost: store::LostMessages) -> Self {
+        Self { messages: lost.messages, last_at: lost.last_at.to_string() }
     }
 }
 

@@ -17,8 +17,8 @@ pub use self::message::{
     Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary, RecipientEvent, Timeline,
 };
 pub use self::status::{
-    Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, PausedDomain, Provider, Sending,
-    ServiceStatus, StoreHealth, StoredEvents, TakenIn,
+    Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, LostMessages,
+    PausedDomain, Provider, Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 pub use self::suppression::{
     AtSes, ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,
@@ -181,6 +181,8 @@ pub enum Request {
     },
     /// Tell how the service is doing.
     Status {},
+    /// Note that an operator has seen the lost messages.
+    Acknowledge {},
     /// Tell the address of the operators' page, with what opens it.
     Page {},
     /// Take the wall clock's time as right.
@@ -248,6 +250,8 @@ pub enum Response {
     DeadLettersCleared(DeadLettersCleared),
     /// How the service is doing.
     Status(Box<ServiceStatus>),
+    /// The lost messages are shown no more.
+    Acknowledged(Acknowledged),
     /// The clock's time is taken as right.
     ClockConfirmed(ClockConfirmed),
     /// Everything that is stored follows.

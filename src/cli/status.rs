@@ -28,6 +28,10 @@ pub(super) struct Status {
     /// Print the address that opens the operators' page in a browser, until the next restart.
     #[arg(long, conflicts_with = "watch")]
     page: bool,
+    /// Take note of the messages that failed because the process ended: page, metrics and alarms
+    /// show them no more. They are shown for 24 hours otherwise.
+    #[arg(long, conflicts_with_all = ["watch", "page"])]
+    acknowledge: bool,
     #[command(flatten)]
     reach: Reach,
     /// Show it again and again, until Ctrl-C; every two seconds unless told otherwise.
@@ -43,6 +47,9 @@ impl Status {
                 Response::Page { url } => Ok(format!("{url}\n")),
                 _ => Err(CliError::Unexpected),
             };
+        }
+        if self.acknowledge {
+            return acknowledge(self.reach.open().await?).await;
         }
         match self.watch {
             Some(interval) => watch(&self.reach, interval).await.map(|never| match never {}),
@@ -84,6 +91,21 @@ async fn ask(mut session: Session) -> Result<String, CliError> {
     }
 }
 
+async fn acknowledge(mut session: Session) -> Result<String, CliError> {
+    match session.ask(Request::Acknowledge {}).await? {
+        Response::Acknowledged(answer) => {
+            Ok(session.show(&answer, |answer| match &answer.lost_messages {
+                Some(lost) => format!(
+                    "acknowledged: {} lost messages, the last at {}\n",
+                    lost.messages, lost.last_at
+                ),
+                None => "there are no lost messages to acknowledge\n".to_owned(),
+            }))
+        }
+        _ => Err(CliError::Unexpected),
+    }
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if interval < SHORTEST_INTERVAL {
@@ -109,6 +131,17 @@ fn shown(status: &ServiceStatus) -> String {
                  agree, nothing is purged and no idempotency key expires. Set the clock right, or \
                  take its time as right with: pillarbox clock confirm",
                 jump.wall, jump.expected
+            ),
+        ));
+    }
+    if let Some(lost) = &status.lost_messages {
+        lines.push((
+            "lost messages",
+            format!(
+                "{} failed because the process ended before sending them, last at {}. List them \
+                 with: pillarbox message list --status failed. Their senders have to post them \
+                 again with new keys. Then run: pillarbox status --acknowledge",
+                lost.messages, lost.last_at
             ),
         ));
     }

@@ -166,6 +166,7 @@ impl<P: Provider> Dispatcher<P> {
                 info!(target: "pillarbox::message", %id, attempts, "suppressed");
             }
             Transition::RetryLater { .. } => unreachable!("a retry is no final state"),
+            Transition::BodyLost { .. } => unreachable!("bodies live as long as the dispatcher"),
         }
         self.record(id, attempts, transition).await;
         self.outbox.settle(id);

@@ -7,7 +7,8 @@ use tracing::{error, warn};
 use crate::dispatch::health::Condition;
 use crate::dispatch::{Dispatcher, Phase};
 use crate::domain::attempt::Provider;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
+use crate::domain::message::{Acceptance, Transition};
+use crate::domain::time::Timestamp;
 use crate::outbox::Next;
 
 /// How many lost messages are recorded together.
@@ -49,12 +50,13 @@ impl<P: Provider> Dispatcher<P> {
             messages = left.len(),
             "messages are left unsent; their bodies end with this process"
         );
+        let now = self.clock.now();
         for step in left.chunks(RECORDING_STEP) {
             let mut records = JoinSet::new();
             for &(id, attempts, acceptance) in step {
                 let store = self.store.clone();
-                records
-                    .spawn(async move { (id, store.record(id, attempts, lost(acceptance)).await) });
+                let lost = lost(acceptance, now);
+                records.spawn(async move { (id, store.record(id, attempts, lost).await) });
             }
             for (id, recorded) in records.join_all().await {
                 match recorded {
@@ -67,7 +69,7 @@ impl<P: Provider> Dispatcher<P> {
     }
 }
 
-fn lost(acceptance: Acceptance) -> Transition {
+fn lost(acceptance: Acceptance, found_at: Timestamp) -> Transition {
     let message = match acceptance {
         Acceptance::Possible => {
             "the service stopped while the outcome of a call to the provider was open, so whether \
@@ -78,8 +80,5 @@ fn lost(acceptance: Acceptance) -> Transition {
              no call to the provider was under way"
         }
     };
-    Transition::Failed {
-        failure: Failure::new(FailureCode::BodyLostOnRestart, message),
-        acceptance,
-    }
+    Transition::BodyLost { acceptance, message, found_at }
 }

@@ -183,6 +183,15 @@ pub enum Transition {
         /// Whether the last attempt may have been accepted.
         acceptance: Acceptance,
     },
+    /// The body went with the process that held it.
+    BodyLost {
+        /// Whether a call may have been accepted.
+        acceptance: Acceptance,
+        /// What a client reads about it.
+        message: &'static str,
+        /// When the loss was found.
+        found_at: Timestamp,
+    },
     /// A recipient became suppressed.
     Suppressed,
 }
@@ -262,6 +271,10 @@ impl Message {
             Transition::Failed { failure, acceptance } => {
                 State::Failed { failure, acceptance: before.or(acceptance) }
             }
+            Transition::BodyLost { acceptance, message, found_at: _ } => State::Failed {
+                failure: Failure::new(FailureCode::BodyLostOnRestart, message),
+                acceptance: before.or(acceptance),
+            },
             Transition::Suppressed => State::Suppressed {
                 failure: Failure::new(
                     FailureCode::RecipientSuppressed,

@@ -48,6 +48,8 @@ struct Now {
     /// The data file's size, in bytes.
     file_bytes: Option<u64>,
     backlog: Option<FeedbackBacklog>,
+    /// Messages that were lost and are still to be seen.
+    lost_messages: Option<u64>,
     /// The oldest record's time, in seconds since the Unix epoch.
     oldest_seconds: Option<f64>,
 }
@@ -56,11 +58,13 @@ impl Now {
     fn of(parts: &Parts) -> Self {
         // Where the file is being opened again, what is in it is left out for the moment.
         let oldest = parts.store.oldest().ok().flatten();
+        let lost = parts.store.lost_messages(parts.clock.settled());
         Self {
             sending: parts.dispatcher.status(),
             process: Process::now(),
             file_bytes: fs::metadata(&parts.file).ok().map(|file| file.len()),
             backlog: parts.store.feedback_backlog().ok(),
+            lost_messages: lost.ok().map(|lost| lost.map_or(0, |lost| lost.messages)),
             oldest_seconds: oldest.map(|oldest| unix_seconds(oldest.into())),
         }
     }
@@ -111,8 +115,8 @@ impl Now {
         )?;
         to.gauge(
             "pillarbox_start_lost_messages",
-            "Messages that were pending when the last process ended, and failed for it.",
-            count(parts.bodies_lost as u64),
+            "Messages that failed because their process ended, until they are acknowledged.",
+            self.lost_messages.map(count),
         )
     }
 

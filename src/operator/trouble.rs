@@ -48,8 +48,6 @@ impl From<Readiness> for bool {
 /// fails and recovers by turns, many times a second.
 const LATELY: Duration = Duration::from_secs(30);
 
-/// How long a start that lost messages is told of.
-const FRESH: Duration = Duration::from_hours(1);
 /// How much longer than its retention a record may be there before the purge is behind.
 const PURGE_SLACK: Duration = Duration::from_hours(24);
 
@@ -128,14 +126,15 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
     found.extend(parts.dispatcher.status().quota.and_then(room::quota));
     found.extend(room::connections(parts.clients.connections.count(), parts.max_connections));
     found.extend(room::descriptors(Process::now()));
-    if parts.bodies_lost > 0 && parts.started.elapsed().is_ok_and(|up| up < FRESH) {
+    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.settled()) {
         found.push(ready(
             "bodies_lost",
             format!(
-                "The last process ended with {} pending, which failed",
-                several(parts.bodies_lost as u64, "message")
+                "{} failed because the process ended before sending them, last at {}",
+                several(lost.messages, "message"),
+                lost.last_at
             ),
-            "List them: pillarbox message list --status failed. Their senders have to post them again with new keys",
+            "List them: pillarbox message list --status failed. Their senders have to post them again with new keys. Then run: pillarbox status --acknowledge",
         ));
     }
     let oldest = parts.store.oldest().ok().flatten();

@@ -20,6 +20,7 @@ use crate::store::{
 mod disk;
 mod feedback;
 mod list;
+mod lost;
 mod power;
 mod tenants;
 

@@ -26,6 +26,7 @@ pub(super) mod failure;
 pub(super) mod idempotency;
 pub(super) mod key_use;
 pub(super) mod list;
+pub(super) mod lost;
 pub(super) mod message;
 mod migrate;
 pub(super) mod open;

@@ -158,6 +158,16 @@ fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
     recipients.any(|given| SuppressedAddress::of_recipient(given).as_ref() == Some(wanted))
 }
 
+/// Messages that failed because their body was lost with the process that held it, and that no
+/// operator has acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostMessages {
+    /// How many.
+    pub messages: u64,
+    /// When the last of them was found.
+    pub last_at: Timestamp,
+}
+
 /// What one step of the purge removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Purged {

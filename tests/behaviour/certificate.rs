@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::harness::{PATIENCE, Server, Site};
 use crate::tls::{Certificate, site};
 
-fn status(site: &Site) -> Value {
+pub(crate) fn status(site: &Site) -> Value {
     serde_json::from_slice(&site.done(&["status", "--json"]).stdout).unwrap()
 }
 
 /// The value of a metric without labels, where it is there.
-async fn metric(server: &Server, name: &str) -> Option<f64> {
+pub(crate) async fn metric(server: &Server, name: &str) -> Option<f64> {
     let text = server.operator("/metrics").await.text().await.unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.map(|value| value.parse().unwrap())

@@ -16,6 +16,7 @@ mod idempotency;
 mod keys;
 mod listing;
 mod logs;
+mod lost;
 mod memory;
 mod operator;
 mod page;

@@ -21,6 +21,9 @@ pub struct ServiceStatus {
     pub store: StoreHealth,
     /// The jump that holds windows back, if there is one.
     pub clock_jump: Option<ClockJump>,
+    /// Messages that failed because their process ended, and that nobody has acknowledged.
+    #[serde(default)]
+    pub lost_messages: Option<LostMessages>,
     /// How sending goes; `None` where no service runs.
     pub sending: Option<Sending>,
     /// How the provider's events come in.
@@ -203,6 +206,24 @@ pub struct PausedDomain {
     pub domain: String,
     /// What the provider said.
     pub message: String,
+}
+
+/// Messages that failed because the process that held their bodies ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostMessages {
+    /// How many.
+    pub messages: u64,
+    /// When the last of them was found.
+    pub last_at: String,
+}
+
+/// An operator has seen the lost messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Acknowledged {
+    /// Those that were still to be seen; `None` if there were none.
+    pub lost_messages: Option<LostMessages>,
 }
 
 /// How much is set up.

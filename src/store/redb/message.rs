@@ -10,9 +10,9 @@ use crate::store::redb::apply::event_keys;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::event::decode_event;
 use crate::store::redb::record::message::{decode_message, encode_message};
-use crate::store::redb::sent;
 use crate::store::redb::tables::{EVENTS, MESSAGES, Tables};
 use crate::store::redb::writer::Batch;
+use crate::store::redb::{lost, sent};
 use crate::tally::ledger::Fact;
 
 /// Reads a message that has not reached the end of its retention.
@@ -52,8 +52,18 @@ pub(in crate::store) fn record(
         return Ok(Recorded::AlreadyFinal);
     };
     let attempts_before = message.attempts;
+    let lost_at = match &transition {
+        Transition::BodyLost { found_at, .. } => Some(*found_at),
+        Transition::Sent { .. }
+        | Transition::RetryLater { .. }
+        | Transition::Failed { .. }
+        | Transition::Suppressed => None,
+    };
     let recorded = message.record(attempts, transition);
     if recorded == Recorded::Changed {
+        if let Some(found_at) = lost_at {
+            lost::add(&mut batch.tables, 1, found_at)?;
+        }
         sent::note(batch, &mut message)?;
         note_state(batch, &message);
     }

@@ -10,13 +10,13 @@ use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageErro
 use tempfile::NamedTempFile;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Failure, FailureCode, Transition};
+use crate::domain::message::{Acceptance, Recorded, Transition};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
 use crate::store::OpenError;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, key_use, migrate, stray, suppress, write_lock, writer};
+use crate::store::redb::{Shared, key_use, lost, migrate, stray, suppress, write_lock, writer};
 
 mod overlay;
 
@@ -189,7 +189,7 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
             let step = shared.write(|mut tables| {
                 // An earlier version may not have had all of them.
                 tables.create()?;
-                settle_pending(&mut tables)
+                settle_pending(&mut tables, now)
             })?;
             bodies_lost += step;
             if step < RECOVERY_STEP {
@@ -204,32 +204,34 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
     recovered.map_err(OpenError::from_read)
 }
 
-fn settle_pending(tables: &mut Tables<'_>) -> Result<usize, ReadError> {
+fn settle_pending(tables: &mut Tables<'_>, now: Timestamp) -> Result<usize, ReadError> {
     let pending: Vec<MessageId> = tables
         .pending
         .iter()?
         .take(RECOVERY_STEP)
         .map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())))
         .collect::<Result<_, _>>()?;
+    let mut lost = 0;
     for id in &pending {
         let row = tables.messages.get(id.as_bytes())?;
         let message = row.map(|row| decode_message(*id, row.value())).transpose()?;
         if let Some(mut message) = message {
-            let transition = Transition::Failed {
-                failure: Failure::new(
-                    FailureCode::BodyLostOnRestart,
-                    "the service restarted before the message was sent, and bodies are kept in \
-                     memory only; a call to the provider may have been under way, so whether it \
-                     was accepted is unknown",
-                ),
+            let transition = Transition::BodyLost {
                 acceptance: Acceptance::Possible,
+                message: "the service restarted before the message was sent, and bodies are kept \
+                          in memory only; a call to the provider may have been under way, so \
+                          whether it was accepted is unknown",
+                found_at: now,
             };
             let attempts = message.attempts;
-            message.record(attempts, transition);
+            if message.record(attempts, transition) == Recorded::Changed {
+                lost += 1;
+            }
             tables.messages.insert(id.as_bytes(), encode_message(&message).as_slice())?;
         }
         tables.pending.remove(id.as_bytes())?;
     }
+    lost::add(tables, lost, now)?;
     Ok(pending.len())
 }
 

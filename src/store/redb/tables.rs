@@ -22,6 +22,10 @@ pub(in crate::store) const LAST_KEY: &str = "last_key";
 /// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
 /// its acceptance: more than none only after the clock was set back.
 pub(in crate::store) const ID_LEAD: &str = "id_lead";
+/// The key of [`META`] that holds how many messages lost their body and are still to be seen.
+pub(in crate::store) const LOST: &str = "lost_messages";
+/// The key of [`META`] that holds when the last of them was found, in milliseconds.
+pub(in crate::store) const LOST_AT: &str = "lost_messages_at";
 /// The key of [`META`] that is written to see whether the file takes writes again.
 pub(in crate::store) const PROBE: &str = "probe";
 

@@ -69,7 +69,10 @@ pub(crate) const FAULTS: [Fault; 23] = [
         setup: || with(Options { latency: Duration::from_mins(5), ..Setup::default().options }),
         inject: |site| Box::pin(kill(site)),
         alarms: &["PillarboxBodiesLost"],
-        page: &[],
+        page: &[Told {
+            text: "1 message failed because the process ended before sending them",
+            known: |metrics| is(metrics, "pillarbox_start_lost_messages", 1),
+        }],
     },
     Fault {
         name: "provider down",

@@ -56,6 +56,8 @@ pub(super) struct Known {
     pub(super) is_old: bool,
     pub(super) sent: Certainty,
     pub(super) bounce: Certainty,
+    /// A stop gave it up, so no event is to prove that it was sent.
+    pub(super) is_abandoned: bool,
     pub(super) event: Option<Event>,
     /// The batch that accepts it: all of a batch is there, or nothing.
     pub(super) batch: u64,
@@ -67,6 +69,8 @@ pub(super) struct Ledger {
     pub(super) messages: BTreeMap<MessageId, Known>,
     pub(super) suppressed: BTreeMap<SuppressedAddress, Certainty>,
     pub(super) organisations: BTreeMap<String, Certainty>,
+    /// Messages that lost their body in one of the lives so far.
+    lost: BTreeSet<MessageId>,
 }
 
 impl Ledger {
@@ -102,6 +106,9 @@ impl Ledger {
             let was = known.accepted;
             let seen = known.check(*id, store)?;
             there += usize::from(seen);
+            if seen && known.sent == Certainty::Absent {
+                self.lost.insert(*id);
+            }
             let is_new_for_sure = known.key.is_none() && !known.is_old;
             if was == Certainty::InDoubt
                 && is_new_for_sure
@@ -133,6 +140,11 @@ impl Ledger {
         for (name, certainty) in &mut self.organisations {
             let seen = store.organisation(&name.parse().unwrap()).is_some();
             certainty.settle(seen, name)?;
+        }
+        let counted = store.lost_messages(now).map_err(|e| e.to_string())?;
+        let (counted, lost) = (counted.map_or(0, |lost| lost.messages), self.lost.len() as u64);
+        if counted != lost {
+            return Err(format!("{lost} messages lost their body and {counted} are counted"));
         }
         let listed = store.list(MessageFilter::default(), usize::MAX, LONG_AGO).await;
         let listed = listed.map_err(|e| e.to_string())?.messages.len();

@@ -14,7 +14,7 @@ use crate::domain::admission::admit;
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::Transition;
+use crate::domain::message::{Acceptance, Transition};
 use crate::domain::organisation::DomainState;
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
@@ -197,7 +197,8 @@ impl Story {
     fn operation(&mut self, store: &Store) -> Work {
         match self.random.u8(0..20) {
             0..=9 => self.accept(store),
-            10..=13 => self.record(store),
+            10..=12 => self.record(store),
+            13 => self.abandon(store),
             14..=16 => self.report(store),
             17 => self.suppress(store),
             18 => self.add_organisation(store),
@@ -265,8 +266,26 @@ impl Story {
         })
     }
 
+    /// Gives a message up, as a stop does whose drain is over.
+    fn abandon(&mut self, store: &Store) -> Work {
+        if self.pending.is_empty() {
+            return self.accept(store);
+        }
+        let id = self.pending.swap_remove(self.random.usize(0..self.pending.len()));
+        // A start would fail it as well: whether this was durable shows in the count alone.
+        self.known(id).is_abandoned = true;
+        let (store, found_at) = (store.clone(), self.now());
+        Box::pin(async move {
+            let acceptance = Acceptance::Excluded;
+            let lost = Transition::BodyLost { acceptance, message: "stopped", found_at };
+            let _ = store.record(id, 0, lost).await;
+            Answer::Nothing
+        })
+    }
+
     fn report(&mut self, store: &Store) -> Work {
-        let quiet = self.ledger.certain().filter(|(_, known)| known.event.is_none());
+        let quiet = self.ledger.certain();
+        let quiet = quiet.filter(|(_, known)| known.event.is_none() && !known.is_abandoned);
         let quiet: Vec<MessageId> = quiet.map(|(id, _)| *id).collect();
         let Some(id) = self.random.choice(quiet) else { return self.accept(store) };
         self.pending.retain(|pending| *pending != id);
