@@ -18,7 +18,7 @@ use crate::domain::organisation::{Organisation, OrganisationName};
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::ses::SesClient;
-use crate::store::{Snapshot, Store, StoreError};
+use crate::store::{ListError, Snapshot, Store, StoreError};
 
 use wire::{Refusal, Request, Response};
 
@@ -204,6 +204,15 @@ impl Admin {
 impl Refusal {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
+    }
+}
+
+impl From<ListError> for Refusal {
+    fn from(error: ListError) -> Self {
+        match error {
+            ListError::Store(error) => error.into(),
+            ListError::TooMany => Self::new(error.to_string()),
+        }
     }
 }
 

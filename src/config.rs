@@ -38,6 +38,11 @@ const DEFAULT_RETRY_MAX: Duration = Duration::from_mins(5);
 const LARGEST_REQUEST: usize = 40 * MIB;
 /// Beyond any machine's memory; only there to catch a slip.
 const LARGEST_BUDGET: usize = 1024 * GIB;
+/// How many requests of the largest size a budget must hold. One organisation gets about half of
+/// it, and the other half must have room for others.
+const REQUESTS_IN_BUDGET: usize = 4;
+/// The longest page of records is a few mebibytes.
+const LEAST_WRITING: usize = 16 * MIB;
 const LONGEST_CALL: Duration = Duration::from_mins(10);
 /// Well within the 90 days for which a record is kept.
 const LONGEST_RETRY: Duration = Duration::from_hours(30 * 24);
@@ -57,9 +62,11 @@ pub struct Config {
     pub max_request_bytes: usize,
     /// Client connections open at one time.
     pub max_connections: usize,
-    /// Request bodies being read, in bytes, all connections together; at least
+    /// Request bodies being read, in bytes, all connections together; at least four of
     /// `max_request_bytes`.
     pub max_reading_bytes: usize,
+    /// Responses that clients have not read yet, in bytes, all connections together.
+    pub max_writing_bytes: usize,
     /// What the client listener speaks TLS with; plain HTTP where it is not given.
     pub tls: Option<Tls>,
     /// How messages are sent.
@@ -80,7 +87,7 @@ pub struct Tls {
 /// How messages are sent.
 #[derive(Debug, Clone)]
 pub struct Sending {
-    /// Pending bodies in memory, in bytes; at least `max_request_bytes`.
+    /// Pending bodies in memory, in bytes; at least four of `max_request_bytes`.
     pub max_pending_bytes: usize,
     /// Calls to the provider under way at one time.
     pub max_in_flight: usize,
@@ -184,6 +191,11 @@ impl Config {
                 default.max_reading_bytes,
                 max_request_bytes,
             ),
+            max_writing_bytes: reader.take(
+                "max_writing_bytes",
+                default.max_writing_bytes,
+                values::whole(LEAST_WRITING..=LARGEST_BUDGET),
+            ),
             tls: Tls::read(reader),
             sending: Sending::read(reader, &default.sending, max_request_bytes),
             ses: Ses::read(reader, default.ses),
@@ -239,7 +251,8 @@ impl Sending {
     }
 }
 
-/// A budget of bytes that one request of the largest size must fit into.
+/// A budget of bytes that is large enough for an organisation's share of it to take in requests of
+/// the largest size.
 fn read_budget(
     reader: &mut Reader,
     key: &'static str,
@@ -247,9 +260,14 @@ fn read_budget(
     max_request_bytes: usize,
 ) -> usize {
     let budget = reader.take(key, default, values::whole(KIB..=LARGEST_BUDGET));
-    if budget < max_request_bytes {
-        let rule = "one request of the largest size must fit into the budget";
-        reader.inconsistent(&[key, "max_request_bytes"], rule);
+    let least = REQUESTS_IN_BUDGET * max_request_bytes;
+    if budget < least {
+        let rule = format!(
+            "the budget must be at least {REQUESTS_IN_BUDGET} times the largest request, because \
+             each organisation has only a share of it; raise {key} to {least} or lower \
+             max_request_bytes"
+        );
+        reader.inconsistent(&[key, "max_request_bytes"], &rule);
     }
     budget
 }
@@ -286,6 +304,7 @@ impl Default for Config {
             max_request_bytes: 10 * MIB,
             max_connections: 10_000,
             max_reading_bytes: 256 * MIB,
+            max_writing_bytes: 256 * MIB,
             tls: None,
             sending: Sending::default(),
             ses: Ses::default(),

@@ -96,6 +96,10 @@ pub struct SendingStatus {
     pub pending: Pending,
     /// The byte budget, in bytes.
     pub max_pending_bytes: usize,
+    /// Organisations whose share of the budget is used up.
+    pub full_for: Vec<OrganisationId>,
+    /// The part of its share that the organisation with the most pending bytes has in use.
+    pub greatest_share: f64,
     /// The pace now.
     pub rate: Rate,
     /// The pace without throttling.
@@ -224,6 +228,8 @@ impl<P: Provider> Dispatcher<P> {
         SendingStatus {
             pending: self.outbox.pending(),
             max_pending_bytes: self.outbox.budget().max(),
+            full_for: self.outbox.budget().full_for(),
+            greatest_share: self.outbox.budget().greatest_share(),
             rate: flow.pace.rate(),
             rate_limit: flow.pace.limit(),
             quota: flow.quota(),

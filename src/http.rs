@@ -39,7 +39,9 @@ mod head;
 pub mod json;
 pub mod limits;
 mod openapi;
+pub mod overload;
 pub mod request_id;
+pub mod responses;
 pub mod tls;
 pub mod wire;
 

@@ -6,7 +6,6 @@
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -17,7 +16,7 @@ use crate::domain::id::{MessageId, MessageIds};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
-use crate::outbox::{Outbox, Parcel};
+use crate::outbox::{NoRoom, Outbox, Parcel};
 use crate::ses::send::encode;
 use crate::store::{Accepted, Store, StoreError};
 use crate::tally::Tally;
@@ -35,11 +34,8 @@ pub enum Refusal {
         /// The recipient's field.
         field: String,
     },
-    /// The byte budget of pending messages is used up.
-    QueueFull {
-        /// When there should be room again.
-        retry_after: Duration,
-    },
+    /// The byte budget of pending messages, or the organisation's share of it, is used up.
+    QueueFull(NoRoom),
     /// The record could not be made durable.
     StorageUnavailable,
     /// The service is stopping.
@@ -136,11 +132,12 @@ impl Intake {
         let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
         let envelope = Envelope::from(&admitted);
         let bytes = request.len() + envelope.len_bytes();
-        let Some(reservation) = self.outbox.budget().reserve(bytes) else {
-            let retry_after = self.outbox.budget().free_in(bytes);
-            return self
-                .replay_or(organisation, &admitted, Refusal::QueueFull { retry_after })
-                .await;
+        let reservation = match self.outbox.budget().reserve(organisation.id, bytes) {
+            Ok(reservation) => reservation,
+            Err(no_room) => {
+                let refusal = Refusal::QueueFull(no_room);
+                return self.replay_or(organisation, &admitted, refusal).await;
+            }
         };
         let parcel = Parcel {
             id,

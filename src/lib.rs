@@ -7,7 +7,7 @@
 //! 4 edges      main  cli  service  http  admin  operator  logging
 //! 3 flows      intake  outbox  dispatch  feedback  quota  retention  setup  verification  listing
 //! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  tally
+//! 1 core       domain  clock  config  share  tally
 //! ```
 //!
 //! Data flows one way:
@@ -34,6 +34,7 @@ pub mod retention;
 pub mod service;
 pub mod ses;
 pub mod setup;
+pub mod share;
 pub mod simulator;
 pub mod store;
 pub mod tally;

@@ -6,7 +6,7 @@ use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
 use crate::domain::time::Timestamp;
 use crate::outbox::{Live, View};
-use crate::store::{MessageFilter, Store, StoreError};
+use crate::store::{ListError, MessageFilter, MessagePage, Store};
 
 /// The most messages of one page.
 pub const MAX_PAGE: usize = 1_000;
@@ -20,15 +20,16 @@ pub struct Listing {
     pub next: Option<MessageId>,
 }
 
-/// Lists at most `limit` messages. The status that `filter` asks for is the one of this moment, as
-/// `live` has it: that a call is under way is not stored.
-pub async fn list(
+/// What `then` makes of a list of at most `limit` messages. The status that `filter` asks for is
+/// the one of this moment, as `live` has it: that a call is under way is not stored.
+pub async fn list<T: Send + 'static>(
     store: &Store,
-    live: impl Fn(MessageId) -> Option<Live>,
+    live: impl Fn(MessageId) -> Option<Live> + Send + 'static,
     mut filter: MessageFilter,
     limit: usize,
     window_now: Timestamp,
-) -> Result<Listing, StoreError> {
+    then: impl FnOnce(Listing) -> T + Send + 'static,
+) -> Result<T, ListError> {
     let wanted = filter.status;
     let limit = limit.clamp(1, MAX_PAGE);
     let read = match wanted {
@@ -39,7 +40,17 @@ pub async fn list(
         }
         Some(Status::Sent | Status::Failed | Status::Suppressed) | None => limit,
     };
-    let page = store.list(filter, read, window_now).await?;
+    let lay_over = move |page| then(laid_over(page, live, wanted, limit));
+    store.list_then(filter, read, window_now, lay_over).await
+}
+
+/// The page's messages that have the wanted status this moment.
+fn laid_over(
+    page: MessagePage,
+    live: impl Fn(MessageId) -> Option<Live>,
+    wanted: Option<Status>,
+    limit: usize,
+) -> Listing {
     let mut listing = Listing { messages: Vec::new(), next: page.next };
     let mut rows = page.messages.into_iter().peekable();
     while let Some(message) = rows.next() {
@@ -52,5 +63,5 @@ pub async fn list(
             }
         }
     }
-    Ok(listing)
+    listing
 }

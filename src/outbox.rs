@@ -19,7 +19,7 @@ use crate::domain::message::{Acceptance, Failure};
 
 use turns::{Forward, Turn, TurnKind, Turns};
 
-pub use budget::{Budget, Fill, Reservation};
+pub use budget::{Budget, Fill, NoRoom, Reservation};
 pub use live::{Live, View};
 
 mod budget;

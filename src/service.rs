@@ -19,8 +19,7 @@ use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::feedback::{Feedback, poll};
-use crate::http::api::Api;
-use crate::http::body::BodyReader;
+use crate::http::api::{Api, Budgets};
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
@@ -84,6 +83,7 @@ pub struct Service {
     background: JoinSet<()>,
     stop_admin: watch::Sender<AdminPhase>,
     max_rate: watch::Sender<MaxRate>,
+    budgets: Budgets,
     config: Config,
     socket: SocketOwner,
     client_tls: Option<Arc<Tls>>,
@@ -157,13 +157,8 @@ impl Service {
             }))
         });
         let limits = Limits { max_connections, ..limits(config) };
-        let api = Api::new(
-            Arc::clone(&intake),
-            store.clone(),
-            Arc::clone(&outbox),
-            clock.clone(),
-            BodyReader::new(&limits),
-        );
+        let budgets = Budgets::new(&limits);
+        let api = Api::new(&intake, &store, &outbox, &clock, &budgets);
         let parts = Parts {
             store: store.clone(),
             clock,
@@ -200,6 +195,7 @@ impl Service {
             background,
             stop_admin,
             max_rate,
+            budgets,
             config: config.clone(),
             socket: listeners.owner,
             client_tls,
@@ -360,6 +356,7 @@ fn limits(config: &Config) -> Limits {
     Limits {
         max_request_bytes: config.max_request_bytes,
         max_reading_bytes: config.max_reading_bytes,
+        max_writing_bytes: config.max_writing_bytes,
         ..Limits::default()
     }
 }

@@ -17,6 +17,7 @@ use crate::domain::message::{Message, Recorded, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
+use crate::share::TooMany;
 
 use redb::accept::{Accept, KeyClaim};
 use redb::failure::ReadError;
@@ -25,7 +26,7 @@ use redb::writer::{Writer, WriterThread};
 use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress};
 
 pub use counts::Counts;
-pub use error::{OpenError, StoreError};
+pub use error::{ListError, OpenError, StoreError};
 pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::open::Recovery;
 pub use redb::raw::{Chunk, NotAChunk};
@@ -200,17 +201,33 @@ impl Store {
         filter: MessageFilter,
         limit: usize,
         window_now: Timestamp,
-    ) -> Result<MessagePage, StoreError> {
+    ) -> Result<MessagePage, ListError> {
+        self.list_then(filter, limit, window_now, |page| page).await
+    }
+
+    /// What `then` makes of a page of messages, newest first, at most `limit`. It runs where the
+    /// page is read, so that only so many pages are held at one time.
+    pub async fn list_then<T: Send + 'static>(
+        &self,
+        filter: MessageFilter,
+        limit: usize,
+        window_now: Timestamp,
+        then: impl FnOnce(MessagePage) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        let own = self.shared.listings_of.take(filter.organisation).await;
+        let own = own.map_err(|TooMany| ListError::TooMany)?;
         let listings = Arc::clone(&self.shared.listings);
         let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
         let shared = Arc::clone(&self.shared);
         // A filter that matches little reads much. Whoever asked may go meanwhile; the read does
-        // not, so the turn is its own.
+        // not, so the turns are its own.
         let listed = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            shared.read(|transaction| list::list(transaction, &filter, limit, window_now))
+            let _turns = (own, turn);
+            let page =
+                shared.read(|transaction| list::list(transaction, &filter, limit, window_now));
+            page.map(then)
         });
-        self.noticed(listed.await.expect("a listing does not panic and is not aborted"))
+        Ok(self.noticed(listed.await.expect("a listing does not panic and is not aborted"))?)
     }
 
     /// Removes a bounded part of what is past its window at `window_now`.

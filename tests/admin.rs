@@ -58,6 +58,8 @@ impl LiveView for Facts {
         SendingStatus {
             pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20 },
             max_pending_bytes: 1 << 30,
+            full_for: Vec::new(),
+            greatest_share: 0.0,
             rate: Rate::PerSecond(14.0),
             rate_limit: Rate::PerSecond(14.0),
             quota: None,

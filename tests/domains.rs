@@ -171,6 +171,8 @@ impl LiveView for Idle {
         SendingStatus {
             pending: Pending { messages: 0, in_flight: 0, bytes: 0 },
             max_pending_bytes: 1 << 30,
+            full_for: Vec::new(),
+            greatest_share: 0.0,
             rate: Rate::PerSecond(14.0),
             rate_limit: Rate::PerSecond(14.0),
             quota: None,

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use pillarbox::domain::id::OrganisationId;
 use pillarbox::http::body::BodyReader;
 use pillarbox::http::drain::Drain;
 use pillarbox::http::error::ApiError;
@@ -48,7 +49,7 @@ impl Handler for Echo {
             "/gate" => self.gate.acquire().await.unwrap().forget(),
             _ => {}
         }
-        match self.bodies.read(body).await {
+        match self.bodies.read(OrganisationId(1), body).await {
             Ok(body) => {
                 let text = String::from_utf8_lossy(&body).into_owned();
                 let shown = if text.len() > 100 { text.len().to_string() } else { text };
@@ -351,7 +352,7 @@ async fn a_stalled_body_is_answered_with_408() {
 
 #[tokio::test]
 async fn a_body_cut_off_by_the_client_is_answered_with_400_and_gives_its_memory_back() {
-    let limits = Limits { max_reading_bytes: 500_000, ..limits() };
+    let limits = Limits { max_reading_bytes: 2_000_000, ..limits() };
     let server = start(limits).await;
     for _ in 0..3 {
         let mut client = Client::connect(&server).await;

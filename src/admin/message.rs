@@ -1,5 +1,7 @@
 //! Messages as operators read them.
 
+use std::sync::Arc;
+
 use crate::admin::wire::{MAX_PAGE, MessageList, MessageRecord, MessageSummary, Refusal, Response};
 use crate::admin::{Admin, Place};
 use crate::domain::id::MessageId;
@@ -46,7 +48,12 @@ impl Admin {
             ..MessageFilter::default()
         };
         let (limit, now) = (query.limit.min(MAX_PAGE), self.clock.settled());
-        let listing = listing::list(&self.store, |id| self.live(id), filter, limit, now).await?;
+        let live = match &self.place {
+            Place::Service { live, .. } => Some(Arc::clone(live)),
+            Place::File => None,
+        };
+        let live = move |id| live.as_ref().and_then(|live| live.message(id));
+        let listing = listing::list(&self.store, live, filter, limit, now, |all| all).await?;
         let messages = listing.messages.into_iter().map(|(message, live)| {
             let organisation = self.shown(message.organisation);
             MessageSummary::new(message, live.as_ref(), organisation)

@@ -144,6 +144,7 @@ impl Admin {
             in_flight: status.pending.in_flight,
             pending_bytes: status.pending.bytes,
             max_pending_bytes: status.max_pending_bytes,
+            full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
             recipients_per_second: status.rate.limit(),
             provider: match status.condition {
                 Condition::Up => Provider::Up,

@@ -82,7 +82,7 @@ fn said(refusal: &intake::Refusal) -> Refusal {
         intake::Refusal::Suppressed { .. } => {
             format!("{RECIPIENT} is suppressed; pillarbox suppression remove ends that")
         }
-        intake::Refusal::QueueFull { .. } => {
+        intake::Refusal::QueueFull(_) => {
             "the queue is full: see pillarbox status for what holds up sending".to_owned()
         }
         intake::Refusal::StorageUnavailable => {

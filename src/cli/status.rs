@@ -190,7 +190,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
                 sending.pending_messages, sending.in_flight
             ),
         ),
-        ("budget", budget(sending.pending_bytes, sending.max_pending_bytes)),
+        ("budget", budget(sending.pending_bytes, sending.max_pending_bytes, &sending.full_for)),
         (
             "pace",
             match sending.recipients_per_second {
@@ -213,9 +213,17 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn budget(in_use: usize, max: usize) -> String {
+fn budget(in_use: usize, max: usize, full_for: &[String]) -> String {
     let (in_use_mib, max_mib) = (in_use.div_ceil(MIB), max.div_ceil(MIB));
     let advice = match Fill::of(in_use, max) {
+        Fill::Room | Fill::NearlyFull if !full_for.is_empty() => {
+            let names = full_for.join(", ");
+            return format!(
+                "{in_use_mib} of {max_mib} MiB in use. The queue is full for {names}: new messages \
+                 are refused with 503 QueueFull until some are sent; see the provider below, or \
+                 raise sending.max_pending_bytes"
+            );
+        }
         Fill::Room => "",
         Fill::NearlyFull => {
             ". The queue is nearly full: large messages may be refused with 503 QueueFull until \
@@ -245,8 +253,11 @@ mod tests {
     #[test]
     fn a_queue_is_called_full_only_where_it_is() {
         let max = 100 * MIB;
-        assert_eq!(budget(50 * MIB, max), "50 of 100 MiB in use");
-        assert!(budget(96 * MIB, max).contains("The queue is nearly full: large messages"));
-        assert!(budget(max, max).contains("The queue is full: new messages"));
+        assert_eq!(budget(50 * MIB, max, &[]), "50 of 100 MiB in use");
+        let full_for = ["acme".to_owned(), "beta".to_owned()];
+        let of_some = budget(50 * MIB, max, &full_for);
+        assert!(of_some.contains("full for acme, beta: new messages are refused"), "{of_some}");
+        assert!(budget(96 * MIB, max, &[]).contains("The queue is nearly full: large messages"));
+        assert!(budget(max, max, &full_for).contains("The queue is full: new messages"));
     }
 }

@@ -11,7 +11,7 @@ use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 22] = [
+pub(super) const KEYS: [&str; 23] = [
     "listen",
     "operator_listen",
     "data_dir",
@@ -19,6 +19,7 @@ pub(super) const KEYS: [&str; 22] = [
     "max_request_bytes",
     "max_connections",
     "max_reading_bytes",
+    "max_writing_bytes",
     "tls.certificate",
     "tls.key",
     "sending.max_pending_bytes",

@@ -165,6 +165,7 @@ fn values_out_of_bounds_are_refused() {
         ("max_request_bytes = '4096'", "max_request_bytes"),
         ("max_request_bytes = 4096.0", "max_request_bytes"),
         ("max_connections = 0", "max_connections"),
+        ("max_writing_bytes = 16777215", "max_writing_bytes"),
         ("max_connections = -1", "max_connections"),
         ("sending.max_in_flight = 10001", "sending.max_in_flight"),
         ("sending.max_rate = 0", "sending.max_rate"),
@@ -232,13 +233,18 @@ fn values_that_do_not_go_together_name_all_their_keys() {
         ["sending.retry_initial", "sending.retry_max"]
     );
     assert_eq!(
-        the_inconsistency("max_reading_bytes = 1048576"),
+        the_inconsistency("max_reading_bytes = 41943039"),
         ["max_reading_bytes", "max_request_bytes"]
     );
     assert_eq!(
-        the_inconsistency("sending.max_pending_bytes = 1048576"),
+        the_inconsistency("sending.max_pending_bytes = 41943039"),
         ["sending.max_pending_bytes", "max_request_bytes"]
     );
+    let least = "max_reading_bytes = 41943040\nsending.max_pending_bytes = 41943040";
+    assert!(load(least, &[]).is_ok());
+    let message = the_message("sending.max_pending_bytes = 41943039", &[]);
+    let advice = "raise sending.max_pending_bytes to 41943040 or lower max_request_bytes";
+    assert!(message.contains("at least 4 times") && message.contains(advice), "{message}");
     let message = the_message("sending.retry_initial = '10m'", &[]);
     assert!(message.contains(r#"sending.retry_initial = "10m" (in "#), "{message}");
     assert!(message.contains("sending.retry_max (not given)"), "{message}");

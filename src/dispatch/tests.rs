@@ -90,7 +90,7 @@ fn hand_over(from: &Outbox, to: &Outbox) {
             request: parcel.request.clone(),
             accepted_at: parcel.accepted_at,
             suppression_epoch: parcel.suppression_epoch,
-            reservation: to.budget().reserve(parcel.request.len()).unwrap(),
+            reservation: to.budget().reserve(parcel.organisation, parcel.request.len()).unwrap(),
         });
     }
 }

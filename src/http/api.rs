@@ -21,13 +21,17 @@ use crate::http::Handler;
 use crate::http::body::BodyReader;
 use crate::http::counts::Counts;
 use crate::http::error::{ApiError, JSON};
+use crate::http::limits::Limits;
 use crate::http::openapi;
+use crate::http::overload::{Overload, SharedLimit};
 use crate::http::request_id::RequestId;
+use crate::http::responses::Responses;
 use crate::http::wire::{self, ListQuery, SendDocument};
 use crate::intake::{Intake, Refusal};
-use crate::listing;
-use crate::outbox::Outbox;
-use crate::store::{Accepted, Store, StoreError};
+use crate::listing::{self, Listing};
+use crate::outbox::{NoRoom, Outbox};
+use crate::share::Exhausted;
+use crate::store::{Accepted, ListError, Store, StoreError};
 use crate::tally::Mark;
 
 /// The header on the answer to a replay.
@@ -48,8 +52,25 @@ struct Inner {
     store: Store,
     outbox: Arc<Outbox>,
     clock: Clock,
-    bodies: BodyReader,
+    budgets: Budgets,
     counts: Arc<Counts>,
+}
+
+/// The memory of requests and responses, with a share for each organisation. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Budgets {
+    /// Request bodies.
+    pub bodies: BodyReader,
+    /// Responses that clients have not read.
+    pub responses: Responses,
+}
+
+impl Budgets {
+    /// Budgets with these limits.
+    pub fn new(limits: &Limits) -> Self {
+        let bodies = BodyReader::new(limits);
+        Self { bodies, responses: Responses::new(limits.max_writing_bytes) }
+    }
 }
 
 /// A path of the API.
@@ -114,14 +135,21 @@ impl Handler for Api {
 impl Api {
     /// An API over these parts.
     pub fn new(
-        intake: Arc<Intake>,
-        store: Store,
-        outbox: Arc<Outbox>,
-        clock: Clock,
-        bodies: BodyReader,
+        intake: &Arc<Intake>,
+        store: &Store,
+        outbox: &Arc<Outbox>,
+        clock: &Clock,
+        budgets: &Budgets,
     ) -> Self {
-        let counts = Arc::default();
-        Self { inner: Arc::new(Inner { intake, store, outbox, clock, bodies, counts }) }
+        let inner = Inner {
+            intake: Arc::clone(intake),
+            store: store.clone(),
+            outbox: Arc::clone(outbox),
+            clock: clock.clone(),
+            budgets: budgets.clone(),
+            counts: Arc::default(),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// What is counted of requests and connections.
@@ -145,7 +173,7 @@ impl Inner {
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
-                let body = self.bodies.read(body).await?;
+                let body = self.budgets.bodies.read(organisation.id, body).await?;
                 self.send(&organisation, &body, id).await
             }
             (Endpoint::Emails, &Method::GET) => {
@@ -203,9 +231,14 @@ impl Inner {
         let ListQuery { mut filter, limit } = ListQuery::parse(query)?;
         filter.organisation = Some(organisation.id);
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
-        let live = |id| self.outbox.live(id);
-        let listing = listing::list(&self.store, live, filter, limit, self.clock.settled()).await?;
-        Ok(json(wire::emails(&listing)))
+        self.budgets.responses.require_room(organisation.id)?;
+        let outbox = Arc::clone(&self.outbox);
+        let live = move |id| outbox.live(id);
+        let (responses, organisation) = (self.budgets.responses.clone(), organisation.id);
+        // Where the rows are read: a long page must not hold a worker.
+        let write = move |listing: Listing| responses.count(organisation, wire::emails(&listing));
+        let now = self.clock.settled();
+        Ok(json(listing::list(&self.store, live, filter, limit, now, write).await??))
     }
 
     fn read(
@@ -217,7 +250,7 @@ impl Inner {
         // The live state first: where the message ends in between, its record says so.
         let live = self.outbox.live(id);
         let message = self.message_of(organisation, id)?;
-        Ok(json(wire::message(&message, live.as_ref())))
+        self.counted(organisation, wire::message(&message, live.as_ref()))
     }
 
     fn events(
@@ -227,7 +260,17 @@ impl Inner {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let id: MessageId = text.parse().map_err(|_| ApiError::NotFound)?;
         let message = self.message_of(organisation, id)?;
-        Ok(json(wire::events(&self.store.events(message.id)?)))
+        self.counted(organisation, wire::events(&self.store.events(message.id)?))
+    }
+
+    /// A response of an organisation, counted until it is read. The answer to a send request is
+    /// not: it is small, a connection holds only a few, and what was accepted must be said.
+    fn counted(
+        &self,
+        organisation: &Organisation,
+        body: Bytes,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        Ok(json(self.budgets.responses.count(organisation.id, body)?))
     }
 
     /// A message of this organisation that is within its retention; anything else is not found,
@@ -278,6 +321,17 @@ impl From<StoreError> for ApiError {
     }
 }
 
+impl From<ListError> for ApiError {
+    fn from(error: ListError) -> Self {
+        match error {
+            ListError::Store(error) => error.into(),
+            ListError::TooMany => {
+                Self::QueueFull(Overload::short(SharedLimit::Listings, Exhausted::Share))
+            }
+        }
+    }
+}
+
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
@@ -285,7 +339,9 @@ impl From<Refusal> for ApiError {
                 Self::UnverifiedDomain { domain: domain.to_string() }
             }
             Refusal::Suppressed { field } => Self::Suppressed { field },
-            Refusal::QueueFull { retry_after } => Self::QueueFull { retry_after },
+            Refusal::QueueFull(NoRoom { exhausted, retry_after }) => {
+                Self::QueueFull(Overload { limit: SharedLimit::Pending, exhausted, retry_after })
+            }
             Refusal::StorageUnavailable => Self::StorageUnavailable,
             Refusal::ShuttingDown => Self::ShuttingDown,
             Refusal::Internal => Self::Internal,

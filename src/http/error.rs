@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::io::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -15,7 +15,12 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::domain::request::{FieldError, RequestError};
+use crate::http::overload::Overload;
+#[cfg(test)]
+use crate::http::overload::SharedLimit;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId};
+#[cfg(test)]
+use crate::share::Exhausted;
 
 /// The media type of every body, sent and received.
 pub const JSON: &str = "application/json";
@@ -81,11 +86,8 @@ pub enum ApiError {
     },
     /// Our fault.
     Internal,
-    /// A byte budget is used up: that of bodies waiting to be sent, or of those being read.
-    QueueFull {
-        /// When there should be room again.
-        retry_after: Duration,
-    },
+    /// A limit that organisations share, or the organisation's share of it, is used up.
+    QueueFull(Overload),
     /// The record could not be made durable.
     StorageUnavailable,
     /// The service is draining.
@@ -131,7 +133,7 @@ impl ApiError {
             Self::UnverifiedDomain { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "UnverifiedDomain"),
             Self::Suppressed { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Suppressed"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
-            Self::QueueFull { .. } => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
+            Self::QueueFull(_) => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
             Self::StorageUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable"),
             Self::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "ShuttingDown"),
             Self::TooManyConnections => (StatusCode::SERVICE_UNAVAILABLE, "TooManyConnections"),
@@ -158,7 +160,7 @@ impl ApiError {
             Self::UnverifiedDomain { domain: text() },
             Self::Suppressed { field: text() },
             Self::Internal,
-            Self::QueueFull { retry_after: Duration::ZERO },
+            Self::QueueFull(Overload::short(SharedLimit::Pending, Exhausted::Whole)),
             Self::StorageUnavailable,
             Self::ShuttingDown,
             Self::TooManyConnections,
@@ -204,9 +206,7 @@ impl ApiError {
                 format!("{field}: this recipient is suppressed after a bounce, a complaint or by the operator").into()
             }
             Self::Internal => "something went wrong on our side".into(),
-            Self::QueueFull { .. } => {
-                "the service holds as many messages as it may for now; try again later".into()
-            }
+            Self::QueueFull(overload) => overload.message().into(),
             Self::StorageUnavailable => {
                 "the service cannot reach its storage for now: nothing was stored; try again later".into()
             }
@@ -232,7 +232,7 @@ impl ApiError {
         match self {
             Self::Unauthorized => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::MethodNotAllowed { allow } => Some((ALLOW, HeaderValue::from_static(allow))),
-            Self::QueueFull { retry_after } => Some((RETRY_AFTER, retry_after.as_secs().into())),
+            Self::QueueFull(overload) => Some((RETRY_AFTER, overload.retry_after.as_secs().into())),
             Self::ShuttingDown | Self::TooManyConnections => {
                 Some((RETRY_AFTER, RETRY_SOON_SECONDS.into()))
             }
@@ -367,7 +367,7 @@ mod tests {
         let draining = headers(ApiError::ShuttingDown);
         assert_eq!(draining["connection"], "close");
         for error in [
-            ApiError::QueueFull { retry_after: Duration::from_secs(1) },
+            ApiError::QueueFull(Overload::short(SharedLimit::Pending, Exhausted::Share)),
             ApiError::StorageUnavailable,
             ApiError::ShuttingDown,
         ] {

@@ -21,12 +21,24 @@ pub struct Limits {
     pub max_request_bytes: usize,
     /// The bytes of request bodies held at one time, all connections together.
     pub max_reading_bytes: usize,
-    /// How long a body may pause.
+    /// The bytes of responses that clients have not read, all connections together.
+    pub max_writing_bytes: usize,
+    /// How long a body may pause, and how long it may wait for memory.
     pub body_stall_timeout: Duration,
-    /// How long a body may take in all.
-    pub body_timeout: Duration,
+    /// How slowly a body may come. How long one may take in all follows from it and from
+    /// `max_request_bytes`: 43 minutes for 10 MiB.
+    pub body_pace: BodyPace,
     /// How a connection is closed while its client may still be sending.
     pub linger: Linger,
+}
+
+/// The least speed of a body, averaged over one stretch of time after the other.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyPace {
+    /// The least bytes per second.
+    pub bytes_per_second: usize,
+    /// How long one stretch is. A body that ends within it may have any size.
+    pub averaged_over: Duration,
 }
 
 /// The bounds of a lingering close: what the client still sends is read and thrown away, so that
@@ -51,10 +63,17 @@ impl Default for Limits {
             write_timeout: Duration::from_secs(30),
             max_request_bytes: 10 * 1024 * 1024,
             max_reading_bytes: 256 * 1024 * 1024,
+            max_writing_bytes: 256 * 1024 * 1024,
             body_stall_timeout: Duration::from_secs(10),
-            body_timeout: Duration::from_mins(1),
+            body_pace: BodyPace::default(),
             linger: Linger::default(),
         }
+    }
+}
+
+impl Default for BodyPace {
+    fn default() -> Self {
+        Self { bytes_per_second: 4 * 1024, averaged_over: Duration::from_secs(10) }
     }
 }
 

@@ -141,6 +141,12 @@ impl Now {
             "pillarbox_queue_max_bytes",
             "sending.max_pending_bytes.",
             count(self.sending.max_pending_bytes as u64),
+        )?;
+        to.gauge(
+            "pillarbox_queue_share_ratio",
+            "The part of its share of the queue's memory that the organisation with the most \
+             pending bytes has in use; from 1 on, its new messages are refused.",
+            self.sending.greatest_share,
         )
     }
 

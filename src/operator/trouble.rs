@@ -72,7 +72,9 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             advice,
         ));
     }
-    found.extend(room::queue(status.pending.bytes, status.max_pending_bytes));
+    let full_for = status.full_for.iter().map(|id| parts.organisation_name(*id));
+    let full_for: Vec<_> = full_for.collect();
+    found.extend(room::queue(status.pending.bytes, status.max_pending_bytes, &full_for));
     if let Some(jump) = parts.clock.jump() {
         found.push(ready(
             "clock_jumped",

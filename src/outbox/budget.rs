@@ -1,10 +1,12 @@
 //! The byte budget of pending messages: reserved before a message is stored, released with it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::domain::id::OrganisationId;
+use crate::share::{self, Exhausted};
 
 /// What a pending message costs in memory beyond its encoded request, in bytes: its entry, its
 /// turn, their share of the maps that hold them, and what the allocator rounds up. Measured by the
@@ -20,32 +22,32 @@ const MEASURED_OVER: Duration = Duration::from_secs(1);
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
-/// How many bytes pending messages may take up.
+/// Bytes that pending messages may take up, with a share for each organisation.
 #[derive(Debug)]
 pub struct Budget {
-    ledger: Arc<Ledger>,
-    max: AtomicUsize,
-}
-
-/// A part of the budget, released when dropped.
-#[derive(Debug)]
-pub struct Reservation {
-    ledger: Arc<Ledger>,
-    bytes: usize,
-}
-
-#[derive(Debug)]
-struct Ledger {
-    in_use: AtomicUsize,
-    /// Bytes released since the last measurement.
-    released: AtomicUsize,
+    shared: share::Budget<OrganisationId>,
     speed: Mutex<Speed>,
+}
+
+/// A message's part of the budget, released when dropped.
+pub type Reservation = share::Reservation<OrganisationId>;
+
+/// A message has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoom {
+    /// What is used up.
+    pub exhausted: Exhausted,
+    /// When there should be room, at the speed at which messages have been leaving; within what a
+    /// client can be asked to wait.
+    pub retry_after: Duration,
 }
 
 /// How fast bytes are released.
 #[derive(Debug)]
 struct Speed {
     measured_at: Instant,
+    /// What had been released by then, since the start.
+    released: u64,
     bytes_per_second: f64,
 }
 
@@ -77,75 +79,70 @@ impl Fill {
 impl Budget {
     /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
-        let ledger = Ledger {
-            in_use: AtomicUsize::new(0),
-            released: AtomicUsize::new(0),
-            speed: Mutex::new(Speed { measured_at: Instant::now(), bytes_per_second: 0.0 }),
-        };
-        Self { ledger: Arc::new(ledger), max: AtomicUsize::new(max) }
+        let speed = Speed { measured_at: Instant::now(), released: 0, bytes_per_second: 0.0 };
+        Self { shared: share::Budget::new(max), speed: Mutex::new(speed) }
     }
 
-    /// Reserves the room of a message whose encoded request has `encoded` bytes; `None` where it
-    /// is used up.
-    pub fn reserve(&self, encoded: usize) -> Option<Reservation> {
-        let bytes = encoded.checked_add(FIXED_CHARGE)?;
-        let max = self.max();
-        self.ledger
-            .in_use
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |in_use| {
-                in_use.checked_add(bytes).filter(|sum| *sum <= max)
-            })
-            .ok()?;
-        Some(Reservation { ledger: Arc::clone(&self.ledger), bytes })
+    /// Reserves the room of an organisation's message whose encoded request has `encoded` bytes.
+    pub fn reserve(
+        &self,
+        organisation: OrganisationId,
+        encoded: usize,
+    ) -> Result<Reservation, NoRoom> {
+        let bytes = encoded.saturating_add(FIXED_CHARGE);
+        self.shared.reserve(organisation, bytes).map_err(|exhausted| NoRoom {
+            exhausted,
+            retry_after: self.free_in(organisation, bytes),
+        })
     }
 
-    /// How long it should take until a message of `encoded` bytes has room, at the speed at which
-    /// messages have been leaving; within what a client can be asked to wait.
-    pub fn free_in(&self, encoded: usize) -> Duration {
-        let missing = (self.in_use() + encoded + FIXED_CHARGE).saturating_sub(self.max());
-        let speed = self.ledger.bytes_per_second(Instant::now());
+    fn free_in(&self, organisation: OrganisationId, bytes: usize) -> Duration {
+        let speed = self.bytes_per_second(Instant::now());
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let seconds = missing as f64 / speed;
+        let seconds = self.shared.missing(organisation, bytes) as f64 / speed;
         Duration::try_from_secs_f64(seconds.ceil())
             .unwrap_or(LONGEST_WAIT)
             .clamp(SHORTEST_WAIT, LONGEST_WAIT)
     }
 
+    fn bytes_per_second(&self, now: Instant) -> f64 {
+        let mut speed = self.speed.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = now.saturating_duration_since(speed.measured_at);
+        if elapsed >= MEASURED_OVER {
+            let released = self.shared.released();
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            let bytes = (released - speed.released) as f64;
+            let bytes_per_second = bytes / elapsed.as_secs_f64();
+            *speed = Speed { measured_at: now, released, bytes_per_second };
+        }
+        speed.bytes_per_second
+    }
+
+    /// Organisations whose share is used up: their new messages are refused.
+    pub fn full_for(&self) -> Vec<OrganisationId> {
+        self.shared.full_for()
+    }
+
+    /// The part of its share that the organisation with the most pending bytes has in use; from 1
+    /// on, its new messages are refused.
+    pub fn greatest_share(&self) -> f64 {
+        self.shared.greatest_share()
+    }
+
     /// How many bytes are reserved.
     pub fn in_use(&self) -> usize {
-        self.ledger.in_use.load(Ordering::Acquire)
+        self.shared.in_use()
     }
 
     /// How many bytes may be reserved in all.
     pub fn max(&self) -> usize {
-        self.max.load(Ordering::Acquire)
+        self.shared.max()
     }
 
     /// Changes how many bytes may be reserved in all. Where more are in use, they stay, and no
     /// more are reserved until enough are released.
     pub fn set_max(&self, max: usize) {
-        self.max.store(max, Ordering::Release);
-    }
-}
-
-impl Ledger {
-    fn bytes_per_second(&self, now: Instant) -> f64 {
-        let mut speed = self.speed.lock().unwrap_or_else(PoisonError::into_inner);
-        let elapsed = now.saturating_duration_since(speed.measured_at);
-        if elapsed >= MEASURED_OVER {
-            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-            let released = self.released.swap(0, Ordering::Relaxed) as f64;
-            speed.bytes_per_second = released / elapsed.as_secs_f64();
-            speed.measured_at = now;
-        }
-        speed.bytes_per_second
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.ledger.in_use.fetch_sub(self.bytes, Ordering::AcqRel);
-        self.ledger.released.fetch_add(self.bytes, Ordering::Relaxed);
+        self.shared.set_max(max);
     }
 }
 

@@ -5,6 +5,7 @@ use super::*;
 use crate::domain::id::MessageIds;
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::time::Timestamp;
+use crate::share::Exhausted;
 
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);
@@ -17,7 +18,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { outbox: Outbox::new(1 << 20), ids: MessageIds::new(), now: Instant::now() }
+        Self { outbox: Outbox::new(1 << 22), ids: MessageIds::new(), now: Instant::now() }
     }
 
     fn add(&self, organisation: OrganisationId, recipients: u32) -> MessageId {
@@ -32,7 +33,7 @@ impl Fixture {
             request: Bytes::from_static(b"{}"),
             accepted_at: self.now,
             suppression_epoch: 0,
-            reservation: self.outbox.budget().reserve(2).unwrap(),
+            reservation: self.outbox.budget().reserve(organisation, 2).unwrap(),
         });
         id
     }
@@ -162,10 +163,30 @@ fn the_live_state_follows_the_call() {
 fn the_budget_is_never_exceeded_and_is_released_with_the_message() {
     // Each has a charge of 800 bytes besides its own.
     let outbox = Outbox::new(2_200);
-    let first = outbox.budget().reserve(500).unwrap();
-    assert!(outbox.budget().reserve(101).is_none());
-    assert!(outbox.budget().reserve(100).is_some());
-    assert!(outbox.budget().reserve(usize::MAX - 400).is_none());
+    let first = outbox.budget().reserve(ACME, 500).unwrap();
+    assert!(outbox.budget().reserve(BETA, 101).is_err());
+    assert!(outbox.budget().reserve(BETA, 100).is_ok());
+    assert!(outbox.budget().reserve(BETA, usize::MAX - 400).is_err());
     drop(first);
+    assert_eq!(outbox.budget().in_use(), 0);
+}
+
+#[test]
+fn one_organisations_messages_leave_room_for_anothers() {
+    let outbox = Outbox::new(100_000);
+    let mut backlog = Vec::new();
+    let refused = loop {
+        match outbox.budget().reserve(ACME, 200) {
+            Ok(reservation) => backlog.push(reservation),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((backlog.len(), refused.exhausted), (50, Exhausted::Share));
+    let others = outbox.budget().reserve(BETA, 40_000).unwrap();
+    let refused = outbox.budget().reserve(BETA, 20_000).unwrap_err();
+    assert_eq!(refused.exhausted, Exhausted::Whole);
+    // At least a second, and no more than a client can be asked to wait for.
+    assert_eq!(refused.retry_after, Duration::from_mins(1));
+    drop((backlog, others));
     assert_eq!(outbox.budget().in_use(), 0);
 }

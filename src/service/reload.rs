@@ -18,8 +18,8 @@ fn files(tls: &config::Tls) -> TlsFiles {
 }
 
 impl Service {
-    /// Takes over what can change while running: all of `sending`, and the certificate, from its
-    /// files anew. Where other keys differ, the log names them; they need a restart.
+    /// Takes over what can change while running: all of `sending`, the budgets of bodies and
+    /// responses, and the certificate, from its files anew. Where other keys differ, the log names them; they need a restart.
     pub fn reload(&mut self, new: &Config) {
         for key in self.needs_restart(new) {
             warn!(key, "this key has changed and takes effect at the next start");
@@ -27,6 +27,10 @@ impl Service {
         self.reload_tls(new);
         let sending = new.sending.clone();
         self.outbox.budget().set_max(sending.max_pending_bytes);
+        self.budgets.bodies.set_max(new.max_reading_bytes);
+        self.budgets.responses.set_max(new.max_writing_bytes);
+        self.config.max_reading_bytes = new.max_reading_bytes;
+        self.config.max_writing_bytes = new.max_writing_bytes;
         self.max_rate.send_replace(sending.max_rate);
         self.config.sending = sending;
         self.dispatcher.set_settings(settings(&self.config));
@@ -53,7 +57,6 @@ impl Service {
             ("tls", old.tls.is_some() != new.tls.is_some()),
             ("max_request_bytes", old.max_request_bytes != new.max_request_bytes),
             ("max_connections", old.max_connections != new.max_connections),
-            ("max_reading_bytes", old.max_reading_bytes != new.max_reading_bytes),
             ("sending.request_timeout", request_timeout),
             ("ses.region", old.ses.region != new.ses.region),
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),

@@ -174,6 +174,8 @@ mod tests {
         let mut status = SendingStatus {
             pending: Pending { messages: 12, in_flight: 1, bytes: 100 },
             max_pending_bytes: 1000,
+            full_for: Vec::new(),
+            greatest_share: 0.0,
             rate: Rate::Unlimited,
             rate_limit: Rate::Unlimited,
             quota: None,

@@ -17,6 +17,17 @@ pub enum StoreError {
     Damaged,
 }
 
+/// Why messages could not be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Too many listings of the same organisation wait already.
+    #[error("too many listings of the organisation wait; try again later")]
+    TooMany,
+}
+
 /// Why the file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

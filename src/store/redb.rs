@@ -9,6 +9,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::domain::id::OrganisationId;
+use crate::share::Slots;
 use crate::store::Counts;
 use directory::Directory;
 use failure::ReadError;
@@ -72,9 +74,14 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// Listings that may read at one time: they must not take the processor from acceptance.
     pub(super) listings: Arc<Semaphore>,
+    /// Those of one organisation; of `None`, those over all organisations.
+    pub(super) listings_of: Slots<Option<OrganisationId>>,
 }
 
-const LISTINGS_AT_ONCE: usize = 2;
+const LISTINGS_AT_ONCE: usize = 4;
+/// Listings of one organisation that may read at one time, and how many more may wait.
+const LISTINGS_OF_ONE: usize = 2;
+const LISTINGS_WAITING: usize = 64;
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -96,6 +103,7 @@ impl Shared {
             key_use: RwLock::default(),
             counts: Counts::default(),
             listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
+            listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
         }
     }
 

@@ -302,7 +302,7 @@ async fn too_large_a_body_is_refused_by_its_length_and_while_it_is_read() {
 #[tokio::test]
 async fn a_full_queue_refuses_new_messages_and_still_answers_replays() {
     let site = Site::with(
-        "max_request_bytes = 4096\n[sending]\nmax_pending_bytes = 4096",
+        "max_request_bytes = 1024\n[sending]\nmax_pending_bytes = 4096",
         Options { latency: Duration::from_mins(1), ..Options::default() },
     )
     .await;

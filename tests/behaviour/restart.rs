@@ -104,7 +104,7 @@ async fn a_second_signal_ends_at_once() {
 #[tokio::test]
 async fn a_hangup_reads_the_configuration_again_and_keeps_the_old_one_where_it_is_wrong() {
     let slow = Options { latency: Duration::from_mins(1), ..Options::default() };
-    let more = "max_request_bytes = 4096\n[sending]\nmax_pending_bytes = 4096";
+    let more = "max_request_bytes = 1024\n[sending]\nmax_pending_bytes = 4096";
     let site = Site::with(more, slow).await;
     let server = site.start();
     let refused = loop {
@@ -119,7 +119,7 @@ async fn a_hangup_reads_the_configuration_again_and_keeps_the_old_one_where_it_i
     until(|| server.log().contains("stays as it was")).await;
     assert_eq!(server.post(&message()).send().await.unwrap().status(), 503);
     site.reconfigure("max_pending_bytes = -1", "max_pending_bytes = 1000000");
-    site.reconfigure("max_request_bytes = 4096", "max_request_bytes = 8192");
+    site.reconfigure("max_request_bytes = 1024", "max_request_bytes = 8192");
     server.signal("HUP");
     until(|| server.log().contains("was read again")).await;
     server.send(&message()).await;

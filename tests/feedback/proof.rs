@@ -25,7 +25,7 @@ async fn being_sent(site: &Site) -> MessageId {
         request: Bytes::from_static(b"{}"),
         accepted_at: Instant::now(),
         suppression_epoch: 0,
-        reservation: site.outbox.budget().reserve(2).unwrap(),
+        reservation: site.outbox.budget().reserve(site.organisation, 2).unwrap(),
     });
     assert_eq!(site.outbox.claim(Instant::now()).unwrap().parcel.id, id);
     assert_eq!(site.outbox.started(id), 1);

@@ -20,7 +20,16 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    /// In lower case.
+    head: String,
     pub(crate) body: String,
+}
+
+impl Answer {
+    /// The value of the header of this name, which is in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
 }
 
 impl Client {
@@ -85,7 +94,7 @@ impl Client {
         let body = String::from_utf8(body.to_vec()).unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         self.unread.drain(..end + length);
-        Some(Answer { status, body })
+        Some(Answer { status, head, body })
     }
 
     /// Reads until the connection ends, or nothing has come for so long.

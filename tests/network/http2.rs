@@ -11,7 +11,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use pillarbox::http::drain::Drain;
-use pillarbox::http::limits::Limits;
+use pillarbox::http::limits::{BodyPace, Limits};
 use pillarbox::http::request_id::RequestId;
 use pillarbox::http::serve_tls;
 use pillarbox::http::tls::Tls;
@@ -353,7 +353,7 @@ async fn no_misused_connection_is_kept_for_ever() {
         idle_timeout: short,
         write_timeout: short,
         body_stall_timeout: short,
-        body_timeout: short,
+        body_pace: BodyPace { averaged_over: short, ..BodyPace::default() },
         ..Limits::default()
     };
     let certificate = Certificate::new();

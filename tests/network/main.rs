@@ -14,6 +14,7 @@ mod client;
 mod descriptors;
 mod frames;
 mod http2;
+mod neighbours;
 mod patrons;
 mod secure;
 mod shapes;

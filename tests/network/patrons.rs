@@ -101,7 +101,7 @@ async fn visit(client: &mut Option<Client>, target: &Target) -> [Duration; 2] {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figures {
     requests: usize,
-    p50: Duration,
+    pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     slowest: Duration,
 }

@@ -24,9 +24,10 @@ pub(crate) struct Target {
 
 pub(crate) struct Site {
     target: Target,
+    config: PathBuf,
     child: Child,
     log: Arc<Mutex<String>>,
-    _simulator: Simulator,
+    pub(crate) simulator: Simulator,
     _directory: TempDir,
 }
 
@@ -49,14 +50,21 @@ impl Site {
         );
         std::fs::write(&config, text).unwrap();
         std::fs::create_dir(directory.path().join("data")).unwrap();
-        let key = found(&config);
+        let key = found(&config, "acme", "example.com");
         let (child, address, log) = spawn(&config, files);
         let target = Target { address, key };
-        Self { target, child, log, _simulator: simulator, _directory: directory }
+        Self { target, config, child, log, simulator, _directory: directory }
     }
 
     pub(crate) fn target(&self) -> Target {
         self.target.clone()
+    }
+
+    /// Adds an organisation of its own, which may send from `example.com` as well; gives the same
+    /// address with its key.
+    pub(crate) fn add_organisation(&self, name: &str) -> Target {
+        let key = found(&self.config, name, "example.com");
+        Target { address: self.target.address, key }
     }
 
     /// What was logged so far.
@@ -71,9 +79,24 @@ impl Site {
 
     /// The memory that the process takes, in bytes.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    fn memory(&self, line: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        let size = status.lines().find_map(|one| one.strip_prefix(line)).unwrap();
+        size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// The most memory that the process has taken since [`Self::forget_peak`], in bytes.
+    pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    /// Begins to look for the greatest memory anew.
+    pub(crate) fn forget_peak(&self) {
+        // proc_pid_clear_refs(5): 5 resets the peak to what is resident now.
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
     }
 
     /// The processor time that the process has used, in ticks (100 a second on Linux).
@@ -102,17 +125,17 @@ impl Drop for Site {
 }
 
 /// Makes an organisation with its domain; gives its key.
-fn found(config: &PathBuf) -> String {
+fn found(config: &PathBuf, name: &str, domain: &str) -> String {
     let done = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
         let output = command.args(arguments).arg("--config").arg(config).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         output.stdout
     };
-    done(&["org", "add", "acme"]);
-    done(&["domain", "add", "--org", "acme", "example.com", "--assume-verified"]);
+    done(&["org", "add", name]);
+    done(&["domain", "add", "--org", name, domain, "--assume-verified"]);
     let key: Value =
-        serde_json::from_slice(&done(&["key", "add", "--org", "acme", "--json"])).unwrap();
+        serde_json::from_slice(&done(&["key", "add", "--org", name, "--json"])).unwrap();
     key["key"].as_str().unwrap().to_owned()
 }
 

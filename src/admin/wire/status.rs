@@ -124,6 +124,9 @@ pub struct Sending {
     pub pending_bytes: usize,
     /// The budget.
     pub max_pending_bytes: usize,
+    /// Organisations whose share of the budget is used up: their new messages are refused.
+    #[serde(default)]
+    pub full_for: Vec<String>,
     /// The pace, in recipients per second; `None` is as fast as calls return.
     pub recipients_per_second: Option<f64>,
     /// What the calls say of the provider.

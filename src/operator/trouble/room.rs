@@ -5,10 +5,19 @@ use crate::operator::process::Process;
 use crate::operator::trouble::{Trouble, not_ready, ready};
 use crate::outbox::Fill;
 
-/// The queue's memory, of which so many bytes are in use.
-pub(super) fn queue(in_use: usize, max: usize) -> Option<Trouble> {
+/// The queue's memory, of which so many bytes are in use, and the organisations whose share of it
+/// is used up.
+pub(super) fn queue(in_use: usize, max: usize, full_for: &[String]) -> Option<Trouble> {
     const ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
     match Fill::of(in_use, max) {
+        Fill::Room | Fill::NearlyFull if !full_for.is_empty() => Some(ready(
+            "queue_share_full",
+            format!(
+                "The queue is full for {}: new messages are refused with 503 QueueFull",
+                full_for.join(", ")
+            ),
+            ADVICE,
+        )),
         Fill::Room => None,
         Fill::NearlyFull => Some(ready(
             "queue_nearly_full",
@@ -85,9 +94,13 @@ mod tests {
     #[test]
     fn a_queue_that_is_nearly_full_is_told_and_leaves_the_service_ready() {
         const MAX: usize = 1 << 30;
-        let told = |in_use| queue(in_use, MAX).map(|trouble| (trouble.code, trouble.readiness));
+        let told =
+            |in_use| queue(in_use, MAX, &[]).map(|trouble| (trouble.code, trouble.readiness));
         assert_eq!(told(MAX / 2), None);
         assert_eq!(told(MAX - MAX / 25), Some(("queue_nearly_full", Readiness::Ready)));
         assert_eq!(told(MAX), Some(("queue_full", Readiness::NotReady)));
+        let of_one = queue(MAX / 2, MAX, &["acme".to_owned()]).unwrap();
+        assert_eq!((of_one.code, of_one.readiness), ("queue_share_full", Readiness::Ready));
+        assert!(of_one.message.contains("full for acme"), "{}", of_one.message);
     }
 }

@@ -90,7 +90,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
         }],
     },
     Fault {
-        name: "account paused until the queue is full",
+        name: "account paused until an organisation's share of the queue is full",
         setup: || Setup {
             more: "max_request_bytes = 65536\n[sending]\nmax_pending_bytes = 400000\n",
             ..Setup::default()
@@ -108,10 +108,9 @@ pub(crate) const FAULTS: [Fault; 23] = [
                 known: |metrics| impaired(metrics, "account_paused"),
             },
             Told {
-                text: "The queue is nearly full",
-                known: |metrics| room(metrics) <= metrics["pillarbox_queue_max_bytes"] / 20.0,
+                text: "The queue is full for acme",
+                known: |metrics| metrics["pillarbox_queue_share_ratio"] >= 1.0,
             },
-            Told { text: "The queue is full", known: |metrics| room(metrics) < 1024.0 },
         ],
     },
     Fault {
@@ -451,11 +450,6 @@ fn renewal(metrics: &Metrics) -> f64 {
 
 fn unix_seconds() -> f64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64()
-}
-
-/// What is left of the queue's memory, in bytes.
-fn room(metrics: &Metrics) -> f64 {
-    metrics["pillarbox_queue_max_bytes"] - metrics["pillarbox_queue_bytes"]
 }
 
 async fn stop(site: &mut Site) {
