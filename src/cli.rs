@@ -86,6 +86,11 @@ enum Command {
     Man(man::Man),
 }
 
+/// Returns the definition of the command line, from which its reference page is written.
+pub fn command_line() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the process's command line; what `main` calls.
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {

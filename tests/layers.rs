@@ -277,24 +277,6 @@ fn every_dependency_is_used_outside_of_tests() {
     none(&unused);
 }
 
-#[test]
-fn the_readme_gives_a_reason_for_every_dependency() {
-    let readme = include_str!("../README.md");
-    let section = readme.split("\n### Dependencies\n").nth(1).unwrap();
-    let section = section.split("\n## ").next().unwrap();
-    let (table, for_tests) = section.split_once("\nFor tests alone:").unwrap();
-    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
-    let named: BTreeSet<_> = rows.flat_map(|(names, _)| quoted(names)).collect();
-    assert_eq!(named, dependencies("dependencies"));
-    let more: BTreeSet<_> = dependencies("dev-dependencies").difference(&named).cloned().collect();
-    assert_eq!(quoted(for_tests).collect::<BTreeSet<_>>(), more);
-}
-
-/// The names between backticks, as they are written in code.
-fn quoted(text: &str) -> impl Iterator<Item = String> {
-    text.split('`').skip(1).step_by(2).map(|name| name.replace('-', "_"))
-}
-
 fn dependencies(section: &str) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest: toml::Table =

@@ -18,18 +18,21 @@ use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::store::{Chunk, FILE_NAME, FileCopy, OpenError, Store};
 
+/// Heading of these options in a command's help.
+const HEADING: &str = "Which service";
+
 /// The options of all administration commands.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which service")]
 pub(super) struct Reach {
     /// The configuration file of the service: names its socket and its data directory.
-    #[arg(long, value_name = "FILE", global = true)]
+    // Not by `next_help_heading`, which would take in the command's own arguments that follow.
+    #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
     config: Option<PathBuf>,
     /// The socket of the running service; the data file is left alone.
-    #[arg(long, value_name = "PATH", global = true)]
+    #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
     socket: Option<PathBuf>,
     /// Print JSON, for programs.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = HEADING)]
     json: bool,
 }
 

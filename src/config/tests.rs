@@ -306,17 +306,3 @@ fn a_syntax_error_shows_its_line() {
     let twice = the_message("listen = '127.0.0.1:0'\nlisten = '127.0.0.1:1'\n", &[]);
     assert!(twice.contains("line 2"), "{twice}");
 }
-
-#[test]
-fn the_readme_lists_every_key_with_its_default_and_its_variable() {
-    let readme = include_str!("../../README.md");
-    let defaults: toml::Value = toml::from_str(EXAMPLE).unwrap();
-    for key in KEYS {
-        let start = format!("| `{key}` | ");
-        let row = readme.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_default();
-        let value = key.split('.').try_fold(&defaults, |table, part| table.get(part));
-        let default = value.map_or("(".to_owned(), |value| format!("`{value}` |"));
-        assert!(row.starts_with(&default), "{key}: {row}");
-        assert!(row.ends_with(&format!("| `{}` |", variable(key))), "{key}: {row}");
-    }
-}

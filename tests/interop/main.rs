@@ -24,6 +24,7 @@ mod dev;
 mod mail;
 mod metrics;
 mod openapi;
+mod pasted;
 mod setup;
 
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -1,0 +1,442 @@
+//! README and `docs/`: what they list is what the code has, and their links lead somewhere.
+//!
+//! The reference pages are generated. `UPDATE_DOCS=1 cargo test --test docs` writes them anew.
+
+#![expect(clippy::unwrap_used, reason = "a test fails if something is not as it must be")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use pillarbox::config::{Config, ConfigError, EXAMPLE, Problem};
+use pillarbox::simulator::Fault;
+use serde_json::Value;
+
+const GENERATED: &str = "<!-- generated: UPDATE_DOCS=1 cargo test --test docs -->";
+const MAX_README_LINES: usize = 150;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Compares a file with what it must be, or writes it if `UPDATE_DOCS` is set.
+fn hold(path: &str, expected: &str) {
+    // Other tests read the pages meanwhile.
+    if std::env::var_os("UPDATE_DOCS").is_some() && read(path) != expected {
+        fs::write(root().join(path), expected).unwrap();
+    }
+    assert!(
+        read(path) == expected,
+        "{path} is out of date; run: UPDATE_DOCS=1 cargo test --test docs"
+    );
+}
+
+/// Compares the part of a page below its mark with what it must be.
+fn hold_generated(path: &str, generated: &str) {
+    let page = read(path);
+    let (written_by_hand, _) = page.split_once(GENERATED).expect("the page has the mark");
+    hold(path, &format!("{written_by_hand}{GENERATED}\n\n{}\n", generated.trim()));
+}
+
+/// The part of a page from a heading to the next one of the same or a higher level.
+fn section(path: &str, heading: &str) -> String {
+    let page = read(path);
+    let level = heading.split(' ').next().unwrap().len();
+    let mut lines = page.lines().skip_while(|line| *line != heading);
+    assert!(lines.next().is_some(), "{path} has no {heading}");
+    let ends = |line: &str| {
+        let marks = line.split(' ').next().unwrap_or_default();
+        !marks.is_empty() && marks.len() <= level && marks.bytes().all(|byte| byte == b'#')
+    };
+    lines.take_while(|line| !ends(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// The names in backticks in a column of a section's tables.
+fn names(path: &str, heading: &str, column: usize) -> BTreeSet<String> {
+    let section = section(path, heading);
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    rows.filter_map(|row| row.split('|').nth(column + 1)).flat_map(quoted).collect()
+}
+
+/// The names between backticks.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn strings(values: &Value) -> BTreeSet<String> {
+    values.as_array().unwrap().iter().map(|value| value.as_str().unwrap().to_owned()).collect()
+}
+
+fn keys(object: &Value) -> BTreeSet<String> {
+    object.as_object().unwrap().keys().cloned().collect()
+}
+
+/// Every page: README and what it links to at the root, and `docs/`.
+fn pages() -> Vec<PathBuf> {
+    let at_root = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| root().join(name));
+    let in_docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let in_docs = in_docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    at_root.into_iter().chain(in_docs).collect()
+}
+
+/// The text of a page without its code blocks.
+fn prose(path: &Path) -> String {
+    let page = fs::read_to_string(path).unwrap();
+    page.split("\n```").step_by(2).collect()
+}
+
+/// The id that GitHub and mdBook give to a heading.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap())
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        for link in links(&prose(&page)).filter(|link| !link.starts_with("https://")) {
+            let (file, id) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let has_id =
+                || prose(&target).lines().any(|line| line.starts_with('#') && anchor(line) == id);
+            // mdBook knows only what is in docs/.
+            let leaves_the_book =
+                page.parent() == Some(&root().join("docs")) && link.contains("..");
+            if !target.exists() || leaves_the_book || (!id.is_empty() && !has_id()) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_book_has_every_page_once() {
+    let summary = read("docs/SUMMARY.md");
+    let listed: Vec<_> = links(&summary).map(str::to_owned).collect();
+    let distinct: BTreeSet<_> = listed.iter().cloned().collect();
+    assert_eq!(listed.len(), distinct.len());
+    let docs = pages().into_iter().filter(|page| page.parent() == Some(&root().join("docs")));
+    let names = docs.map(|page| page.file_name().unwrap().to_str().unwrap().to_owned());
+    assert_eq!(distinct, names.filter(|name| name != "SUMMARY.md").collect());
+}
+
+#[test]
+fn the_readme_is_short_and_has_its_two_commands() {
+    let readme = read("README.md");
+    assert!(readme.lines().count() <= MAX_README_LINES);
+    for command in ["    cargo run --release -- dev", "    cargo test"] {
+        assert!(readme.lines().any(|line| line == command), "{command}");
+    }
+}
+
+#[test]
+fn programs_on_pages_are_those_of_the_examples() {
+    const PAGE: &str = "docs/sending.md";
+    let mut rest = read(PAGE);
+    let mut expected = String::new();
+    for (name, language) in [("send.py", "python"), ("send.mjs", "js"), ("send.sh", "sh")] {
+        let mark = format!("<!-- file: examples/{name} -->\n");
+        let (before, after) = rest.split_once(&mark).unwrap_or_else(|| panic!("no {mark}"));
+        let after = after.trim_start();
+        let after = match after.strip_prefix("```") {
+            Some(block) => block.split_once("\n```\n").unwrap().1,
+            None => after,
+        };
+        let program = read(&format!("examples/{name}"));
+        write!(expected, "{before}{mark}\n```{language}\n{program}```\n\n").unwrap();
+        rest = after.trim_start().to_owned();
+    }
+    hold(PAGE, &(expected + &rest));
+}
+
+#[test]
+fn the_configuration_page_has_every_key() {
+    let mut page = String::new();
+    let mut section = String::new();
+    let mut comment: Vec<&str> = Vec::new();
+    for line in EXAMPLE.lines() {
+        let name_of = |line: &str| {
+            let (name, value) = line.split_once(" = ")?;
+            let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            is_name.then(|| (name.to_owned(), value.to_owned()))
+        };
+        let given = name_of(line);
+        let commented_out = line.strip_prefix("# ").and_then(name_of);
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = format!("{name}.");
+        } else if let Some((name, value)) = given.as_ref().or(commented_out.as_ref()) {
+            let key = format!("{section}{name}");
+            let variable = format!("PILLARBOX_{}", key.replace('.', "__").to_ascii_uppercase());
+            let allowed = allowed(&key, &variable);
+            let default = match given {
+                Some(_) => format!("`{value}`"),
+                None => format!("none; for example `{value}`"),
+            };
+            write!(
+                page,
+                "## `{key}`\n\n{}\n\n- Default: {default}\n- Allowed: {allowed}\n- Variable: \
+                 `{variable}`\n\n",
+                comment.join("\n"),
+            )
+            .unwrap();
+        } else if let Some(text) = line.strip_prefix("# ") {
+            comment.push(text);
+            continue;
+        }
+        comment.clear();
+    }
+    hold_generated("docs/configuration.md", &page);
+}
+
+/// What a key may be, in the words of the error that a bad value gets.
+fn allowed(key: &str, variable: &str) -> String {
+    let bad = [(variable.to_owned(), "\0".to_owned())];
+    let Err(ConfigError::Invalid(problems)) = Config::load(None, bad.into_iter()) else {
+        panic!("{key} takes a zero byte");
+    };
+    let mut problems = problems.iter().filter_map(|problem| {
+        let Problem::BadValue { key: named, allowed, .. } = problem else { return None };
+        (*named == key).then(|| allowed.clone())
+    });
+    problems.next().unwrap_or_else(|| panic!("{key} is no key of the configuration"))
+}
+
+#[test]
+fn the_command_line_page_has_every_command() {
+    let mut root = pillarbox::cli::command_line().disable_help_subcommand(true);
+    root.build();
+    let of_all = root.get_subcommands().find(|command| command.get_name() == "org").unwrap();
+    let mut page = String::from(
+        "## Options of the administration commands\n\nAll commands take these but `serve`, `dev`, \
+         `simulator`, `aws`, `doctor`, `completions` and `man`.\n\n",
+    );
+    page.push_str(&table(of_all.get_arguments().filter(|arg| is_of_all(arg))));
+    for command in root.get_subcommands() {
+        describe(command, &mut page);
+    }
+    hold_generated("docs/command-line.md", &page);
+}
+
+/// Whether an option belongs to all administration commands.
+fn is_of_all(arg: &clap::Arg) -> bool {
+    arg.get_help_heading() == Some("Which service")
+}
+
+/// Writes a command with its arguments, then its subcommands.
+fn describe(command: &clap::Command, page: &mut String) {
+    let name = command.get_bin_name().unwrap();
+    write!(page, "## {name}\n\n{}.\n\n", command.get_about().unwrap()).unwrap();
+    if !command.has_subcommands() {
+        let usage = command.clone().render_usage().to_string();
+        write!(page, "    {}\n\n", usage.trim_start_matches("Usage: ")).unwrap();
+    }
+    let of_all = command.get_arguments().filter(|arg| is_of_all(arg)).map(clap::Arg::get_id);
+    let of_all: Vec<_> = of_all.collect();
+    assert!(of_all.is_empty() || of_all == ["config", "socket", "json"], "{name}: {of_all:?}");
+    let is_own = |arg: &&clap::Arg| arg.get_id() != "help" && !is_of_all(arg);
+    page.push_str(&table(command.get_arguments().filter(is_own)));
+    for subcommand in command.get_subcommands() {
+        describe(subcommand, page);
+    }
+}
+
+fn table<'a>(args: impl Iterator<Item = &'a clap::Arg>) -> String {
+    let rows: String = args.map(row).collect();
+    if rows.is_empty() { rows } else { format!("| Argument | Meaning |\n|---|---|\n{rows}\n") }
+}
+
+fn row(arg: &clap::Arg) -> String {
+    let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
+    let mut meaning = help.trim_end_matches('.').replace('\n', " ");
+    if arg.get_action().takes_values() {
+        let possible = arg.get_possible_values();
+        if !possible.is_empty() {
+            let names: Vec<_> = possible.iter().map(|v| format!("`{}`", v.get_name())).collect();
+            write!(meaning, ". One of {}", names.join(", ")).unwrap();
+        }
+        let defaults = arg.get_default_values().iter().map(|value| value.to_str().unwrap());
+        for default in defaults.filter(|text| !text.is_empty()) {
+            write!(meaning, ". Default: `{default}`").unwrap();
+        }
+    }
+    format!("| `{}` | {} |\n", escaped(&arg.to_string()), escaped(&meaning))
+}
+
+/// Text that a cell of a table can hold.
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[test]
+fn the_metrics_page_has_every_metric() {
+    let text = Dev::start().operators.get("/metrics");
+    let mut page = String::from("| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n");
+    let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    for (name, help) in helps {
+        let kind = format!("# TYPE {name} ");
+        let kind = text.lines().find_map(|line| line.strip_prefix(&kind)).unwrap();
+        writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels(&text, name)).unwrap();
+    }
+    hold_generated("docs/metrics.md", &page);
+}
+
+/// A family's labels, with their values if these are fixed.
+fn labels(text: &str, name: &str) -> String {
+    let start = format!("{name}{{");
+    let samples: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(&start)).collect();
+    let Some(first) = samples.first() else { return String::new() };
+    let pairs = |sample: &str| -> Vec<(String, String)> {
+        let pairs = sample.split('}').next().unwrap().split(',');
+        let pair = |pair: &str| {
+            let (label, value) = pair.split_once('=').unwrap();
+            (label.to_owned(), value.trim_matches('"').to_owned())
+        };
+        pairs.map(pair).collect()
+    };
+    let described = pairs(first).into_iter().map(|(label, _)| {
+        if matches!(label.as_str(), "organisation" | "version") {
+            return format!("`{label}`");
+        }
+        let values = samples.iter().flat_map(|sample| pairs(sample));
+        let values = values.filter(|(other, _)| *other == label);
+        let values: Vec<_> = values.map(|(_, value)| format!("`{value}`")).collect();
+        format!("`{label}`: {}", values.join(", "))
+    });
+    described.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn the_api_page_has_what_the_openapi_document_has() {
+    const PAGE: &str = "docs/api.md";
+    let document: Value = serde_json::from_str(&Dev::start().clients.get("/openapi.json")).unwrap();
+    let schema = |name: &str| &document["components"]["schemas"][name];
+
+    let paths = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().keys();
+        methods.map(move |method| format!("{} {path}", method.to_ascii_uppercase()))
+    });
+    assert_eq!(names(PAGE, "## Endpoints", 0), paths.collect());
+    assert_eq!(
+        names(PAGE, "## Fields of a message", 0),
+        keys(&schema("SendRequest")["properties"])
+    );
+    let record = names(PAGE, "## Record", 0);
+    let codes = strings(&schema("Failure")["properties"]["code"]["enum"]);
+    assert_eq!(names(PAGE, "### Failure codes", 0), codes);
+    assert_eq!(&record - &codes, keys(&schema("Message")["properties"]));
+    let parameters = &document["paths"]["/emails"]["get"]["parameters"];
+    let parameters = parameters.as_array().unwrap().iter();
+    let parameters = parameters.map(|parameter| parameter["name"].as_str().unwrap().to_owned());
+    assert_eq!(names(PAGE, "## List messages", 0), parameters.collect());
+
+    let errors = strings(&schema("Error")["properties"]["error"]["properties"]["code"]["enum"]);
+    assert_eq!(names(PAGE, "## Errors", 1), errors);
+    let section = section(PAGE, "## Errors");
+    for (name, response) in document["components"]["responses"].as_object().unwrap() {
+        let status = name.trim_start_matches('E');
+        for code in quoted(response["description"].as_str().unwrap()) {
+            let is_known = errors.contains(&code);
+            assert!(!is_known || section.contains(&format!("| {status} | `{code}` |")), "{code}");
+        }
+    }
+
+    let statuses = strings(&schema("Status")["enum"]);
+    assert_eq!(names("docs/sending.md", "## Follow the message", 0), statuses);
+    let types = strings(&schema("EventType")["enum"]);
+    assert_eq!(names("docs/events.md", "## The five types", 0), types);
+    let details = keys(&schema("EventDetail")["properties"]);
+    assert_eq!(names("docs/events.md", "## Read the events of a message", 0), details);
+}
+
+#[test]
+fn the_simulators_page_has_every_fault() {
+    let error = serde_json::from_str::<Fault>("\"no fault\"").unwrap_err().to_string();
+    let (_, known) = error.split_once("expected one of ").unwrap();
+    let known: BTreeSet<_> = quoted(known).into_iter().collect();
+    assert_eq!(names("docs/simulator.md", "### Faults", 0), known);
+}
+
+#[test]
+fn there_is_a_reason_for_every_dependency() {
+    const PAGE: &str = "docs/dependencies.md";
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let crates = |section: &str| -> BTreeSet<String> {
+        manifest[section].as_table().unwrap().keys().cloned().collect()
+    };
+    let named = names(PAGE, "# Dependencies", 0);
+    assert_eq!(named, crates("dependencies"));
+    let page = read(PAGE);
+    let (_, for_tests) = page.split_once("\nOnly the tests use these:").unwrap();
+    let for_tests: BTreeSet<_> = quoted(for_tests).into_iter().collect();
+    assert_eq!(for_tests, &crates("dev-dependencies") - &named);
+}
+
+/// A `dev` process that ends with the test.
+struct Dev {
+    process: Child,
+    clients: Address,
+    operators: Address,
+    /// `dev` ends if nobody can read what it prints.
+    _output: BufReader<std::process::ChildStdout>,
+}
+
+/// The host and port of a listener.
+struct Address(String);
+
+impl Dev {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
+            .args(["dev", "--listen", "127.0.0.1:0", "--operator-listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut told = |name: &str| loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "dev does not tell its {name}");
+            if let Some(url) = line.trim().strip_prefix(name) {
+                let host = url.trim().strip_prefix("http://").unwrap();
+                return Address(host.split('/').next().unwrap().to_owned());
+            }
+        };
+        let (clients, operators) = (told("address "), told("page "));
+        Self { process, clients, operators, _output: output }
+    }
+}
+
+impl Address {
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.0).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.0)
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
