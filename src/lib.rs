@@ -1,7 +1,7 @@
 //! pillarbox: a self-hosted transactional email service over Amazon SES.
 //!
-//! Layers; a module uses those below its own, and the adapters never each other. The few uses within
-//! a layer are listed in `tests/layers.rs`, which holds all of this:
+//! Layers: a module uses those below its own, and some of its own layer without a circle; adapters
+//! never use each other. `tests/layers.rs` holds all of this:
 //!
 //! ```text
 //! 4 edges      main  cli  service  http  admin  operator  logging
@@ -15,6 +15,11 @@
 //! ```text
 //! request -> SendRequest -> Admitted -> stored (durable) -> dispatched -> recorded -> events
 //! ```
+
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
+// The binary's allocator; the library does not use it.
+use mimalloc as _;
 
 pub mod admin;
 pub mod cli;

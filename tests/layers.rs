@@ -1,298 +1,200 @@
-//! The layer map of `src/lib.rs`, and the tidiness of the sources, held against the code.
+//! Holds the layer map of `src/lib.rs` against the imports of the sources.
 //!
-//! Knows the files as text. Where it fails, either the code took a short cut or the map is to be
-//! changed, here and in `src/lib.rs`, on purpose. Unit tests may reach for what they need.
+//! Reads the sources as rustfmt leaves them, without comments and unit tests: unit tests may import
+//! anything. Lints hold the rest: `wildcard_imports` (no globs), `unused_crate_dependencies`,
+//! `mod_module_files`, `dbg_macro`, `todo`, `unimplemented`.
 
-#![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
-
-#[path = "layers/source.rs"]
-mod source;
+#![expect(clippy::unwrap_used, reason = "a test fails if something is not as it must be")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fs;
 
-use source::{Named, Source, Target};
-
-/// Uses within a layer: who, and what of the same layer.
-const WITHIN_A_LAYER: [(&str, &[&str]); 13] = [
-    ("clock", &["domain"]),
-    ("config", &["domain"]),
-    ("tally", &["domain"]),
-    ("intake", &["outbox"]),
-    ("dispatch", &["outbox"]),
-    ("feedback", &["outbox"]),
-    ("listing", &["outbox"]),
-    ("quota", &["dispatch"]),
-    ("admin", &["http"]),
-    ("operator", &["admin", "http"]),
-    ("service", &["admin", "http", "operator"]),
-    ("cli", &["admin", "logging", "service"]),
-    ("main", &["cli"]),
-];
-/// Uses of a lower layer that are closed to all but a few.
-const RESERVED: [(&str, &[&str]); 1] = [("simulator", &["cli", "service"])];
-/// Uses of a lower layer that are closed to some: the HTTP edge has no business with the provider,
-/// and flows other than these are told the configuration's values by who starts them.
-const CLOSED: [(&str, &[&str]); 4] = [
+/// Lower modules and crates that a module must not name.
+const CLOSED: [(&str, &[&str]); 5] = [
+    ("domain", &["hyper", "reqwest", "serde", "serde_json", "tokio"]),
     ("http", &["config", "dispatch", "ses"]),
     ("intake", &["config"]),
-    ("store", &["clock", "config"]),
-    ("ses", &["config"]),
+    ("ses", &["config", "simulator"]),
+    ("store", &["clock", "config", "ses", "simulator"]),
 ];
-/// The simulator shares nothing with the sending side but the notion of time.
-const SIMULATOR_MAY_USE: [&str; 2] = ["domain", "time"];
-
-/// Crates that belong to some modules alone.
-const CRATES: [(&str, &[&str]); 32] = [
-    ("aws_config", &["ses"]),
-    ("aws_credential_types", &["ses"]),
-    ("aws_sigv4", &["ses", "simulator"]),
-    ("aws_smithy_runtime_api", &["ses"]),
-    ("aws_smithy_types", &["ses"]),
+/// Lower modules and crates that only these modules may name.
+const RESERVED: [(&str, &[&str]); 4] = [
     ("clap", &["cli"]),
-    ("clap_complete", &["cli"]),
-    ("clap_mangen", &["cli"]),
-    ("config", &["config"]),
-    ("csv", &["cli"]),
-    ("email_address", &["domain"]),
-    ("form_urlencoded", &["http", "operator", "ses", "simulator"]),
-    ("hashbrown", &["store"]),
-    ("http_body_util", &["http", "operator", "simulator"]),
-    ("httparse", &["http"]),
-    ("hyper_util", &["http", "simulator"]),
-    ("idna", &["domain"]),
-    ("indicatif", &["cli"]),
-    ("listenfd", &["service"]),
-    ("mail_builder", &["domain"]),
-    ("postcard", &["store"]),
-    ("prometheus_client", &["operator"]),
     ("redb", &["store"]),
     ("reqwest", &["ses"]),
-    ("roxmltree", &["ses"]),
-    ("rustix", &["cli", "service"]),
-    ("rustls", &["http", "ses"]),
-    ("sd_notify", &["service"]),
-    ("tokio_rustls", &["http"]),
-    ("toml_edit", &["config"]),
-    ("tracing_subscriber", &["logging"]),
-    ("uuid", &["domain", "simulator"]),
+    ("simulator", &["cli", "service", "simulator"]),
 ];
-/// What the rules of mail may be written with: nothing that does input or output.
-const CRATES_OF_DOMAIN: [&str; 11] = [
-    "base64",
-    "bytes",
-    "email_address",
-    "getrandom",
-    "humantime",
-    "idna",
-    "mail_builder",
-    "secrecy",
-    "sha2",
-    "thiserror",
-    "uuid",
+/// Modules of a folder that import each other. This list only gets shorter.
+const KNOWN_CIRCLES: [&str; 4] = [
+    "operator: caught page",
+    "ses: aws_error call connector credentials query sign transport",
+    "store::redb: accept writer",
+    "store::redb: apply message sent",
 ];
 
-/// The API's field names that mean nothing else.
-const FIELD_NAMES: [&str; 7] = [
-    "createdAt",
-    "idempotencyKey",
-    "lastEvent",
-    "occurredAt",
-    "reply_to",
-    "sentAt",
-    "sesMessageId",
-];
-/// Where they may be written down.
-const FIELD_NAME_FILES: [&str; 1] = ["src/http/wire.rs"];
-
-/// The longest file, in lines.
-const MAX_LINES: usize = 800;
-/// Files that are longer and may be.
-const LONG_FILES: [&str; 0] = [];
-
-/// Each module's layer, as `src/lib.rs` has it.
-fn layers(sources: &[Source]) -> BTreeMap<String, u32> {
-    let root = sources.iter().find(|source| source.path == "src/lib.rs").unwrap();
-    let mut layers = BTreeMap::new();
-    for line in root.text.lines().filter_map(|line| line.strip_prefix("//! ")) {
-        let mut words = line.split_whitespace();
-        if let Some(Ok(layer)) = words.next().map(str::parse) {
-            let _name = words.next();
-            for module in words.take_while(|word| !word.starts_with('(')) {
-                assert_eq!(
-                    layers.insert(module.to_owned(), layer),
-                    None,
-                    "{module} is there twice"
-                );
-            }
-        }
-    }
-    layers
+/// A source that is part of the program, and its module from the crate's root.
+struct Source {
+    path: String,
+    module: Vec<String>,
+    text: String,
+    /// Without comments and unit tests.
+    code: String,
 }
 
-/// Fails with all problems, one a line.
-fn none(problems: &BTreeSet<String>) {
-    let lines: Vec<_> = problems.iter().map(String::as_str).collect();
-    assert!(problems.is_empty(), "\n{}\n", lines.join("\n"));
-}
-
-fn listed<'a>(table: &[(&str, &'a [&'a str])], name: &str) -> Option<&'a [&'a str]> {
-    table.iter().find(|(listed, _)| *listed == name).map(|(_, names)| *names)
-}
-
-#[test]
-fn the_map_names_every_module() {
-    let sources = Source::all();
-    let map: BTreeSet<_> = layers(&sources).into_keys().collect();
-    let modules: BTreeSet<_> =
-        sources.iter().map(|source| source.top().to_owned()).filter(|top| top != "lib").collect();
-    assert_eq!(map, modules);
-}
-
-#[test]
-fn modules_use_what_is_below_them() {
-    let sources = Source::all();
-    let layers = layers(&sources);
-    let mut problems = BTreeSet::new();
-    let mut within = BTreeSet::new();
-    for source in shipped(&sources).filter(|source| source.top() != "lib") {
-        let user = source.top();
-        for named in shipped_names(source) {
-            let Target::Own(path) = &named.target else { continue };
-            let Some(used) = path.first().filter(|used| *used != user) else { continue };
-            let line = format!("{}:{}: {user} uses {}", source.path, named.line, path.join("::"));
-            let Some(layer) = layers.get(used) else {
-                problems.insert(format!("{line}, which is no module of the map"));
-                continue;
-            };
-            if *layer > layers[user] {
-                problems.insert(format!("{line}, which is above it"));
-            }
-            if *layer == layers[user] {
-                within.insert((user.to_owned(), used.clone()));
-                if !listed(&WITHIN_A_LAYER, user).is_some_and(|list| list.contains(&used.as_str()))
-                {
-                    problems.insert(format!("{line}, which is beside it"));
+impl Source {
+    fn all() -> Vec<Self> {
+        let (mut sources, mut tests) = (Vec::new(), BTreeSet::new());
+        let mut folders = vec!["src".to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                match name.strip_suffix(".rs") {
+                    Some(_) => sources.push(Self::read(format!("{folder}/{name}"), &mut tests)),
+                    None if name.contains('.') => {}
+                    None => folders.push(format!("{folder}/{name}")),
                 }
             }
-            if listed(&RESERVED, used).is_some_and(|list| !list.contains(&user)) {
-                problems.insert(format!("{line}, which is not for it"));
+        }
+        let is_test = |module: &[String]| (1..=module.len()).any(|n| tests.contains(&module[..n]));
+        sources.retain(|source| !is_test(&source.module));
+        sources
+    }
+
+    fn read(path: String, tests: &mut BTreeSet<Vec<String>>) -> Self {
+        let text = fs::read_to_string(&path).unwrap();
+        let module = path.trim_end_matches(".rs").split('/').skip(1).filter(|part| *part != "lib");
+        let module: Vec<_> = module.map(str::to_owned).collect();
+        let (code, _) = text.split_once("\n#[cfg(test)]\nmod tests {").unwrap_or((&text, ""));
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        let code: Vec<_> = code.lines().filter(is_code).collect();
+        for pair in code.windows(2).filter(|pair| pair[0].starts_with("#[cfg(")) {
+            let name = pair[1].split_once("mod ").and_then(|(_, name)| name.strip_suffix(';'));
+            tests.extend(name.map(|name| [&module[..], &[name.to_owned()]].concat()));
+        }
+        let code = code.join("\n");
+        Self { path, module, text, code }
+    }
+}
+
+/// The paths of our own that the code of a module names, from the crate's root.
+fn own_paths(module: &[String], code: &str) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
+    for start in ["crate::", "super::", "pillarbox::"] {
+        for (at, _) in code.match_indices(start) {
+            if code[..at].ends_with(|c: char| c.is_alphanumeric() || "_:$".contains(c)) {
+                continue;
             }
-            if listed(&CLOSED, user).is_some_and(|list| list.contains(&used.as_str())) {
-                problems.insert(format!("{line}, which is none of its business"));
-            }
-            if user == "simulator" && !path.starts_with(&SIMULATOR_MAY_USE.map(str::to_owned)) {
-                problems.insert(format!("{line}, and could agree with it on a mistake"));
+            for path in expand(&code[at..]) {
+                let parts = path.split("::").map(str::to_owned).filter(|part| !part.is_empty());
+                let (up, down): (Vec<_>, Vec<_>) = parts.partition(|part| part == "super");
+                found.insert(match up.len() {
+                    0 => down[1..].to_vec(),
+                    up => [&module[..module.len() - up], &down].concat(),
+                });
             }
         }
     }
-    none(&problems);
-    let expected: BTreeSet<_> = WITHIN_A_LAYER
-        .iter()
-        .flat_map(|(user, list)| list.iter().map(|used| ((*user).to_owned(), (*used).to_owned())))
-        .collect();
-    assert_eq!(within, expected, "the list of uses within a layer is out of date");
+    found.retain(|path| !path.is_empty());
+    found
+}
+
+/// The paths of a tree such as `a::{b, c::d}`, at the start of the text.
+fn expand(text: &str) -> Vec<String> {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    let (head, rest) = text.split_at(end.unwrap_or(text.len()));
+    let (true, Some(body)) = (head.ends_with("::"), rest.strip_prefix('{')) else {
+        return vec![head.to_owned()];
+    };
+    let (mut found, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in body.char_indices() {
+        if depth == 0 && matches!(c, ',' | '}') {
+            let inner = expand(body[start..at].trim());
+            found.extend(inner.into_iter().map(|path| format!("{head}{path}")));
+            start = at + 1;
+        }
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Each module's layer, as `src/lib.rs` has it.
+fn layers() -> BTreeMap<&'static str, u32> {
+    let map = include_str!("../src/lib.rs").lines().filter_map(|line| line.strip_prefix("//! "));
+    map.filter_map(|line| Some((line, line.split(' ').next()?.parse().ok()?)))
+        .flat_map(|(line, layer)| {
+            let modules = line.split_whitespace().skip(2).take_while(|word| !word.starts_with('('));
+            modules.map(move |module| (module, layer))
+        })
+        .collect()
 }
 
 #[test]
-fn crates_stay_where_they_belong() {
-    let mut problems = BTreeSet::new();
-    for source in shipped(&Source::all()) {
-        for named in shipped_names(source) {
-            let Target::External(name) = &named.target else { continue };
-            if listed(&CRATES, name).is_some_and(|list| !list.contains(&source.top())) {
-                problems.insert(format!("{}:{}: uses {name}", source.path, named.line));
+fn modules_name_what_is_below_them() {
+    let (layers, mut problems) = (layers(), BTreeSet::new());
+    for Source { path, module, code, .. } in &Source::all() {
+        let user = module.first().map_or("lib", String::as_str);
+        assert!(user == "lib" || layers.contains_key(user), "src/lib.rs does not list {user}");
+        for used in own_paths(module, code).iter().filter(|used| user != "lib" && used[0] != user) {
+            // The simulator shares nothing with the sending side but the notion of time.
+            let is_foreign = user == "simulator" && used[..2] != ["domain", "time"];
+            if is_foreign || layers.get(&*used[0]) > layers.get(user) {
+                problems.insert(format!("{path} names {}", used.join("::")));
+            }
+        }
+        let closed = CLOSED.iter().filter(|(name, _)| *name == user).flat_map(|(_, names)| *names);
+        let reserved = RESERVED.iter().filter(|(_, users)| !users.contains(&user));
+        for name in reserved.map(|(name, _)| name).chain(closed) {
+            let in_word = |c: char| c.is_alphanumeric() || c == '_';
+            let mut places =
+                code.match_indices(name).filter(|(at, _)| !code[..*at].ends_with(in_word));
+            if places.any(|(at, _)| code[at + name.len()..].starts_with("::")) {
+                problems.insert(format!("{path} names {name}"));
             }
         }
     }
-    none(&problems);
+    assert_eq!(problems, BTreeSet::new());
 }
 
 #[test]
-fn the_domain_does_no_input_and_no_output() {
-    let dependencies = dependencies("dependencies");
-    let mut problems = BTreeSet::new();
-    for source in shipped(&Source::all()).filter(|source| source.top() == "domain") {
-        for named in shipped_names(source) {
-            let Target::External(name) = &named.target else { continue };
-            if dependencies.contains(name) && !CRATES_OF_DOMAIN.contains(&name.as_str()) {
-                problems.insert(format!("{}:{}: uses {name}", source.path, named.line));
-            }
-        }
-    }
-    none(&problems);
-}
-
-#[test]
-fn field_names_are_written_down_in_one_place() {
-    let mut problems = BTreeSet::new();
-    for source in shipped(&Source::all()).filter(|source| source.top() == "http") {
-        if FIELD_NAME_FILES.contains(&source.path.as_str()) {
-            continue;
-        }
-        for (text, line) in source.texts() {
-            if FIELD_NAMES.iter().any(|name| text.contains(name)) {
-                problems.insert(format!("{}:{line}: {text:?}", source.path));
-            }
-        }
-    }
-    none(&problems);
-}
-
-#[test]
-fn files_are_short_and_say_what_they_are_for() {
+fn modules_of_a_folder_do_not_import_each_other() {
     let sources = Source::all();
-    let mut problems = BTreeSet::new();
-    for source in shipped(&sources).filter(|source| !source.text.starts_with("//! ")) {
-        problems.insert(format!("{}: does not say what it is for", source.path));
-    }
-    for source in &sources {
-        let lines = source.text.lines().count();
-        if lines > MAX_LINES && !LONG_FILES.contains(&source.path.as_str()) {
-            problems.insert(format!("{}: {lines} lines; {MAX_LINES} are enough", source.path));
-        }
-        if source.path.ends_with("/mod.rs") {
-            problems.insert(format!("{}: foo.rs, not foo/mod.rs", source.path));
-        }
-        for name in ["dbg", "todo", "unimplemented"] {
-            for line in source.macro_calls(name) {
-                problems.insert(format!("{}:{line}: {name}!", source.path));
+    let modules: BTreeSet<_> = sources.iter().map(|source| &source.module[..]).collect();
+    let mut imports = BTreeMap::<_, BTreeSet<_>>::new();
+    for Source { module, code, .. } in &sources {
+        for path in own_paths(module, code) {
+            let shared = module.iter().zip(&path).take_while(|(a, b)| a == b).count();
+            if shared < module.len() && path.get(..=shared).is_some_and(|p| modules.contains(p)) {
+                let user = module[..=shared].to_vec();
+                imports.entry(user).or_default().insert(path[..=shared].to_vec());
             }
         }
     }
-    none(&problems);
+    let reached = |from| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(module) = next.pop() {
+            let used = imports.get(module).into_iter().flatten();
+            next.extend(used.filter(|used| seen.insert(*used)));
+        }
+        seen
+    };
+    let mut circles = BTreeSet::new();
+    for module in imports.keys().filter(|module| reached(module).contains(module)) {
+        let members = reached(module).into_iter().filter(|other| reached(other).contains(module));
+        let names: Vec<_> = members.map(|member| member.last().unwrap().as_str()).collect();
+        circles.insert(format!("{}: {}", module[..module.len() - 1].join("::"), names.join(" ")));
+    }
+    assert_eq!(circles, KNOWN_CIRCLES.map(str::to_owned).into(), "left: the circles there are");
 }
 
 #[test]
-fn every_dependency_is_used_outside_of_tests() {
-    let mut used = BTreeSet::new();
-    for source in shipped(&Source::all()) {
-        for named in shipped_names(source) {
-            if let Target::External(name) = named.target {
-                used.insert(name);
-            }
-        }
+fn files_have_a_subject_and_an_end() {
+    for Source { path, text, .. } in Source::all() {
+        assert!(text.starts_with("//! "), "{path} does not say what it is for");
+        assert!(text.lines().count() <= 800, "{path} has more than 800 lines");
     }
-    let unused: BTreeSet<_> = dependencies("dependencies").difference(&used).cloned().collect();
-    none(&unused);
-}
-
-fn dependencies(section: &str) -> BTreeSet<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest: toml::Table =
-        std::fs::read_to_string(root.join("Cargo.toml")).unwrap().parse().unwrap();
-    manifest[section].as_table().unwrap().keys().map(|name| name.replace('-', "_")).collect()
-}
-
-/// The files that are not tests, by themselves or by a module above them.
-fn shipped(sources: &[Source]) -> impl Iterator<Item = &Source> {
-    let tests: BTreeSet<_> = sources.iter().flat_map(Source::test_modules).collect();
-    sources.iter().filter(move |source| {
-        !(1..=source.module.len()).any(|length| tests.contains(&source.module[..length]))
-    })
-}
-
-/// What a file names outside of its tests.
-fn shipped_names(source: &Source) -> impl Iterator<Item = Named> {
-    source.names().into_iter().filter(|named| !named.is_test)
 }
