@@ -67,107 +67,121 @@ fn is_message_id(text: &str) -> bool {
     (1..=MAX_MESSAGE_ID_BYTES).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
+/// The kind of problem that an answer tells, by its status and its error's name.
+///
+/// SES repeats display names, addresses and domains in its messages, and clients choose them. So a
+/// sentence counts only if it is SES's own from its start, and as a whole if it repeats nothing.
+/// Only what AWS names may stop all mail. The rest concerns the message, or at most the domain of
+/// its sender.
 fn kind_of(status: StatusCode, error: &AwsError, sender: &DomainName<'_>) -> ProblemKind {
-    if let Some(kind) = pace_of(error) {
+    let said = error.message.as_deref().unwrap_or_default();
+    if let Some(kind) = pace_of(error.stem(), said) {
         return kind;
     }
     if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
         return ProblemKind::Unknown;
     }
-    if !status.is_client_error() {
-        return ProblemKind::SetupFault;
-    }
-    let said = error.message.as_deref().unwrap_or_default();
-    if is_paused(error.stem(), said) {
-        return ProblemKind::AccountPaused;
-    }
-    if is_access(status, error.stem()) {
-        // A policy may name the identities that may send. One domain outside it must not stop the
-        // others; where it leaves out all of them, each is paused in its turn.
-        return match said.split_once(":identity/") {
-            Some((_, identity)) if is_of(identity, sender) => ProblemKind::DomainFault,
-            _ => ProblemKind::SetupFault,
-        };
-    }
-    match error.stem() {
+    let kind = match error.stem() {
+        "SendingPaused"
+        | "AccountSuspended"
+        | "AccountSendingPaused"
+        | "ConfigurationSetSendingPaused" => ProblemKind::AccountPaused,
+        // A policy may name the identities that may send. One that leaves out this sender's must
+        // not stop the others; if it leaves out all of them, each is paused in its turn.
+        "AccessDenied" if denies_an_identity(said) => ProblemKind::DomainFault,
+        name if is_access(name) => ProblemKind::SetupFault,
+        "NotFound" | "ConfigurationSetDoesNotExist" | "UnknownOperation" => ProblemKind::SetupFault,
         "MailFromDomainNotVerified" => ProblemKind::DomainFault,
         "MessageRejected" => rejection(said, sender),
-        "NotFound" | "ConfigurationSetDoesNotExist" => ProblemKind::SetupFault,
         "BadRequest" if is_missing_configuration_set(said) => ProblemKind::SetupFault,
         "BadRequest" => ProblemKind::Rejected,
         _ => kind_of_unnamed(status, error),
+    };
+    match (status, kind) {
+        // Whatever is forbidden, it is not the message's fault.
+        (
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN,
+            ProblemKind::Rejected | ProblemKind::Unavailable,
+        ) => ProblemKind::DomainFault,
+        _ => kind,
     }
 }
 
 /// An answer about rate or quota, whatever its status: it says that the message was not taken.
-fn pace_of(error: &AwsError) -> Option<ProblemKind> {
-    let said = error.message.as_deref().unwrap_or_default().to_ascii_lowercase();
-    // The messages tell the two apart where the names do not (SES error "Throttling").
-    if said.contains("daily message quota exceeded") {
-        return Some(ProblemKind::QuotaExhausted);
-    }
-    if said.contains("maximum sending rate exceeded") {
-        return Some(ProblemKind::Throttled);
-    }
-    match error.stem() {
-        "LimitExceeded" => Some(ProblemKind::QuotaExhausted),
+/// (AWS: "Errors related to the sending quotas for your Amazon SES account".)
+fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
+    let by_name = match name {
+        "LimitExceeded" => ProblemKind::QuotaExhausted,
         "TooManyRequests" | "Throttling" | "Throttled" | "RequestThrottled" | "SlowDown" => {
-            Some(ProblemKind::Throttled)
+            ProblemKind::Throttled
         }
-        _ => None,
-    }
-}
-
-fn is_paused(stem: &str, said: &str) -> bool {
-    let named = matches!(
-        stem,
-        "SendingPaused"
-            | "AccountSuspended"
-            | "AccountSendingPaused"
-            | "ConfigurationSetSendingPaused"
-    );
-    // SES has also been answering `MessageRejected` for an account that may not send.
-    let said = said.to_ascii_lowercase();
-    named || said.contains("sending suspended for this") || said.contains("sending paused for this")
+        _ => return None,
+    };
+    // One name stands for both, and the sentence tells them apart.
+    Some(match said.trim_end_matches('.') {
+        "Daily message quota exceeded" => ProblemKind::QuotaExhausted,
+        "Maximum sending rate exceeded" => ProblemKind::Throttled,
+        _ => by_name,
+    })
 }
 
 /// Whether AWS refused the caller and not the message: its credentials, signature or rights.
-fn is_access(status: StatusCode, stem: &str) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-        || matches!(
-            stem,
-            "AccessDenied"
-                | "ExpiredToken"
-                | "IncompleteSignature"
-                | "InvalidAccessKeyId"
-                | "InvalidClientTokenId"
-                | "InvalidSignature"
-                | "MissingAuthenticationToken"
-                | "NotAuthorized"
-                | "OptInRequired"
-                | "RequestExpired"
-                | "SignatureDoesNotMatch"
-                | "UnrecognizedClient"
-        )
+/// (AWS: SES API v2 Reference, "Common Error Types".)
+fn is_access(name: &str) -> bool {
+    matches!(
+        name,
+        "AccessDenied"
+            | "ExpiredToken"
+            | "IncompleteSignature"
+            | "InvalidAccessKeyId"
+            | "InvalidClientTokenId"
+            | "InvalidSignature"
+            | "MissingAuthenticationToken"
+            | "NotAuthorized"
+            | "OptInRequired"
+            | "RequestExpired"
+            | "SignatureDoesNotMatch"
+            | "UnrecognizedClient"
+    )
 }
 
-/// `MessageRejected` is the message's own fault, but for one case: "Email address is not verified.
-/// The following identities failed the check in region …: …".
+/// Whether a refusal of rights is about an identity: "User: ARN is not authorized to perform:
+/// ses:SendEmail on resource: arn:aws:ses:REGION:ACCOUNT:identity/…". The resource comes before all
+/// that a client chose, which begins after its slash.
+fn denies_an_identity(said: &str) -> bool {
+    let Some((_caller, resource)) = said.split_once(" on resource") else { return false };
+    let arn = resource.trim_start_matches([':', ' ', '`', '\'', '"']);
+    let mut parts = arn.splitn(6, ':');
+    parts.next() == Some("arn") && parts.nth(4).is_some_and(|name| name.starts_with("identity/"))
+}
+
+/// `MessageRejected` is the message's own fault, but for two cases: the account is paused, and
+/// "Email address is not verified. The following identities failed the check in region …: …".
 ///
-/// Where the sender is among them, its domain is not set up at SES, and every message from it
-/// would fail alike. Where only recipients are, the account is in SES's sandbox, which takes
-/// verified recipients alone: waiting does not help such a message, and pausing would hold up
-/// those that may be sent. A list that cannot be read counts as naming the sender.
+/// If the sender is among these, its domain is not set up at SES, and every message from it would
+/// fail alike. If only recipients are, the account is in SES's sandbox, which takes verified
+/// recipients alone: waiting does not help such a message, and pausing would hold up those that may
+/// be sent. A list that cannot be read counts as naming the sender. Either way the answer concerns
+/// nobody but this sender.
 fn rejection(said: &str, sender: &DomainName<'_>) -> ProblemKind {
-    const LIST_STARTS: &str = "failed the check in region ";
-    if !said.contains("not verified") {
-        return ProblemKind::Rejected;
+    const PAUSED: [&str; 2] =
+        ["Sending paused for this account", "Sending suspended for this account"];
+    const SEE_INBOX: &str = "For more information, please check the inbox of the email address \
+                             associated with your AWS account";
+    const NOT_VERIFIED: &str = "Email address is not verified";
+    const LIST: &str = ". The following identities failed the check in region ";
+    let sentence = said.trim_end_matches('.');
+    let is_paused = PAUSED.iter().filter_map(|paused| sentence.strip_prefix(paused)).any(|rest| {
+        rest.is_empty() || rest.strip_prefix(". ").is_some_and(|rest| rest == SEE_INBOX)
+    });
+    if is_paused {
+        return ProblemKind::AccountPaused;
     }
-    let listed = said.split_once(LIST_STARTS).and_then(|(_, rest)| rest.split_once(':'));
+    let Some(rest) = said.strip_prefix(NOT_VERIFIED) else { return ProblemKind::Rejected };
+    let listed = rest.strip_prefix(LIST).and_then(|rest| rest.split_once(':'));
     match listed {
         Some((_region, identities)) if !identities.trim().is_empty() => {
-            let mut identities = identities.split(',');
-            if identities.any(|identity| is_of(identity, sender)) {
+            if identities_of(identities).any(|identity| is_of(identity, sender)) {
                 ProblemKind::DomainFault
             } else {
                 ProblemKind::Rejected
@@ -177,14 +191,21 @@ fn rejection(said: &str, sender: &DomainName<'_>) -> ProblemKind {
     }
 }
 
+/// "Configuration set <NAME> does not exist." as a whole. The name is the configuration's, and SES
+/// lets it have nothing but these characters.
 fn is_missing_configuration_set(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
-    said.contains("configuration set")
-        && (said.contains("does not exist") || said.contains("doesn't exist"))
+    let name = said
+        .trim_end_matches('.')
+        .strip_prefix("Configuration set <")
+        .and_then(|rest| rest.strip_suffix("> does not exist"));
+    name.is_some_and(|name| {
+        name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+    })
 }
 
 /// Answers that do not name their error as SES does. Only what reads like an API's refusal of
-/// this message fails it: a page from a wrong endpoint or a proxy must not.
+/// this message fails it: a page from a wrong endpoint or a proxy must not. Nor does one such page
+/// stop all mail; if nothing else comes back, the provider counts as unreachable.
 fn kind_of_unnamed(status: StatusCode, error: &AwsError) -> ProblemKind {
     let explained = error.name.is_some() || error.message.is_some();
     match status {
@@ -193,24 +214,31 @@ fn kind_of_unnamed(status: StatusCode, error: &AwsError) -> ProblemKind {
             ProblemKind::Rejected
         }
         StatusCode::TOO_MANY_REQUESTS => ProblemKind::Throttled,
-        StatusCode::CONFLICT | StatusCode::LOCKED | StatusCode::TOO_EARLY => {
-            ProblemKind::Unavailable
-        }
-        _ => ProblemKind::SetupFault,
+        _ => ProblemKind::Unavailable,
     }
 }
 
-/// Whether an identity's text starts with an address or a domain that is the sender's.
+/// The mailboxes of a list, as SES repeats them: separated by commas outside of double quotes.
+fn identities_of(list: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    list.split(move |c| {
+        let is_quote = c == '"' && !escaped;
+        escaped = quoted && c == '\\' && !escaped;
+        quoted ^= is_quote;
+        c == ',' && !quoted
+    })
+}
+
+/// Whether an identity's text is an address or a domain that is the sender's.
 fn is_of(identity: &str, sender: &DomainName<'_>) -> bool {
-    let named = identity.rsplit('@').next().unwrap_or_default().trim_start();
-    let in_domain = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
-    let end = named.find(|c| !in_domain(c)).unwrap_or(named.len());
-    named[..end].trim_end_matches('.').eq_ignore_ascii_case(sender.as_str())
+    let named = identity.rsplit(['@', '/']).next().unwrap_or_default();
+    let named = named.trim_matches([' ', '<', '>', '\'', '`', '.', '\n', '\r']);
+    named.eq_ignore_ascii_case(sender.as_str())
 }
 
 fn unexplained(status: StatusCode, kind: ProblemKind) -> String {
     match kind {
-        ProblemKind::SetupFault => format!(
+        ProblemKind::Unavailable | ProblemKind::DomainFault => format!(
             "the endpoint answered {status}, and not as SES does: check the SES region and endpoint"
         ),
         _ => format!("SES answered {status} without saying why"),

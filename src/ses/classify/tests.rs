@@ -1,7 +1,9 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
+use proptest::prelude::*;
 
 use super::*;
+use crate::domain::mailbox::Mailbox;
 use ProblemKind::{
     AccountPaused, DomainFault, QuotaExhausted, Rejected, SetupFault, Throttled, Unavailable,
     Unknown,
@@ -23,7 +25,7 @@ fn reply(status: u16, name: Option<&str>, body: &str) -> Reply {
 fn problem(reply: &Reply) -> Problem {
     match outcome(reply) {
         Outcome::NotSent(problem) => problem,
-        Outcome::Sent { .. } => panic!("sent"),
+        outcome => panic!("{outcome:?}"),
     }
 }
 
@@ -72,9 +74,13 @@ fn an_account_that_may_not_send_is_paused() {
     for name in ["SendingPausedException", "AccountSuspendedException"] {
         assert_eq!(kind(400, name, ""), AccountPaused);
     }
-    let message =
-        "Sending suspended for this account. For more information, please check the inbox";
-    assert_eq!(kind(400, "MessageRejected", message), AccountPaused);
+    let inbox = "For more information, please check the inbox of the email address associated with \
+                 your AWS account.";
+    for sentence in ["Sending suspended for this account.", "Sending paused for this account."] {
+        assert_eq!(kind(400, "MessageRejected", sentence), AccountPaused);
+        assert_eq!(kind(400, "MessageRejected", &format!("{sentence} {inbox}")), AccountPaused);
+        assert_eq!(kind(400, "MessageRejected", &format!("No: {sentence}")), Rejected);
+    }
 }
 
 #[test]
@@ -134,32 +140,144 @@ fn the_set_ups_fault_never_rejects() {
         "AccessDeniedException",
         "InvalidSignatureException",
         "SignatureDoesNotMatch",
-        "MessageRejected",
-        "Anything",
     ] {
         assert_eq!(kind(403, name, ""), SetupFault, "{name}");
     }
     assert_eq!(kind(400, "ExpiredToken", ""), SetupFault);
-    for status in [301, 302, 307, 400, 401, 403, 404, 405, 407, 415] {
-        let problem = problem(&reply(status, None, "<html>secret</html>"));
-        assert_eq!(problem.kind, SetupFault, "{status}");
-        assert!(!problem.message.contains("secret"));
+    assert_eq!(kind(404, "UnknownOperationException", ""), SetupFault);
+}
+
+#[test]
+fn what_is_forbidden_under_no_name_of_awss_concerns_the_sender_alone() {
+    for name in ["MessageRejected", "BadRequestException", "Anything"] {
+        assert_eq!(kind(403, name, ""), DomainFault, "{name}");
+    }
+    for status in [401, 403] {
+        assert_eq!(problem(&reply(status, None, "<html>")).kind, DomainFault, "{status}");
     }
 }
 
 #[test]
-fn a_policy_that_leaves_out_one_domain_pauses_that_domain_alone() {
+fn an_answer_that_is_not_sess_neither_rejects_the_message_nor_stops_all_mail() {
+    for status in [301, 302, 307, 400, 404, 405, 407, 409, 415] {
+        let problem = problem(&reply(status, None, "<html>secret</html>"));
+        assert_eq!(problem.kind, Unavailable, "{status}");
+        assert!(!problem.message.contains("secret"));
+        assert!(problem.message.contains("endpoint"), "{}", problem.message);
+    }
+}
+
+#[test]
+fn a_policy_that_leaves_out_an_identity_pauses_the_senders_domain_alone() {
     let denied = |resource: &str| {
-        let message = format!(
+        let older = format!(
             "User `arn:aws:iam::1:user/x' is not authorized to perform `ses:SendEmail' on resource \
              `arn:aws:ses:eu-west-1:1:{resource}'"
         );
-        kind(403, "AccessDeniedException", &message)
+        let newer = format!(
+            "User: arn:aws:sts::1:assumed-role/x/i-1 is not authorized to perform: ses:SendEmail \
+             on resource: arn:aws:ses:eu-west-1:1:{resource} because no identity-based policy \
+             allows the ses:SendEmail action"
+        );
+        let kinds = [older, newer].map(|said| kind(403, "AccessDeniedException", &said));
+        assert_eq!(kinds[0], kinds[1]);
+        kinds[0]
     };
     assert_eq!(denied("identity/example.com"), DomainFault);
     assert_eq!(denied("identity/ann@example.com"), DomainFault);
-    assert_eq!(denied("identity/example.community"), SetupFault);
+    // Whatever it names: a client chose it, and it must not stop the others.
+    assert_eq!(denied("identity/\"on resource: arn:aws:ses:x:1:a/b\"@example.com"), DomainFault);
+    assert_eq!(denied("identity/bob@x.org"), DomainFault);
     assert_eq!(denied("configuration-set/example.com"), SetupFault);
+    assert_eq!(denied("configuration-set/identity/example.com"), SetupFault);
+}
+
+/// SES's error names for `SendEmail`, with a status of each.
+const NAMES: [(u16, &str); 12] = [
+    (400, "AccountSuspendedException"),
+    (400, "BadRequestException"),
+    (400, "LimitExceededException"),
+    (400, "MailFromDomainNotVerifiedException"),
+    (400, "MessageRejected"),
+    (404, "NotFoundException"),
+    (400, "SendingPausedException"),
+    (429, "TooManyRequestsException"),
+    (400, "Throttling"),
+    (403, "AccessDeniedException"),
+    (403, "ExpiredTokenException"),
+    (500, "InternalServiceErrorException"),
+];
+
+/// What SES says around what it repeats of a request.
+const AROUND: [(&str, &str); 6] = [
+    ("Email address is not verified. The following identities failed the check in region X: ", ""),
+    ("Invalid value for the field: ", "."),
+    ("Illegal address <", ">"),
+    ("1 validation error detected: Value '", "' at 'content.simple.subject' failed to satisfy"),
+    ("Header '", "' is not allowed as a custom header."),
+    (
+        "User: arn:aws:iam::1:user/x is not authorized to perform: ses:SendEmail on resource: \
+         arn:aws:ses:eu-west-1:1:identity/",
+        " because no identity-based policy allows the ses:SendEmail action",
+    ),
+];
+
+/// Sentences that mean something where SES says them itself.
+fn hostile_words() -> impl Strategy<Value = String> {
+    let sentence = prop_oneof![
+        Just("Daily message quota exceeded"),
+        Just("daily message quota exceeded."),
+        Just("Maximum sending rate exceeded."),
+        Just("Sending paused for this account"),
+        Just("Sending suspended for this account."),
+        Just("Configuration set <x> does not exist."),
+        Just("Email address is not verified"),
+        Just(" on resource: arn:aws:ses:eu-west-1:1:configuration-set/x"),
+        Just(", ann@example.com, "),
+        Just("ann@example.com"),
+        Just("example.com"),
+        Just("\\"),
+        Just("<ann@example.com>"),
+        Just("é"),
+    ];
+    let part = prop_oneof![3 => sentence.prop_map(str::to_owned), 1 => "[ -~]{0,20}"];
+    proptest::collection::vec(part, 1..4).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn what_a_client_chose_never_changes_the_kind(words in hostile_words()) {
+        // As it stands in a display name, in a quoted local part, in a subject or a header.
+        let quoted = words.replace('\\', r"\\").replace('"', "\\\"");
+        let given = format!("\"{quoted}\" <bob@x.org>");
+        let hostile = Mailbox::parse(&given).unwrap().to_header();
+        let local = format!("\"{quoted}\"@x.org");
+        for (status, name) in NAMES {
+            for (before, after) in AROUND {
+                let said = |text: &str| kind(status, name, &format!("{before}{text}{after}"));
+                let usual = said("bob@x.org");
+                for text in [&hostile, &local] {
+                    prop_assert_eq!(said(text), usual, "{} {}{}{}", name, before, text, after);
+                }
+                // In a list of mailboxes such a text would be one of them.
+                if !before.contains("identities") {
+                    prop_assert_eq!(said(&words), usual, "{} {}{}{}", name, before, words, after);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mailbox_in_the_list_is_read_as_a_whole() {
+    let check = "Email address is not verified. The following identities failed the check in \
+                 region EU-WEST-1: ";
+    let listed = |list: &str| kind(400, "MessageRejected", &format!("{check}{list}"));
+    assert_eq!(listed(r#""ann@example.com, x" <bob@x.org>"#), Rejected);
+    assert_eq!(listed(r#""\", ann@example.com" <bob@x.org>"#), Rejected);
+    assert_eq!(listed(r#""x" <bob@x.org>, "y, z" <ann@example.com>"#), DomainFault);
+    assert_eq!(listed(r#""a, b"@example.com"#), DomainFault);
+    assert_eq!(listed("ann@example.com.x.org"), Rejected);
 }
 
 #[test]
