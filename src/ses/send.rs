@@ -169,7 +169,8 @@ impl Provider for SesClient {
             headers: &[JSON],
             body: request,
         };
-        match self.inner.transport.call(&call).await {
+        let transport = &self.inner.transport;
+        match transport.call_on(transport.terms_of(call.body.len()), &call).await {
             Ok(reply) => classify(&reply, &envelope.sender_domain()),
             Err(error) => Outcome::NotSent(Problem {
                 kind: match error {

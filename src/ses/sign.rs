@@ -8,10 +8,20 @@ use aws_sigv4::http_request::{
 };
 use aws_sigv4::sign::v4;
 use aws_smithy_runtime_api::client::identity::Identity;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use crate::domain::time::Timestamp;
 use crate::ses::transport::Call;
+
+/// Why a request cannot be signed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SignError {
+    /// A line break in the access key or in the session token, for example.
+    #[error("the access key or the session token has characters that no header can carry")]
+    Credentials,
+    #[error(transparent)]
+    Signing(#[from] SigningError),
+}
 
 /// The headers that prove who makes the call: `Authorization`, `X-Amz-Date` and, with temporary
 /// credentials, `X-Amz-Security-Token`. The host and all of the call's headers are signed too.
@@ -20,7 +30,12 @@ pub(super) fn sign(
     region: &str,
     credentials: &Credentials,
     now: Timestamp,
-) -> Result<HeaderMap, SigningError> {
+) -> Result<HeaderMap, SignError> {
+    // The signing library takes it that they are fit for a header.
+    let texts = [Some(credentials.access_key_id()), credentials.session_token()];
+    if texts.into_iter().flatten().any(|text| HeaderValue::from_str(text).is_err()) {
+        return Err(SignError::Credentials);
+    }
     let identity = Identity::from(credentials.clone());
     let params = v4::SigningParams::builder()
         .identity(&identity)
@@ -130,5 +145,23 @@ mod tests {
         let now = Timestamp::from_unix_millis(0);
         let error = sign(&call, "eu-west-1", &credentials, now).unwrap_err();
         assert!(!error.to_string().contains("token\n"), "{error}");
+    }
+
+    #[test]
+    fn credentials_that_no_header_can_carry_are_an_error() {
+        let url = Url::parse(AWS).unwrap();
+        let call = Call {
+            service: "ses",
+            method: Method::GET,
+            url: &url,
+            headers: &[],
+            body: Bytes::new(),
+        };
+        for (key, token) in [("AKID\n", None), ("AKID", Some("a\r\nb: c")), ("AKID\0", None)] {
+            let token = token.map(str::to_owned);
+            let credentials = Credentials::new(key, "secret", token, None, "test");
+            let signed = sign(&call, "eu-west-1", &credentials, Timestamp::from_unix_millis(0));
+            assert!(matches!(signed, Err(SignError::Credentials)), "{key:?}");
+        }
     }
 }

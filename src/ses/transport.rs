@@ -2,17 +2,13 @@
 //!
 //! Knows the AWS conventions that all calls share, and of no operation in particular.
 
-use std::convert::Infallible;
 use std::error::Error;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use hyper::body::{Body, Frame, SizeHint};
 use reqwest::{Request, Response, Url};
 
 use crate::clock::Clock;
@@ -22,6 +18,7 @@ use crate::ses::connector::Connector;
 use crate::ses::credentials::{CredentialCache, LoadError};
 use crate::ses::sign::sign;
 use crate::ses::skew::Skew;
+use crate::ses::watched_body::WatchedBody;
 
 /// The longest answer that is read; SES's own are under a few KiB.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -30,6 +27,8 @@ pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most idle connections that are kept: as many as the default of calls in flight.
 const MAX_IDLE_CONNECTIONS: usize = 256;
+/// The slowest that a body may be written, beyond the time-out of any call, in bytes per second.
+const BYTES_PER_SECOND: usize = 512 * 1024;
 /// The content type of SES's requests.
 pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -73,10 +72,10 @@ pub(super) enum TransportError {
     /// The credentials cannot be used in a request, a key with a line break in it for example.
     #[error("the request could not be signed: {0}")]
     Signing(String),
-    /// Nothing of the request's body was written, so it cannot have been acted on.
-    #[error("no connection: {0}")]
+    /// Not all of the request's body was written, so it cannot have been acted on.
+    #[error("the request was not sent: {0}")]
     NotWritten(String),
-    /// The body was handed to a connection, and no status came back.
+    /// The last byte was handed to the socket, and no status came back.
     #[error("no answer: {0}")]
     NoAnswer(String),
 }
@@ -85,6 +84,7 @@ pub(super) enum TransportError {
 #[derive(Debug)]
 pub(super) struct Transport {
     http: reqwest::Client,
+    request_timeout: Duration,
     credentials: CredentialCache,
     region: String,
     clock: Clock,
@@ -113,12 +113,26 @@ impl Transport {
             clock.clone(),
         );
         let skew = Mutex::new(None);
-        Ok(Self { http, credentials, region: options.region.clone(), clock, skew })
+        Ok(Self {
+            http,
+            request_timeout: options.request_timeout,
+            credentials,
+            region: options.region.clone(),
+            clock,
+            skew,
+        })
     }
 
     /// The terms of SES's own calls.
     pub(super) fn terms(&self) -> Terms<'_> {
         Terms { region: &self.region, timeout: None, max_answer_bytes: MAX_ANSWER_BYTES }
+    }
+
+    /// The terms of a call whose body has this many bytes: a large one takes longer to write.
+    pub(super) fn terms_of(&self, body_bytes: usize) -> Terms<'_> {
+        let millis = body_bytes.saturating_mul(1_000) / BYTES_PER_SECOND;
+        let more = Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX));
+        Terms { timeout: Some(self.request_timeout.saturating_add(more)), ..self.terms() }
     }
 
     /// Makes a call on SES's own terms.
@@ -177,7 +191,7 @@ impl Transport {
         );
         let written = Arc::new(AtomicBool::new(call.body.is_empty()));
         if !call.body.is_empty() {
-            let body = WatchedBody { bytes: call.body.clone(), written: Arc::clone(&written) };
+            let body = WatchedBody::new(call.body.clone(), Arc::clone(&written));
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
         match self.http.execute(request).await {
@@ -190,40 +204,6 @@ impl Transport {
             }
             Err(error) => Err(TransportError::NotWritten(chain(&error.without_url()))),
         }
-    }
-}
-
-/// A body that tells when it is taken for writing.
-///
-/// An error's kind does not prove that a request was not written: a time limit may end in the
-/// middle of a TLS handshake or a second after the last byte. Whether the connection ever asked
-/// for the body does, because a request without its announced body is acted on by no server.
-struct WatchedBody {
-    bytes: Bytes,
-    written: Arc<AtomicBool>,
-}
-
-impl Body for WatchedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.bytes.is_empty() {
-            return Poll::Ready(None);
-        }
-        self.written.store(true, Ordering::Release);
-        Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.bytes)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(u64::try_from(self.bytes.len()).expect("a length fits in 64 bits"))
     }
 }
 

@@ -2,6 +2,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 
 use super::*;
 use crate::clock::Clock;
@@ -10,6 +11,7 @@ use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
 use crate::ses::stub::{Answer, Server, client, options};
+use crate::ses::transport::Terms;
 
 const ID: &str = "019f0000-0000-7000-8000-000000000001";
 const ACCEPTED: &str = r#"{"MessageId":"0102018f-abc-000000"}"#;
@@ -230,6 +232,84 @@ async fn a_request_that_was_written_and_not_answered_is_unknown() {
     }
 }
 
+/// A message of this many bytes or a few more.
+fn large(bytes: usize) -> Bytes {
+    let html = "x".repeat(bytes);
+    encoded(Draft { html: Some(html.as_str().into()), ..draft() }, None)
+}
+
+/// Takes this much of a request, and then nothing more; resets the connection or keeps it.
+async fn reader_of(limit: usize, reset: Reset) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut buffer = vec![0; limit];
+        stream.read_exact(&mut buffer).await.unwrap();
+        match reset {
+            Reset::Yes => stream.set_zero_linger().unwrap(),
+            Reset::No => std::future::pending().await,
+        }
+    });
+    url
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Reset {
+    Yes,
+    No,
+}
+
+#[tokio::test]
+async fn a_request_whose_last_byte_was_not_written_was_not_accepted() {
+    const BYTES: usize = 20 << 20;
+    for reset in [Reset::Yes, Reset::No] {
+        let client = client(&reader_of(1_000, reset).await);
+        let call = Call {
+            service: "ses",
+            method: Method::POST,
+            url: &client.inner.outbound_emails,
+            headers: &[JSON],
+            body: large(BYTES),
+        };
+        let transport = &client.inner.transport;
+        let terms = Terms { timeout: Some(Duration::from_millis(300)), ..transport.terms() };
+        let error = transport.call_on(terms, &call).await.unwrap_err();
+        assert!(matches!(error, TransportError::NotWritten(_)), "{reset:?}: {error:?}");
+    }
+    let client = client(&reader_of(1_000, Reset::Yes).await);
+    let outcome = client.send(&envelope(), large(BYTES)).await;
+    assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{outcome:?}");
+}
+
+#[test]
+fn a_large_request_has_more_time() {
+    let client = client("http://127.0.0.1:1");
+    let time = |bytes| client.inner.transport.terms_of(bytes).timeout.unwrap();
+    assert_eq!(time(0), Duration::from_secs(5));
+    assert_eq!(time(512 * 1024), Duration::from_secs(6));
+    assert_eq!(time(10 << 20), Duration::from_secs(25));
+}
+
+#[tokio::test]
+async fn a_large_request_that_was_written_and_not_answered_is_unknown() {
+    let server = Server::start(Answer::Reset).await;
+    let outcome = client(&server.url()).send(&envelope(), large(5 << 20)).await;
+    assert_eq!(kind(&outcome), ProblemKind::Unknown, "{outcome:?}");
+    assert!(server.requests()[0].body.len() > 5 << 20);
+}
+
+#[tokio::test]
+async fn a_large_request_arrives_whole() {
+    let server = Server::start(Answer::json(200, ACCEPTED)).await;
+    for bytes in [1_000, 16_000, 17_000, 100_000, 3_000_000] {
+        let request = large(bytes);
+        let outcome = client(&server.url()).send(&envelope(), request.clone()).await;
+        assert!(matches!(outcome, Outcome::Sent { .. }), "{outcome:?}");
+        assert_eq!(server.requests().last().unwrap().body, request);
+    }
+}
+
 #[tokio::test]
 async fn a_connection_closed_while_idle_costs_no_attempt() {
     let length = ACCEPTED.len();
@@ -250,7 +330,7 @@ async fn redirects_are_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let answer = Answer::with_headers(status, "location: /elsewhere\r\n", "");
         let server = Server::start(answer).await;
-        assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault, "{status}");
+        assert_eq!(kind(&outcome(&server).await), ProblemKind::Unavailable, "{status}");
         assert_eq!(server.requests().len(), 1, "{status}");
     }
 }

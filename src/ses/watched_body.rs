@@ -1,0 +1,85 @@
+//! Body of a request that tells how far it got. Knows nothing of AWS.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::oneshot;
+
+/// The longest body that a connection without anything unsent takes at once: Linux gives a socket
+/// room for as much from the start (`net.ipv4.tcp_wmem`).
+const TAKEN_AT_ONCE: usize = 16 * 1024;
+
+/// A body that tells when its last byte is handed over for writing, all before it being written.
+///
+/// An error's kind does not prove that a request was not written: a time limit may end in the
+/// middle of a TLS handshake or a second after the last byte. The last byte does, because a request
+/// without all of its announced body is acted on by no server. hyper asks for more of a body as
+/// long as its buffer has room, so a long one holds its last byte back until hyper has let go of
+/// what came before. (A TLS connection may then still hold some of it, 64 KiB at most.)
+pub(super) struct WatchedBody {
+    first: Option<Bytes>,
+    /// Ends when nobody holds the first part any more.
+    first_gone: oneshot::Receiver<Infallible>,
+    last: Bytes,
+    written: Arc<AtomicBool>,
+}
+
+/// Bytes whose owner is told when they are let go of.
+struct Held {
+    bytes: Bytes,
+    _gone: oneshot::Sender<Infallible>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl WatchedBody {
+    pub(super) fn new(mut bytes: Bytes, written: Arc<AtomicBool>) -> Self {
+        let (gone, first_gone) = oneshot::channel();
+        let mut first = None;
+        if bytes.len() > TAKEN_AT_ONCE {
+            let last = bytes.split_off(bytes.len() - 1);
+            first = Some(Bytes::from_owner(Held { bytes, _gone: gone }));
+            bytes = last;
+        }
+        Self { first, first_gone, last: bytes, written }
+    }
+}
+
+impl Body for WatchedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        if self.last.is_empty() {
+            return Poll::Ready(None);
+        }
+        // An error is all that can come: nothing is ever sent.
+        let _ = ready!(Pin::new(&mut self.first_gone).poll(context));
+        self.written.store(true, Ordering::Release);
+        Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.last)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.last.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let left = self.first.as_ref().map_or(0, Bytes::len) + self.last.len();
+        SizeHint::with_exact(u64::try_from(left).expect("a length fits in 64 bits"))
+    }
+}
