@@ -22,9 +22,9 @@ use crate::domain::message::{Acceptance, Transition};
 use crate::domain::retry::Backoff;
 use crate::outbox::{Claim, Next, Outbox, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
-use crate::tally::Tally;
+use crate::tally::{Mark, Tally};
 
-use attempt::Hold;
+use attempt::{Hold, Started};
 use counts::Counts;
 use domains::Domains;
 use flow::Flow;
@@ -35,7 +35,7 @@ pub use flow::DailyQuota;
 
 mod attempt;
 pub mod counts;
-pub mod domains;
+mod domains;
 mod drain;
 mod expiry;
 mod flow;
@@ -76,8 +76,6 @@ pub struct Dispatcher<P> {
     settings: RwLock<Arc<Settings>>,
     flow: Mutex<Flow>,
     domains: Domains,
-    /// Calls under way.
-    calls: Tally,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: Tally,
     /// Rounds of the loop that starts calls.
@@ -135,6 +133,8 @@ enum Wait {
     Not,
     Until(Instant),
     ForACall,
+    /// A call, a message of another organisation, or this time.
+    ForAShare(Option<Instant>),
     ForAMessage,
     ForTheStore,
     /// The outcomes that the store has refused are stored first.
@@ -160,7 +160,6 @@ impl<P: Provider> Dispatcher<P> {
             settings: RwLock::new(Arc::new(settings)),
             flow: Mutex::new(flow),
             domains: Domains::default(),
-            calls: Tally::default(),
             unrecorded: Tally::default(),
             turns: AtomicU64::new(0),
             counts: Counts::default(),
@@ -235,9 +234,22 @@ impl<P: Provider> Dispatcher<P> {
             quota: flow.quota(),
             unrecorded: self.unrecorded.count(),
             condition: flow.health.condition().clone(),
-            paused_domains: self.domains.paused(Instant::now()),
+            paused_domains: self.paused_domains(),
             sent: self.counts.sent(),
         }
+    }
+
+    /// The domains whose time is not over yet, or whose messages still wait.
+    fn paused_domains(&self) -> Vec<(OrganisationId, String, String)> {
+        let now = Instant::now();
+        let mut paused = self.domains.paused();
+        paused.retain(|(organisation, domain, pause)| {
+            pause.until > now || self.outbox.is_held(*organisation, domain)
+        });
+        let told = paused.into_iter().map(|(organisation, domain, pause)| {
+            (organisation, domain.as_str().to_owned(), pause.message)
+        });
+        told.collect()
     }
 
     /// Ends once the loop that starts calls has gone round again: it is alive.
@@ -276,7 +288,7 @@ impl<P: Provider> Dispatcher<P> {
                 }
                 tokio::select! {
                     Some(ended) = attempts.join_next() => Self::ended(ended),
-                    () = self.calls.lowered(), if wait == Wait::ForACall => {}
+                    () = self.outbox.call_ended(), if wait.ends_with_a_call() => {}
                     () = self.outbox.changed(), if wait != Wait::ForACall => {}
                     () = self.unrecorded.lowered(), if wait == Wait::ForRecords => {}
                     () = self.store.writable(), if wait == Wait::ForTheStore => {}
@@ -301,37 +313,39 @@ impl<P: Provider> Dispatcher<P> {
                 return Wait::ForRecords;
             }
             let now = Instant::now();
-            match self.outbox.next(now) {
+            match self.outbox.next(now, max) {
                 Next::Now => {}
+                Next::AfterACall(later) => return Wait::ForAShare(later),
                 Next::At(due) => return Wait::Until(due),
                 Next::Never => return Wait::ForAMessage,
             }
             if attempts.len() >= max.saturating_mul(ATTEMPTS_PER_CALL) {
                 return Wait::ForACall;
             }
-            if let Some(wait) = self.flow().wait(now, self.calls.count(), max) {
+            if let Some(wait) = self.flow().wait(now) {
                 return wait;
             }
-            let Some(claim) = self.outbox.claim(now) else { return Wait::ForAMessage };
-            self.start(claim, attempts);
+            let Some(claim) = self.outbox.claim(now, max) else { return Wait::ForAMessage };
+            self.start(claim, now, attempts);
         }
         Wait::Not
     }
 
     /// Starts the call that a message's turn is for, unless something forbids or delays it. What
-    /// does not go out takes nothing of the pace.
-    fn start(self: &Arc<Self>, claim: Claim, attempts: &mut JoinSet<()>) {
+    /// does not go out takes nothing of the pace. The call counts as started at `now`, when it was
+    /// permitted, however late its task runs: what is learned meanwhile was not known to it.
+    fn start(self: &Arc<Self>, claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
         let dispatcher = Arc::clone(self);
         // A panic costs the one message's turn, not the dispatcher.
         let hold = catch_unwind(AssertUnwindSafe(|| self.hold_up(&claim)));
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
-                self.take(claim.parcel.envelope.recipient_count());
-                let under_way = self.calls.mark();
-                let number = self.outbox.started(claim.parcel.id);
+                let mark = self.take(claim.parcel.envelope.recipient_count(), now);
+                let call = self.outbox.start_call(claim.parcel.id);
+                let started = Started { at: now, _mark: mark, call };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
-                    dispatcher.attempt(claim, number, under_way).await;
+                    dispatcher.attempt(claim, started).await;
                 }));
             }
             Ok(Hold::TimeOver) => {
@@ -344,9 +358,6 @@ impl<P: Provider> Dispatcher<P> {
                         .await;
                 });
             }
-            Ok(Hold::DomainPaused(until)) => {
-                self.outbox.put_back(claim.parcel.id, until, Acceptance::Excluded);
-            }
             Err(error) => {
                 error!(id = %claim.parcel.id, %error, "the suppressions cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
@@ -356,12 +367,15 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Charges a call that is about to start to the pace and to the daily quota.
-    fn take(&self, recipients: u32) {
+    fn take(&self, recipients: u32, now: Instant) -> Mark {
         let mut flow = self.flow();
         flow.pace.take(recipients);
+        // Before the quota is: the call that uses up the last of it is no probe of what follows.
+        let mark = flow.health.call();
         let before = flow.health.condition().clone();
-        flow.spend(recipients, Instant::now());
+        flow.spend(recipients, now);
         self.tell_change(&before, flow.health.condition());
+        mark
     }
 
     fn ended(ended: Result<(), JoinError>) {
@@ -381,13 +395,32 @@ impl<P: Provider> Dispatcher<P> {
     }
 }
 
+impl Wait {
+    fn ends_with_a_call(self) -> bool {
+        matches!(self, Self::ForACall | Self::ForAShare(_))
+    }
+
+    /// The time at which it ends by the clock.
+    fn end(self) -> Option<Instant> {
+        match self {
+            Self::Until(at) => Some(at),
+            Self::ForAShare(at) => at,
+            Self::Not
+            | Self::ForACall
+            | Self::ForAMessage
+            | Self::ForTheStore
+            | Self::ForRecords => None,
+        }
+    }
+}
+
 /// Ends when a wait or the phase is over by the clock; never, where neither is.
 async fn wake_at(wait: Wait, phase: Phase) {
-    let wake = match (wait, phase) {
-        (Wait::Until(at), Phase::Draining { until }) => at.min(until),
-        (Wait::Until(at), Phase::Running) => at,
-        (_, Phase::Draining { until }) => until,
-        (_, Phase::Running) => return std::future::pending().await,
+    let wake = match (wait.end(), phase) {
+        (Some(at), Phase::Draining { until }) => at.min(until),
+        (Some(at), Phase::Running) => at,
+        (None, Phase::Draining { until }) => until,
+        (None, Phase::Running) => return std::future::pending().await,
     };
     sleep_until(wake).await;
 }

@@ -1,11 +1,10 @@
 //! The outbox: messages whose body is pending, in memory, within a byte budget.
 //!
-//! Decides which message is next: fair between organisations by recipients, and within one the
-//! first due first, a new message before a retry of the same age. Knows nothing of the provider,
-//! of pace or of the store. It holds the only copy of a body, which goes with the last hold on
-//! its entry.
+//! Decides which message is next: fair between organisations by recipients and by calls under way,
+//! and within one the first due first, a new message before a retry of the same age. Knows nothing
+//! of the provider, of pace or of the store. It holds the only copy of a body, which goes with the
+//! last hold on its entry.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,16 +14,19 @@ use tokio::time::Instant;
 
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure};
 
-use turns::{Forward, Turn, TurnKind, Turns};
+use entries::Entries;
 
 pub use budget::{Budget, Fill, NoRoom, Reservation};
 pub use live::{Live, View};
 
 mod budget;
+mod entries;
+mod fair_queue;
+mod lanes;
 mod live;
-mod turns;
 
 /// A message to be sent.
 pub struct Parcel {
@@ -53,12 +55,15 @@ pub struct Claim {
     pub attempts: u32,
 }
 
-/// When a waiting message is next.
+/// When the next call may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// One is due.
+    /// A message is due.
     Now,
-    /// The first will be due then.
+    /// Messages are due, and their organisations have as many calls under way as they may. When
+    /// the first message of another organisation will be due, if there is one.
+    AfterACall(Option<Instant>),
+    /// The first message will be due then.
     At(Instant),
     /// None waits.
     Never,
@@ -78,43 +83,27 @@ pub struct Pending {
 /// The pending messages of all organisations.
 #[derive(Debug)]
 pub struct Outbox {
-    inner: Mutex<Inner>,
+    entries: Mutex<Entries>,
     budget: Budget,
     changed: Notify,
+    call_ended: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    /// By id, which is the order of acceptance: ids grow within a process.
-    /// In boxes: a map whose keys grow leaves almost half of its room empty.
-    entries: BTreeMap<MessageId, Box<Entry>>,
-    turns: Turns,
-    in_flight: usize,
-    obstacle: Option<Failure>,
-}
-
+/// A call to the provider that is under way. It counts against its organisation's share until it
+/// is dropped, however it ends.
 #[derive(Debug)]
-struct Entry {
-    parcel: Arc<Parcel>,
-    attempts: u32,
-    acceptance: Acceptance,
-    place: Place,
+pub struct Call {
+    /// Calls that were started for the message, this one included.
+    pub attempts: u32,
+    organisation: OrganisationId,
+    outbox: Arc<Outbox>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Waiting(Turn),
-    /// Taken out, and no call was started since.
-    Claimed(Proof),
-    /// Taken out, and a call was started.
-    Calling(Proof),
-}
-
-/// Whether an event proved, while the message was taken out, that it was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
-    None,
-    Sent,
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.outbox.lock().queue.call_ended(self.organisation);
+        self.outbox.call_ended.notify_one();
+    }
 }
 
 // By hand: the request is the body, which must reach no log.
@@ -133,7 +122,12 @@ impl fmt::Debug for Claim {
 impl Outbox {
     /// An empty outbox that takes up to `max_bytes` of pending messages.
     pub fn new(max_bytes: usize) -> Self {
-        Self { inner: Mutex::default(), budget: Budget::new(max_bytes), changed: Notify::new() }
+        Self {
+            entries: Mutex::default(),
+            budget: Budget::new(max_bytes),
+            changed: Notify::new(),
+            call_ended: Notify::new(),
+        }
     }
 
     /// The byte budget, to reserve from before a message is stored.
@@ -143,24 +137,18 @@ impl Outbox {
 
     /// Takes in an accepted message; it is due at once.
     pub fn add(&self, parcel: Parcel) {
-        let mut inner = self.lock();
-        let turn = Turn { due: parcel.accepted_at, kind: TurnKind::New, id: parcel.id };
-        let organisation = parcel.organisation;
-        let entry = Box::new(Entry {
-            parcel: Arc::new(parcel),
-            attempts: 0,
-            acceptance: Acceptance::Excluded,
-            place: Place::Waiting(turn),
-        });
-        inner.entries.insert(turn.id, entry);
-        inner.turns.add(organisation, turn);
-        drop(inner);
-        self.changed.notify_one();
+        let is_first = self.lock().add(parcel);
+        // Behind others of its organisation, it changes nothing for now.
+        if is_first {
+            self.changed.notify_one();
+        }
     }
 
-    /// Takes out the message whose turn it is at `now`.
-    pub fn claim(&self, now: Instant) -> Option<Claim> {
-        self.lock().claim(now)
+    /// Takes out the message whose call may start at `now`, with at most `max_calls` under way: of
+    /// the organisations whose calls under way are fewer than the free slots, the one whose turn
+    /// it is.
+    pub fn claim(&self, now: Instant, max_calls: usize) -> Option<Claim> {
+        self.lock().claim(now, max_calls)
     }
 
     /// Takes out waiting messages that were accepted before `end`, at most `limit`.
@@ -168,9 +156,19 @@ impl Outbox {
         self.lock().claim_older_than(end, limit)
     }
 
-    /// When a message is next.
-    pub fn next(&self, now: Instant) -> Next {
-        self.lock().turns.next(now)
+    /// When the next call may start, with at most `max_calls` under way.
+    pub fn next(&self, now: Instant, max_calls: usize) -> Next {
+        self.lock().queue.next(now, max_calls)
+    }
+
+    /// Calls under way.
+    pub fn calls(&self) -> usize {
+        self.lock().queue.calls()
+    }
+
+    /// Waits until a call has ended since the last wait.
+    pub async fn call_ended(&self) {
+        self.call_ended.notified().await;
     }
 
     /// Waits until the outbox has changed since the last wait.
@@ -180,8 +178,43 @@ impl Outbox {
 
     /// Counts the call that is about to start, and its organisation's turn. From here on, readers
     /// see `sending`.
-    pub fn started(&self, id: MessageId) -> u32 {
-        self.lock().started(id)
+    pub fn start_call(self: &Arc<Self>, id: MessageId) -> Call {
+        let (attempts, organisation) = self.lock().start_call(id);
+        Call { attempts, organisation, outbox: Arc::clone(self) }
+    }
+
+    /// Takes back the count of a call that never started; returns how many were.
+    pub fn not_called(&self, id: MessageId) -> u32 {
+        self.lock().not_called(id)
+    }
+
+    /// Holds back an organisation's messages from a domain until a time. From then on one of them
+    /// may go, and the others after [`Outbox::resume_domain`].
+    pub fn pause_domain(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        until: Instant,
+    ) {
+        self.lock().queue.pause(organisation, domain, until);
+        self.changed.notify_one();
+    }
+
+    /// Lets an organisation's messages from a domain go again, in the order of acceptance, behind
+    /// the organisation's others that are due at `now`.
+    pub fn resume_domain(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        now: Instant,
+    ) {
+        self.lock().queue.resume(organisation, domain, now);
+        self.changed.notify_one();
+    }
+
+    /// Whether messages wait because their domain is paused.
+    pub fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+        self.lock().queue.is_held(organisation, domain)
     }
 
     /// Forgets a message that reached a final state, and its body.
@@ -200,6 +233,14 @@ impl Outbox {
         self.changed.notify_one();
     }
 
+    /// Puts a claimed message back to where it was before its first call. Where an event has proved
+    /// in the meantime that it was sent, it is forgotten instead.
+    pub fn put_back_as_new(&self, id: MessageId) {
+        let removed = self.lock().put_back_as_new(id);
+        drop(removed);
+        self.changed.notify_one();
+    }
+
     /// An event proved that a message was sent: a waiting retry is cancelled and the body
     /// dropped; a call under way will not be repeated.
     pub fn proved_sent(&self, id: MessageId) {
@@ -210,14 +251,7 @@ impl Outbox {
 
     /// How a message stands, where it is pending.
     pub fn live(&self, id: MessageId) -> Option<Live> {
-        let inner = self.lock();
-        let entry = inner.entries.get(&id)?;
-        Some(match entry.place {
-            Place::Calling(_) => Live::Sending { attempts: entry.attempts },
-            Place::Claimed(_) | Place::Waiting(_) => {
-                Live::Waiting { obstacle: inner.obstacle.clone() }
-            }
-        })
+        self.lock().live(id)
     }
 
     /// Sets what keeps every message from being sent, for readers to see.
@@ -227,10 +261,10 @@ impl Outbox {
 
     /// How much is pending.
     pub fn pending(&self) -> Pending {
-        let inner = self.lock();
+        let entries = self.lock();
         Pending {
-            messages: inner.entries.len(),
-            in_flight: inner.in_flight,
+            messages: entries.len(),
+            in_flight: entries.in_flight,
             bytes: self.budget.in_use(),
         }
     }
@@ -245,116 +279,11 @@ impl Outbox {
     /// Every pending message in the order of acceptance, with the calls made and whether one may
     /// have been accepted.
     pub fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
-        let inner = self.lock();
-        let left = inner.entries.values().map(|entry| {
-            let acceptance = match entry.place {
-                Place::Calling(_) => Acceptance::Possible,
-                Place::Claimed(_) | Place::Waiting(_) => entry.acceptance,
-            };
-            (entry.parcel.id, entry.attempts, acceptance)
-        });
-        left.collect()
+        self.lock().remaining()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Entry {
-    fn claim(&mut self) -> Claim {
-        self.place = Place::Claimed(Proof::None);
-        Claim { parcel: Arc::clone(&self.parcel), attempts: self.attempts }
-    }
-}
-
-impl Inner {
-    fn claim(&mut self, now: Instant) -> Option<Claim> {
-        let turn = self.turns.take(now)?;
-        self.in_flight += 1;
-        Some(self.entries.get_mut(&turn.id).expect("a turn has its entry").claim())
-    }
-
-    fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Claim> {
-        let claims: Vec<Claim> = self
-            .entries
-            .values_mut()
-            .take_while(|entry| entry.parcel.accepted_at <= end)
-            .filter_map(|entry| {
-                let Place::Waiting(turn) = entry.place else { return None };
-                self.turns.remove(entry.parcel.organisation, &turn);
-                Some(entry.claim())
-            })
-            .take(limit)
-            .collect();
-        self.in_flight += claims.len();
-        claims
-    }
-
-    fn started(&mut self, id: MessageId) -> u32 {
-        let entry = self.entries.get_mut(&id).expect("a claimed message stays until it is settled");
-        if let Place::Claimed(proof) = entry.place {
-            entry.place = Place::Calling(proof);
-        }
-        let recipients = entry.parcel.envelope.recipient_count();
-        self.turns.charge(entry.parcel.organisation, recipients);
-        entry.attempts += 1;
-        entry.attempts
-    }
-
-    fn remove(&mut self, id: MessageId) -> Option<Box<Entry>> {
-        let entry = self.entries.remove(&id)?;
-        match entry.place {
-            Place::Claimed(_) | Place::Calling(_) => self.in_flight -= 1,
-            Place::Waiting(turn) => self.turns.remove(entry.parcel.organisation, &turn),
-        }
-        Some(entry)
-    }
-
-    fn put_back(
-        &mut self,
-        id: MessageId,
-        due: Instant,
-        acceptance: Acceptance,
-    ) -> Option<Box<Entry>> {
-        let entry = self.entries.get_mut(&id)?;
-        match entry.place {
-            Place::Claimed(Proof::Sent) | Place::Calling(Proof::Sent) => self.remove(id),
-            Place::Claimed(Proof::None) | Place::Calling(Proof::None) => {
-                let turn = Turn { due, kind: TurnKind::Retry, id };
-                entry.place = Place::Waiting(turn);
-                entry.acceptance = entry.acceptance.or(acceptance);
-                self.in_flight -= 1;
-                self.turns.add(entry.parcel.organisation, turn);
-                None
-            }
-            Place::Waiting(_) => None,
-        }
-    }
-
-    fn proved_sent(&mut self, id: MessageId) -> Option<Box<Entry>> {
-        let entry = self.entries.get_mut(&id)?;
-        match &mut entry.place {
-            Place::Waiting(_) => self.remove(id),
-            Place::Claimed(proof) | Place::Calling(proof) => {
-                *proof = Proof::Sent;
-                None
-            }
-        }
-    }
-
-    fn bring_forward(&mut self, now: Instant) {
-        let entries = &mut self.entries;
-        self.turns.bring_forward(now, |turn| {
-            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
-            match entry.acceptance {
-                Acceptance::Possible => Forward::Left,
-                Acceptance::Excluded => {
-                    entry.place = Place::Waiting(turn);
-                    Forward::Taken
-                }
-            }
-        });
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

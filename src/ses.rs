@@ -39,6 +39,7 @@ pub mod sts;
 pub mod suppression;
 pub mod tracking;
 mod transport;
+mod watched_body;
 
 #[cfg(test)]
 pub(crate) mod stub;

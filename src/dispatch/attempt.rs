@@ -16,7 +16,7 @@ use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, Transition};
-use crate::outbox::{Claim, Parcel};
+use crate::outbox::{Call, Claim, Parcel};
 use crate::store::StoreError;
 use crate::tally::Mark;
 
@@ -24,10 +24,10 @@ use crate::tally::Mark;
 const RECORD_AGAIN: Duration = Duration::from_millis(20);
 
 impl<P: Provider> Dispatcher<P> {
-    /// Makes a claimed message's call number `attempts`, and takes what came of it further.
-    pub(super) async fn attempt(&self, claim: Claim, attempts: u32, under_way: Mark) {
+    /// Makes a claimed message's call, and takes what came of it further.
+    pub(super) async fn attempt(&self, claim: Claim, started: Started) {
+        let attempts = started.call.attempts;
         info!(target: "pillarbox::message", id = %claim.parcel.id, attempts, "sending");
-        let started = Instant::now();
         let call = self.provider.send(&claim.parcel.envelope, claim.parcel.request.clone());
         let outcome = caught(call).await.unwrap_or_else(|| {
             error!(id = %claim.parcel.id, "a call to the provider panicked");
@@ -40,15 +40,19 @@ impl<P: Provider> Dispatcher<P> {
                 retry_after: None,
             })
         });
-        self.observe(&outcome, claim.parcel.envelope.recipient_count(), started);
+        self.observe(&claim.parcel, &outcome, started.at);
         // Only now: the next call starts in the light of this one.
-        drop(under_way);
+        drop(started);
         match outcome {
             Outcome::Sent { ses_message_id } => {
                 let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
                 self.finish(claim.parcel.id, attempts, transition).await;
             }
             Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
+            Outcome::NotCalled(problem) => {
+                let attempts = self.outbox.not_called(claim.parcel.id);
+                self.not_sent(&claim, attempts, problem).await;
+            }
         }
     }
 
@@ -74,9 +78,7 @@ impl<P: Provider> Dispatcher<P> {
         {
             return Ok(Hold::Suppressed);
         }
-        let sender = parcel.envelope.sender_domain();
-        let paused = self.domains.paused_until(parcel.organisation, &sender, Instant::now());
-        Ok(paused.map_or(Hold::None, Hold::DomainPaused))
+        Ok(Hold::None)
     }
 
     fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
@@ -90,28 +92,50 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Learns from a finished call.
-    fn observe(&self, outcome: &Outcome, recipients: u32, started: Instant) {
+    fn observe(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
         let now = Instant::now();
         self.counts.call(outcome, now.duration_since(started));
+        self.observe_domain(parcel, outcome, started);
         let mut flow = self.flow();
         let before = flow.health.condition().clone();
         match outcome {
-            Outcome::Sent { .. } => {
-                flow.learn(now.duration_since(started));
-                flow.health.observe(&Signal::Working, started, now);
-            }
-            Outcome::NotSent(problem) => {
+            Outcome::Sent { .. } => flow.health.observe(&Signal::Working, started, now),
+            Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
                 if problem.kind == ProblemKind::Throttled {
                     flow.pace.throttled(started, now);
                 }
                 if problem.kind != ProblemKind::Unknown {
-                    flow.refund(recipients);
+                    flow.refund(parcel.envelope.recipient_count());
                 }
                 let signal = Signal::of(problem.kind, &problem.message);
                 flow.health.observe(&signal, started, now);
             }
         }
         self.tell_change(&before, flow.health.condition());
+    }
+
+    /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.
+    fn observe_domain(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
+        let organisation = parcel.organisation;
+        match outcome {
+            Outcome::Sent { .. } => {
+                if self.domains.any() {
+                    let domain = parcel.envelope.sender_domain();
+                    if self.domains.works(organisation, &domain, started) {
+                        self.outbox.resume_domain(organisation, &domain, Instant::now());
+                    }
+                }
+            }
+            Outcome::NotSent(problem) if problem.kind == ProblemKind::DomainFault => {
+                let domain = parcel.envelope.sender_domain();
+                let backoff = self.settings().backoff;
+                let until = self.domains.fault(organisation, &domain, problem, started, backoff);
+                if let Some(until) = until {
+                    self.outbox.pause_domain(organisation, &domain, until);
+                }
+            }
+            Outcome::NotSent(_) | Outcome::NotCalled(_) => {}
+        }
     }
 
     async fn not_sent(&self, claim: &Claim, attempts: u32, problem: Problem) {
@@ -133,16 +157,16 @@ impl<P: Provider> Dispatcher<P> {
                 .await;
             return;
         }
-        if problem.kind == ProblemKind::DomainFault {
-            let sender = claim.parcel.envelope.sender_domain();
-            self.domains.pause(claim.parcel.organisation, &sender, &problem, settings.backoff);
-        }
         info!(
             target: "pillarbox::message", id = %claim.parcel.id, attempts, code = failure.code.as_str(),
             provider_code = failure.provider_code, reason = problem.message, "queued again",
         );
         let transition = Transition::RetryLater { failure, acceptance };
         match self.record(claim.parcel.id, attempts, transition).await {
+            // Its domain is paused. It goes first when that ends.
+            Recorded::Changed if problem.kind == ProblemKind::DomainFault => {
+                self.outbox.put_back_as_new(claim.parcel.id);
+            }
             Recorded::Changed => {
                 let due = retry_due(&settings, claim, attempts, &problem);
                 self.outbox.put_back(claim.parcel.id, due, acceptance);
@@ -201,8 +225,16 @@ pub(super) enum Hold {
     TimeOver,
     /// A recipient became suppressed.
     Suppressed,
-    /// Its sender's domain is paused until then.
-    DomainPaused(Instant),
+}
+
+/// A call as the dispatcher started it.
+pub(super) struct Started {
+    /// When it was permitted.
+    pub(super) at: Instant,
+    /// Counts it as under way for the provider's health. Gone before `call`, whose end wakes the
+    /// dispatcher.
+    pub(super) _mark: Mark,
+    pub(super) call: Call,
 }
 
 /// Runs `work`; `None` where it panicked.

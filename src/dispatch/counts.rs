@@ -46,15 +46,20 @@ impl Counts {
         self.outcomes.of("sent")
     }
 
+    /// Counts a call. One that never started is none.
     pub(super) fn call(&self, outcome: &Outcome, took: Duration) {
-        self.outcomes.one(name(outcome));
+        let kind = match outcome {
+            Outcome::Sent { .. } => None,
+            Outcome::NotSent(problem) => Some(problem.kind),
+            Outcome::NotCalled(_) => return,
+        };
+        self.outcomes.one(kind.map_or("sent", name));
         self.call_micros.note_micros(took);
     }
 }
 
-fn name(outcome: &Outcome) -> &'static str {
-    let Outcome::NotSent(problem) = outcome else { return "sent" };
-    match problem.kind {
+fn name(kind: ProblemKind) -> &'static str {
+    match kind {
         ProblemKind::Throttled => "throttled",
         ProblemKind::QuotaExhausted => "quota_exhausted",
         ProblemKind::AccountPaused => "account_paused",
@@ -90,7 +95,8 @@ mod tests {
         for kind in kinds {
             let message = "no".to_owned();
             let problem = Problem { kind, provider_code: None, message, retry_after: None };
-            counts.call(&Outcome::NotSent(problem), Duration::from_mins(1));
+            counts.call(&Outcome::NotSent(problem.clone()), Duration::from_mins(1));
+            counts.call(&Outcome::NotCalled(problem), Duration::from_mins(1));
         }
         assert!(counts.outcomes.get().all(|(_, count)| count == 1));
         let reading = counts.call_micros.read();

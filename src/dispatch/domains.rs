@@ -1,91 +1,99 @@
-//! Sender domains that the provider does not take for now: their messages wait, others go on.
+//! Sender domains that the provider does not take for now: what it said, and when each is tried
+//! again. Their messages wait in the outbox.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::domain::attempt::Problem;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::retry::Backoff;
 
-/// The paused domains.
-#[derive(Debug, Default)]
-pub struct Domains(Mutex<HashMap<(OrganisationId, String), Pause>>);
+type Pauses = BTreeMap<(OrganisationId, DomainName<'static>), Pause>;
 
-#[derive(Debug)]
-struct Pause {
-    until: Instant,
+/// The paused domains, until each is seen to work.
+#[derive(Debug, Default)]
+pub(super) struct Domains(Mutex<Pauses>);
+
+/// Pause of one domain.
+#[derive(Debug, Clone)]
+pub(super) struct Pause {
+    /// When the provider last refused the domain. Earlier calls tell nothing of the time since.
+    since: Instant,
+    /// When the domain is tried again.
+    pub(super) until: Instant,
     failures: u32,
-    message: String,
+    /// What the provider said.
+    pub(super) message: String,
 }
 
 impl Domains {
-    /// Until when the domain is paused.
-    pub fn paused_until(
-        &self,
-        organisation: OrganisationId,
-        domain: &DomainName<'_>,
-        now: Instant,
-    ) -> Option<Instant> {
-        let paused = self.lock();
-        if paused.is_empty() {
-            return None;
-        }
-        paused
-            .get(&(organisation, domain.as_str().to_owned()))
-            .map(|pause| pause.until)
-            .filter(|until| *until > now)
+    /// Whether any domain is paused.
+    pub(super) fn any(&self) -> bool {
+        !self.lock().is_empty()
     }
 
-    /// Pauses the domain, longer each time.
-    pub fn pause(
+    /// Pauses a domain because of a call that was started at `started`, longer each time. Returns
+    /// until when, or `None` if that call says nothing new.
+    pub(super) fn fault(
         &self,
         organisation: OrganisationId,
         domain: &DomainName<'_>,
         problem: &Problem,
+        started: Instant,
         backoff: Backoff,
-    ) {
+    ) -> Option<Instant> {
         let now = Instant::now();
         let mut paused = self.lock();
-        // A domain that has been well for long starts anew.
-        paused.retain(|_, pause| pause.until + backoff.max() > now);
-        let pause = paused.entry((organisation, domain.as_str().to_owned())).or_insert(Pause {
-            until: now,
-            failures: 0,
-            message: String::new(),
-        });
-        if pause.until > now {
-            return;
-        }
-        pause.failures += 1;
-        pause.until = now + backoff.ceiling(pause.failures);
-        pause.message.clone_from(&problem.message);
+        let key = (organisation, domain.clone().into_owned());
+        let failures = match paused.get(&key) {
+            Some(pause) if started <= pause.since => return None,
+            Some(pause) => pause.failures.saturating_add(1),
+            None => 1,
+        };
+        let until = now + backoff.ceiling(failures);
+        let message = problem.message.clone();
         warn!(
             %domain,
             provider_code = problem.provider_code,
-            message = problem.message,
+            message,
             "the provider does not take messages from this domain; they wait"
         );
+        paused.insert(key, Pause { since: now, until, failures, message });
+        Some(until)
     }
 
-    /// The domains that are paused at `now`, with what the provider said.
-    pub fn paused(&self, now: Instant) -> Vec<(OrganisationId, String, String)> {
+    /// Ends the pause of a domain because the provider accepted a message in a call that was
+    /// started at `started`. Returns `true` if it was paused, and the call is from after that.
+    pub(super) fn works(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        started: Instant,
+    ) -> bool {
+        let key = (organisation, domain.clone().into_owned());
+        let mut paused = self.lock();
+        if paused.get(&key).is_none_or(|pause| started <= pause.since) {
+            return false;
+        }
+        paused.remove(&key);
+        info!(%domain, "the provider takes messages from this domain again");
+        true
+    }
+
+    /// The domains that were paused and have not been seen to work since.
+    pub(super) fn paused(&self) -> Vec<(OrganisationId, DomainName<'static>, Pause)> {
         let paused = self.lock();
-        let mut all: Vec<_> = paused
+        let all = paused
             .iter()
-            .filter(|(_, pause)| pause.until > now)
-            .map(|((organisation, domain), pause)| {
-                (*organisation, domain.clone(), pause.message.clone())
-            })
-            .collect();
-        all.sort_unstable();
-        all
+            .map(|((organisation, domain), pause)| (*organisation, domain.clone(), pause.clone()));
+        all.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(OrganisationId, String), Pause>> {
+    fn lock(&self) -> MutexGuard<'_, Pauses> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -29,9 +29,9 @@ impl<P: Provider> Dispatcher<P> {
     /// Whether nothing is left that this process can still send before `until`.
     pub(super) fn is_drained(&self, until: Instant) -> bool {
         let now = Instant::now();
-        let next = match self.outbox.next(now) {
+        let next = match self.outbox.next(now, self.settings().max_in_flight) {
             _ if self.outbox.pending().in_flight > 0 => now,
-            Next::Now => self.flow().health.permitted_at(now),
+            Next::Now | Next::AfterACall(_) => self.flow().health.permitted_at(now),
             Next::At(due) => due,
             Next::Never => return true,
         };

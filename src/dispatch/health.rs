@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::domain::attempt::ProblemKind;
 use crate::domain::message::Failure;
 use crate::domain::retry::Backoff;
+use crate::tally::{Mark, Tally};
 
 /// Failed calls in a row, with none that succeeded in between, that mean: the provider is down.
 /// One lost answer among many good ones must not stop sending.
@@ -110,7 +111,10 @@ pub struct Health {
     next_probe: Instant,
     /// When the provider was last found impaired.
     impaired_at: Option<Instant>,
-    /// Calls that may be under way: grows from one after the provider's return.
+    /// Calls under way that were started since then. Those from before tell nothing of the time
+    /// after, and hold up neither a probe nor the provider's return.
+    calls: Tally,
+    /// Such calls that may be under way: grows from one after the provider's return.
     window: usize,
 }
 
@@ -124,6 +128,7 @@ impl Health {
             probes_failed: 0,
             next_probe: now,
             impaired_at: None,
+            calls: Tally::default(),
             window: usize::MAX,
         }
     }
@@ -138,12 +143,18 @@ impl Health {
         self.condition == Condition::Up
     }
 
-    /// Whether a call may start, with `in_flight` under way.
-    pub fn permit(&self, now: Instant, in_flight: usize) -> Permit {
+    /// Counts a call that starts as under way, until the mark is dropped.
+    pub fn call(&self) -> Mark {
+        self.calls.mark()
+    }
+
+    /// Whether a call may start.
+    pub fn permit(&self, now: Instant) -> Permit {
+        let under_way = self.calls.count();
         match self.condition {
-            Condition::Up if in_flight < self.window => Permit::Now,
+            Condition::Up if under_way < self.window => Permit::Now,
             Condition::Up => Permit::AfterACall,
-            Condition::Impaired { .. } if in_flight > 0 => Permit::AfterACall,
+            Condition::Impaired { .. } if under_way > 0 => Permit::AfterACall,
             Condition::Impaired { .. } if now < self.next_probe => Permit::At(self.next_probe),
             Condition::Impaired { .. } => Permit::Now,
         }
@@ -154,11 +165,11 @@ impl Health {
         self.backoff = backoff;
     }
 
-    /// When a call may start, where none is under way.
+    /// When a call may start, if none is under way.
     pub fn permitted_at(&self, now: Instant) -> Instant {
-        match self.permit(now, 0) {
-            Permit::At(later) => later,
-            Permit::Now | Permit::AfterACall => now,
+        match self.condition {
+            Condition::Up => now,
+            Condition::Impaired { .. } => self.next_probe.max(now),
         }
     }
 
@@ -201,6 +212,7 @@ impl Health {
     pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.condition = Condition::Impaired { cause, message: message.to_owned() };
         self.impaired_at = Some(now);
+        self.calls = Tally::default();
         self.probes_failed = 1;
         self.next_probe = now + self.probe_delay();
     }
@@ -250,7 +262,7 @@ mod tests {
             }
             health.observe(&Signal::Working, now, now);
         }
-        assert_eq!(health.permit(now, 100), Permit::Now);
+        assert_eq!(health.permit(now), Permit::Now);
     }
 
     #[test]
@@ -263,10 +275,12 @@ mod tests {
         }
         let mut probes = 0;
         while now - start < Duration::from_hours(3) {
-            match health.permit(now, 0) {
+            match health.permit(now) {
                 Permit::At(later) => now = later,
                 Permit::Now => {
-                    assert_eq!(health.permit(now, 1), Permit::AfterACall);
+                    let probe = health.call();
+                    assert_eq!(health.permit(now), Permit::AfterACall);
+                    drop(probe);
                     health.observe(&FAILING, now, now);
                     probes += 1;
                 }
@@ -286,10 +300,24 @@ mod tests {
         assert!(matches!(health.condition(), Condition::Impaired { .. }));
         health.observe(&Signal::Working, later, later);
         assert_eq!(health.condition(), &Condition::Up);
-        assert_eq!(health.permit(later, 1), Permit::Now);
-        assert_eq!(health.permit(later, 2), Permit::AfterACall);
+        let _first = health.call();
+        assert_eq!(health.permit(later), Permit::Now);
+        let _second = health.call();
+        assert_eq!(health.permit(later), Permit::AfterACall);
         health.observe(&Signal::Working, later, later);
-        assert_eq!(health.permit(later, 2), Permit::Now);
+        assert_eq!(health.permit(later), Permit::Now);
+    }
+
+    #[test]
+    fn calls_from_before_the_outage_hold_up_neither_the_probe_nor_the_return() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut health = health(now);
+        let _unanswered: Vec<Mark> = (0..10).map(|_| health.call()).collect();
+        health.observe(&Signal::Failing { cause: Cause::AccountPaused, message: "no" }, now, now);
+        assert_eq!(health.permit(later), Permit::Now);
+        health.observe(&Signal::Working, later, later);
+        assert_eq!(health.permit(later), Permit::Now);
     }
 
     #[test]
@@ -301,7 +329,7 @@ mod tests {
             health.observe(&FAILING, now, now);
         }
         health.observe(&FAILING, now, later);
-        assert_eq!(health.permit(now, 0), Permit::At(now + Duration::from_secs(1)));
+        assert_eq!(health.permit(now), Permit::At(now + Duration::from_secs(1)));
         health.observe(&Signal::Working, now, later);
         assert!(matches!(health.condition(), Condition::Impaired { .. }));
     }

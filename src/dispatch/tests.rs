@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::*;
-use crate::domain::attempt::Outcome;
+use crate::domain::attempt::{Outcome, Problem, ProblemKind};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::State;
@@ -81,7 +81,7 @@ async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count:
 
 /// Moves every message from one outbox to another.
 fn hand_over(from: &Outbox, to: &Outbox) {
-    while let Some(claim) = from.claim(Instant::now()) {
+    while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
         let parcel = claim.parcel;
         to.add(Parcel {
             id: parcel.id,
@@ -108,7 +108,8 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
 
     let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
     let settings = Settings {
-        max_in_flight: UNDER_WAY,
+        // One organisation alone may have half of them under way.
+        max_in_flight: 2 * UNDER_WAY,
         backoff: Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap(),
         retry_for: Duration::from_hours(12),
         on_unknown: OnUnknown::Retry,
@@ -147,5 +148,51 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
     let calls = dispatcher.provider().calls.lock().unwrap();
     assert_eq!(calls.len(), UNDER_WAY + WAITING);
     assert!(calls.values().all(|calls| *calls == 1));
+    running.abort();
+}
+
+/// Fails every call in its own time, one after the other.
+struct Down;
+
+impl Provider for Down {
+    async fn send(&self, _: &Envelope, _: Bytes) -> Outcome {
+        std::thread::sleep(Duration::from_millis(2));
+        Outcome::NotSent(Problem {
+            kind: ProblemKind::Unavailable,
+            provider_code: None,
+            message: "down".to_owned(),
+            retry_after: None,
+        })
+    }
+}
+
+/// The calls of a burst started together, so they say one thing together, however late each runs.
+#[tokio::test]
+async fn a_burst_of_failures_does_not_count_as_failed_probes() {
+    let (store, _full, _free) = Store::on_small_disk(START);
+    let acme = acme(&store).await;
+    let outbox = Arc::new(Outbox::new(1 << 30));
+    accept(&store, &outbox, &acme, 60).await;
+    let settings = Settings {
+        max_in_flight: 256,
+        backoff: Backoff::try_new(Duration::from_secs(30), Duration::from_mins(50)).unwrap(),
+        retry_for: Duration::from_hours(12),
+        on_unknown: OnUnknown::Retry,
+        unknown_wait: Duration::ZERO,
+    };
+    let dispatcher = Dispatcher::new(
+        store.clone(),
+        Arc::clone(&outbox),
+        Down,
+        Clock::manual(START),
+        settings,
+        Rate::Unlimited,
+    );
+    let (_phase, watched) = watch::channel(Phase::Running);
+    let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
+    until(|| dispatcher.counts().outcomes.of("unavailable") == 60).await;
+    let probe = dispatcher.flow().health.permitted_at(Instant::now());
+    let wait = probe - Instant::now();
+    assert!(wait <= Duration::from_secs(30), "{wait:?}");
     running.abort();
 }

@@ -26,6 +26,8 @@ pub enum Outcome {
     },
     /// It did not, or it is not known whether it did.
     NotSent(Problem),
+    /// No call was started: there was nothing to sign it with.
+    NotCalled(Problem),
 }
 
 /// Why an attempt did not end in acceptance.

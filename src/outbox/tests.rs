@@ -9,21 +9,27 @@ use crate::share::Exhausted;
 
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);
+/// More calls than any of these tests has under way.
+const MANY: usize = 1 << 20;
 
 struct Fixture {
-    outbox: Outbox,
+    outbox: Arc<Outbox>,
     ids: MessageIds,
     now: Instant,
 }
 
 impl Fixture {
     fn new() -> Self {
-        Self { outbox: Outbox::new(1 << 22), ids: MessageIds::new(), now: Instant::now() }
+        Self { outbox: Arc::new(Outbox::new(1 << 22)), ids: MessageIds::new(), now: Instant::now() }
     }
 
     fn add(&self, organisation: OrganisationId, recipients: u32) -> MessageId {
+        self.add_from("example.com", organisation, recipients)
+    }
+
+    fn add_from(&self, domain: &str, organisation: OrganisationId, recipients: u32) -> MessageId {
         let id = self.ids.next(Timestamp::from_unix_millis(1));
-        let domain = DomainName::parse("example.com").unwrap();
+        let domain = name(domain);
         let recipient = Address::parse("bob@example.org").unwrap();
         let recipients = (0..recipients).map(|_| &recipient);
         self.outbox.add(Parcel {
@@ -39,15 +45,154 @@ impl Fixture {
     }
 
     fn claim(&self) -> Claim {
-        self.outbox.claim(self.now).unwrap()
+        self.claim_at(self.now).unwrap()
     }
 
-    /// Claims the next message and starts its call.
+    fn claim_at(&self, now: Instant) -> Option<Claim> {
+        self.outbox.claim(now, MANY)
+    }
+
+    /// Claims the next message and makes its call.
     fn send(&self) -> Claim {
         let claim = self.claim();
-        self.outbox.started(claim.parcel.id);
+        self.outbox.start_call(claim.parcel.id);
         claim
     }
+
+    fn next(&self, now: Instant) -> Next {
+        self.outbox.next(now, MANY)
+    }
+
+    /// The organisations whose calls start now, in turn, with at most `max` under way.
+    fn start_all(&self, max: usize) -> (Vec<OrganisationId>, Vec<Call>) {
+        let (mut organisations, mut calls) = (Vec::new(), Vec::new());
+        while let Some(claim) = self.outbox.claim(self.now, max) {
+            organisations.push(claim.parcel.organisation);
+            calls.push(self.outbox.start_call(claim.parcel.id));
+        }
+        (organisations, calls)
+    }
+}
+
+fn name(domain: &str) -> DomainName<'_> {
+    DomainName::parse(domain).unwrap()
+}
+
+#[test]
+fn an_organisations_calls_are_fewer_than_the_free_slots_when_the_next_one_starts() {
+    let fixture = Fixture::new();
+    for _ in 0..100 {
+        fixture.add(ACME, 1);
+    }
+    let (_, mut calls) = fixture.start_all(20);
+    assert_eq!(calls.len(), 10, "one alone gets half");
+    assert_eq!(fixture.outbox.next(fixture.now, 20), Next::AfterACall(None));
+    // Another one goes on, and gets its part of what is left.
+    for _ in 0..100 {
+        fixture.add(BETA, 1);
+    }
+    let (organisations, more) = fixture.start_all(20);
+    assert_eq!(organisations, [BETA; 5]);
+    calls.truncate(6);
+    let (organisations, _more) = fixture.start_all(20);
+    assert_eq!(organisations, [ACME, ACME, BETA]);
+    drop(more);
+}
+
+#[test]
+fn who_is_passed_over_keeps_its_place_and_makes_up_for_nothing() {
+    let fixture = Fixture::new();
+    for _ in 0..20 {
+        fixture.add(ACME, 1);
+    }
+    let (_, calls) = fixture.start_all(4);
+    assert_eq!(calls.len(), 2);
+    for _ in 0..20 {
+        fixture.add(BETA, 1);
+    }
+    // Its calls come back at once, so it goes on while the other waits for answers.
+    for _ in 0..10 {
+        let claim = fixture.outbox.claim(fixture.now, 4).unwrap();
+        assert_eq!(claim.parcel.organisation, BETA);
+        fixture.outbox.start_call(claim.parcel.id);
+    }
+    drop(calls);
+    let first: Vec<_> = (0..8).map(|_| fixture.send().parcel.organisation).collect();
+    assert_eq!(first[0], ACME);
+    let of_acme = first.iter().filter(|o| **o == ACME).count();
+    assert!((4..=5).contains(&of_acme), "{first:?}");
+}
+
+#[test]
+fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
+    let fixture = Fixture::new();
+    let (bad, good) = ("lapsed.example", "example.com");
+    let held: Vec<_> = (0..3).map(|_| fixture.add_from(bad, ACME, 1)).collect();
+    let first = fixture.claim().parcel.id;
+    assert_eq!(first, held[0]);
+    let until = fixture.now + Duration::from_secs(10);
+    fixture.outbox.pause_domain(ACME, &name(bad), until);
+    fixture.outbox.put_back_as_new(first);
+    let other = fixture.add_from(good, ACME, 1);
+    assert_eq!(fixture.claim().parcel.id, other);
+    fixture.outbox.settle(other);
+    assert_eq!(fixture.next(fixture.now), Next::At(until));
+    assert!(fixture.outbox.is_held(ACME, &name(bad)));
+
+    // The first accepted tries the domain, and until its outcome is known no other goes.
+    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, first);
+    assert_eq!(fixture.next(until), Next::Never);
+    // It told nothing of the domain, so the next one tries.
+    let due = until + Duration::from_mins(1);
+    fixture.outbox.put_back(first, due, Acceptance::Excluded);
+    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, held[1]);
+    fixture.outbox.settle(held[1]);
+    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, held[2]);
+    fixture.outbox.pause_domain(ACME, &name(bad), due);
+    fixture.outbox.put_back_as_new(held[2]);
+    assert_eq!(fixture.next(until), Next::At(due));
+    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, held[2]);
+    fixture.outbox.resume_domain(ACME, &name(bad), due);
+    fixture.outbox.settle(held[2]);
+    assert!(!fixture.outbox.is_held(ACME, &name(bad)));
+    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, first);
+}
+
+#[test]
+fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_due() {
+    let fixture = Fixture::new();
+    let bad = "lapsed.example";
+    let held: Vec<_> = (0..4).map(|_| fixture.add_from(bad, ACME, 1)).collect();
+    for id in &held[..2] {
+        assert_eq!(fixture.claim().parcel.id, *id);
+    }
+    fixture.outbox.pause_domain(ACME, &name(bad), fixture.now);
+    // Refused one after the other, and put back in another order.
+    fixture.outbox.put_back_as_new(held[1]);
+    fixture.outbox.put_back_as_new(held[0]);
+    let others: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
+    let probe = fixture.claim_at(fixture.now).unwrap().parcel.id;
+    let later = fixture.now + Duration::from_secs(1);
+    fixture.outbox.resume_domain(ACME, &name(bad), later);
+    fixture.outbox.settle(probe);
+    let order: Vec<_> =
+        std::iter::from_fn(|| fixture.claim_at(later)).map(|claim| claim.parcel.id).collect();
+    let mut expected = others;
+    expected.extend(held);
+    expected.retain(|id| *id != probe);
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn a_call_that_never_started_is_not_counted() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    drop(fixture.outbox.start_call(id));
+    assert_eq!(fixture.outbox.not_called(id), 0);
+    assert_eq!(fixture.outbox.live(id), Some(Live::Waiting { obstacle: None }));
+    fixture.outbox.put_back(id, fixture.now, Acceptance::Excluded);
+    assert_eq!(fixture.outbox.remaining(), [(id, 0, Acceptance::Excluded)]);
 }
 
 #[test]
@@ -113,14 +258,14 @@ fn a_retry_waits_until_it_is_due() {
     fixture.claim();
     let due = fixture.now + Duration::from_secs(5);
     fixture.outbox.put_back(id, due, Acceptance::Possible);
-    assert_eq!(fixture.outbox.next(fixture.now), Next::At(due));
-    assert!(fixture.outbox.claim(due - Duration::from_millis(1)).is_none());
+    assert_eq!(fixture.next(fixture.now), Next::At(due));
+    assert!(fixture.claim_at(due - Duration::from_millis(1)).is_none());
     assert_eq!(fixture.outbox.remaining(), [(id, 0, Acceptance::Possible)]);
     fixture.outbox.bring_forward(fixture.now);
-    assert!(fixture.outbox.claim(fixture.now).is_none(), "an event may yet prove its acceptance");
-    assert_eq!(fixture.outbox.claim(due).unwrap().parcel.id, id);
+    assert!(fixture.claim_at(fixture.now).is_none(), "an event may yet prove its acceptance");
+    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, id);
     fixture.outbox.settle(id);
-    assert_eq!(fixture.outbox.next(due), Next::Never);
+    assert_eq!(fixture.next(due), Next::Never);
 }
 
 #[test]
@@ -142,7 +287,7 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     assert_eq!(fixture.claim().parcel.id, flying);
     fixture.outbox.proved_sent(flying);
     fixture.outbox.put_back(flying, fixture.now, Acceptance::Possible);
-    assert!(fixture.outbox.claim(fixture.now).is_none());
+    assert!(fixture.claim_at(fixture.now).is_none());
     let pending = fixture.outbox.pending();
     assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0 });
 }
@@ -153,7 +298,8 @@ fn the_live_state_follows_the_call() {
     let id = fixture.add(ACME, 1);
     assert_eq!(fixture.outbox.live(id), Some(Live::Waiting { obstacle: None }));
     fixture.claim();
-    assert_eq!(fixture.outbox.started(id), 1);
+    let call = fixture.outbox.start_call(id);
+    assert_eq!(call.attempts, 1);
     assert_eq!(fixture.outbox.live(id), Some(Live::Sending { attempts: 1 }));
     fixture.outbox.settle(id);
     assert_eq!(fixture.outbox.live(id), None);

@@ -172,18 +172,23 @@ impl Provider for SesClient {
         let transport = &self.inner.transport;
         match transport.call_on(transport.terms_of(call.body.len()), &call).await {
             Ok(reply) => classify(&reply, &envelope.sender_domain()),
-            Err(error) => Outcome::NotSent(Problem {
-                kind: match error {
+            Err(error) => {
+                let problem = |kind| Problem {
+                    kind,
+                    provider_code: None,
+                    message: redact(&error.to_string()),
+                    retry_after: None,
+                };
+                match &error {
                     TransportError::Credentials(_) | TransportError::Signing(_) => {
-                        ProblemKind::SetupFault
+                        Outcome::NotCalled(problem(ProblemKind::SetupFault))
                     }
-                    TransportError::NotWritten(_) => ProblemKind::Unavailable,
-                    TransportError::NoAnswer(_) => ProblemKind::Unknown,
-                },
-                provider_code: None,
-                message: redact(&error.to_string()),
-                retry_after: None,
-            }),
+                    TransportError::NotWritten(_) => {
+                        Outcome::NotSent(problem(ProblemKind::Unavailable))
+                    }
+                    TransportError::NoAnswer(_) => Outcome::NotSent(problem(ProblemKind::Unknown)),
+                }
+            }
         }
     }
 }

@@ -27,8 +27,8 @@ async fn being_sent(site: &Site) -> MessageId {
         suppression_epoch: 0,
         reservation: site.outbox.budget().reserve(site.organisation, 2).unwrap(),
     });
-    assert_eq!(site.outbox.claim(Instant::now()).unwrap().parcel.id, id);
-    assert_eq!(site.outbox.started(id), 1);
+    assert_eq!(site.outbox.claim(Instant::now(), 1).unwrap().parcel.id, id);
+    assert_eq!(site.outbox.start_call(id).attempts, 1);
     id
 }
 

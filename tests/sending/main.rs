@@ -10,3 +10,4 @@ mod pauses;
 mod proof;
 mod rate;
 mod recheck;
+mod unanswered;

@@ -160,3 +160,64 @@ async fn a_domain_that_stays_faulty_is_tried_rarely_and_its_messages_fail_in_tim
     sim.run_until_empty(Duration::from_mins(2), SECOND).await;
     assert!(ids.iter().all(|id| sim.failure(*id) == Some(FailureCode::RetriesExhausted)));
 }
+
+/// Whether each call was for a message from the faulty domain, in order.
+fn of_the_faulty_domain(sim: &Sim) -> Vec<bool> {
+    sim.provider.calls().iter().map(|call| call.from.contains("other.example")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_each_end_of_its_pause_one_message_tries_the_domain_and_the_others_wait() {
+    let sim = sim(settings()).await;
+    sim.provider.script(|call| {
+        if call.from.contains("other.example") {
+            Answer::Refuse(ProblemKind::DomainFault)
+        } else {
+            Answer::Accept
+        }
+    });
+    let held = sim.accept(0, vec![Mail::from_domain("other.example"); 3_000]).await;
+    sim.run(SECOND / 2, STEP).await;
+    let before = sim.provider.call_count();
+    sim.run(10 * SECOND, STEP).await;
+    let tries = of_the_faulty_domain(&sim).len() - before;
+    assert!((2..=4).contains(&tries), "{tries} tries in ten seconds of backoff from a second on");
+    let tried: std::collections::BTreeSet<_> =
+        sim.provider.calls()[before..].iter().map(|call| call.message).collect();
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), [held[0]], "the first accepted tries");
+    assert_eq!(sim.message(held[0]).attempts as usize, sim.provider.calls_of(held[0]).len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pause_held_up_goes_out_in_order_and_not_ahead_of_others() {
+    let sim = sim(settings()).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::DomainFault));
+    let held = sim.accept(0, vec![Mail::from_domain("other.example"); 1_000]).await;
+    sim.run(SECOND / 2, STEP).await;
+    let first_calls = sim.provider.call_count();
+    sim.provider.always(Answer::Accept);
+    // The same organisation's others, and another organisation's, all accepted after the held.
+    let others = sim.accept_singles(0, 400).await;
+    sim.accept_singles(1, 2_000).await;
+    sim.run(9 * SECOND, STEP).await;
+    let calls = &sim.provider.calls()[first_calls..];
+    let place = |id: &pillarbox::domain::id::MessageId| {
+        calls.iter().position(|call| call.message == *id).unwrap_or(usize::MAX)
+    };
+    let probe = place(&held[0]);
+    assert_ne!(probe, usize::MAX, "the domain was tried");
+    // Its backlog goes on where its own organisation's other mail leaves off.
+    let last_other = others.iter().map(place).max().unwrap();
+    let next_held = held[1..].iter().map(place).min().unwrap();
+    assert!(last_other < next_held, "{last_other} and {next_held}");
+    let order: Vec<_> = calls
+        .iter()
+        .filter(|call| call.from.contains("other.example"))
+        .map(|call| call.message)
+        .collect();
+    assert!(order.len() > 100, "{}", order.len());
+    assert!(order.is_sorted(), "in the order of acceptance");
+    // And the two organisations share the rate all the while.
+    let of_b = calls.iter().filter(|call| call.organisation == "b").count();
+    assert!((45..=55).contains(&(of_b * 100 / calls.len())), "{of_b} of {}", calls.len());
+}

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
@@ -10,6 +11,7 @@ use crate::domain::admission::{Facts, admit};
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
+use crate::ses::credentials::Credentials;
 use crate::ses::stub::{Answer, Server, client, options};
 use crate::ses::transport::Terms;
 
@@ -142,7 +144,7 @@ async fn outcome(server: &Server) -> Outcome {
 fn kind(outcome: &Outcome) -> ProblemKind {
     match outcome {
         Outcome::NotSent(problem) => problem.kind,
-        Outcome::Sent { .. } => panic!("sent"),
+        Outcome::Sent { .. } | Outcome::NotCalled(_) => panic!("{outcome:?}"),
     }
 }
 
@@ -308,6 +310,18 @@ async fn a_large_request_arrives_whole() {
         assert!(matches!(outcome, Outcome::Sent { .. }), "{outcome:?}");
         assert_eq!(server.requests().last().unwrap().body, request);
     }
+}
+
+#[tokio::test]
+async fn without_credentials_no_call_is_started() {
+    let server = Server::start(Answer::json(200, ACCEPTED)).await;
+    let mut options = options(&server.url());
+    options.credentials = Credentials::fixed("AKID\nEXAMPLE", SecretString::from("secret"));
+    let client = SesClient::new(options, Clock::system()).unwrap();
+    let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+    let Outcome::NotCalled(problem) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(problem.kind, ProblemKind::SetupFault);
+    assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]

@@ -1,0 +1,210 @@
+//! Entries of the outbox: each pending message with its place, and the queue of those that wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::{Acceptance, Failure};
+use crate::outbox::fair_queue::FairQueue;
+use crate::outbox::lanes::{Forward, Turn, TurnKind};
+use crate::outbox::live::Live;
+use crate::outbox::{Claim, Parcel};
+
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    /// By id, which is the order of acceptance: ids grow within a process.
+    /// In boxes: a map whose keys grow leaves almost half of its room empty.
+    by_id: BTreeMap<MessageId, Box<Entry>>,
+    pub(super) queue: FairQueue,
+    pub(super) in_flight: usize,
+    pub(super) obstacle: Option<Failure>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    parcel: Arc<Parcel>,
+    attempts: u32,
+    acceptance: Acceptance,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting(Turn),
+    /// Taken out, and no call was started since.
+    Claimed(Proof),
+    /// Taken out, and a call was started.
+    Calling(Proof),
+}
+
+/// Whether an event proved, while the message was taken out, that it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    None,
+    Sent,
+}
+
+impl Entry {
+    fn claim(&mut self) -> Claim {
+        self.place = Place::Claimed(Proof::None);
+        Claim { parcel: Arc::clone(&self.parcel), attempts: self.attempts }
+    }
+}
+
+impl Entries {
+    /// Takes in a message that is due at once; returns `true` if it is its organisation's first.
+    pub(super) fn add(&mut self, parcel: Parcel) -> bool {
+        let turn = Turn { due: parcel.accepted_at, kind: TurnKind::New, id: parcel.id };
+        let is_first = self.queue.add(parcel.organisation, &parcel.envelope.sender_domain(), turn);
+        let entry = Box::new(Entry {
+            parcel: Arc::new(parcel),
+            attempts: 0,
+            acceptance: Acceptance::Excluded,
+            place: Place::Waiting(turn),
+        });
+        self.by_id.insert(turn.id, entry);
+        is_first
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn live(&self, id: MessageId) -> Option<Live> {
+        let entry = self.by_id.get(&id)?;
+        Some(match entry.place {
+            Place::Calling(_) => Live::Sending { attempts: entry.attempts },
+            Place::Claimed(_) | Place::Waiting(_) => {
+                Live::Waiting { obstacle: self.obstacle.clone() }
+            }
+        })
+    }
+
+    pub(super) fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
+        let left = self.by_id.values().map(|entry| {
+            let acceptance = match entry.place {
+                Place::Calling(_) => Acceptance::Possible,
+                Place::Claimed(_) | Place::Waiting(_) => entry.acceptance,
+            };
+            (entry.parcel.id, entry.attempts, acceptance)
+        });
+        left.collect()
+    }
+
+    pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Claim> {
+        let turn = self.queue.take(now, max_calls)?;
+        self.in_flight += 1;
+        Some(self.by_id.get_mut(&turn.id).expect("a turn has its entry").claim())
+    }
+
+    pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Claim> {
+        let claims: Vec<Claim> = self
+            .by_id
+            .values_mut()
+            .take_while(|entry| entry.parcel.accepted_at <= end)
+            .filter_map(|entry| {
+                let Place::Waiting(turn) = entry.place else { return None };
+                let parcel = &entry.parcel;
+                self.queue.remove(parcel.organisation, &parcel.envelope.sender_domain(), &turn);
+                Some(entry.claim())
+            })
+            .take(limit)
+            .collect();
+        self.in_flight += claims.len();
+        claims
+    }
+
+    pub(super) fn start_call(&mut self, id: MessageId) -> (u32, OrganisationId) {
+        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
+        if let Place::Claimed(proof) = entry.place {
+            entry.place = Place::Calling(proof);
+        }
+        let organisation = entry.parcel.organisation;
+        self.queue.call_started(organisation, entry.parcel.envelope.recipient_count());
+        entry.attempts += 1;
+        (entry.attempts, organisation)
+    }
+
+    pub(super) fn not_called(&mut self, id: MessageId) -> u32 {
+        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
+        entry.attempts = entry.attempts.saturating_sub(1);
+        if let Place::Calling(proof) = entry.place {
+            entry.place = Place::Claimed(proof);
+        }
+        entry.attempts
+    }
+
+    pub(super) fn remove(&mut self, id: MessageId) -> Option<Box<Entry>> {
+        let entry = self.by_id.remove(&id)?;
+        let organisation = entry.parcel.organisation;
+        let domain = entry.parcel.envelope.sender_domain();
+        match entry.place {
+            Place::Claimed(_) | Place::Calling(_) => {
+                self.in_flight -= 1;
+                self.queue.returned(organisation, &domain, id);
+            }
+            Place::Waiting(turn) => self.queue.remove(organisation, &domain, &turn),
+        }
+        Some(entry)
+    }
+
+    pub(super) fn put_back(
+        &mut self,
+        id: MessageId,
+        due: Instant,
+        acceptance: Acceptance,
+    ) -> Option<Box<Entry>> {
+        let entry = self.by_id.get_mut(&id)?;
+        entry.acceptance = entry.acceptance.or(acceptance);
+        self.put_back_at(id, Turn { due, kind: TurnKind::Retry, id })
+    }
+
+    pub(super) fn put_back_as_new(&mut self, id: MessageId) -> Option<Box<Entry>> {
+        let entry = self.by_id.get(&id)?;
+        self.put_back_at(id, Turn { due: entry.parcel.accepted_at, kind: TurnKind::New, id })
+    }
+
+    fn put_back_at(&mut self, id: MessageId, turn: Turn) -> Option<Box<Entry>> {
+        let entry = self.by_id.get_mut(&id)?;
+        match entry.place {
+            Place::Claimed(Proof::Sent) | Place::Calling(Proof::Sent) => self.remove(id),
+            Place::Claimed(Proof::None) | Place::Calling(Proof::None) => {
+                entry.place = Place::Waiting(turn);
+                self.in_flight -= 1;
+                let organisation = entry.parcel.organisation;
+                let domain = entry.parcel.envelope.sender_domain();
+                self.queue.add(organisation, &domain, turn);
+                self.queue.returned(organisation, &domain, id);
+                None
+            }
+            Place::Waiting(_) => None,
+        }
+    }
+
+    pub(super) fn proved_sent(&mut self, id: MessageId) -> Option<Box<Entry>> {
+        let entry = self.by_id.get_mut(&id)?;
+        match &mut entry.place {
+            Place::Waiting(_) => self.remove(id),
+            Place::Claimed(proof) | Place::Calling(proof) => {
+                *proof = Proof::Sent;
+                None
+            }
+        }
+    }
+
+    pub(super) fn bring_forward(&mut self, now: Instant) {
+        let entries = &mut self.by_id;
+        self.queue.bring_forward(now, |turn| {
+            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+            match entry.acceptance {
+                Acceptance::Possible => Forward::Left,
+                Acceptance::Excluded => {
+                    entry.place = Place::Waiting(turn);
+                    Forward::Taken
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,197 @@
+//! Waiting messages of one organisation, in a lane for each sender's domain.
+//!
+//! A domain that the provider does not take for now holds up its own lane and nothing else: its
+//! messages stay where they are and cost nothing until one of them may try the domain again.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::id::MessageId;
+use crate::domain::mailbox::DomainName;
+
+/// Place of a message in its organisation's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    pub(super) due: Instant,
+    pub(super) kind: TurnKind,
+    pub(super) id: MessageId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TurnKind {
+    New,
+    Retry,
+}
+
+/// Decision whether a turn is brought forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Forward {
+    Taken,
+    /// The turn stays where it was.
+    Left,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    by_domain: HashMap<Arc<str>, Lane>,
+    /// First turn of every lane that lets a message go, at its time or later.
+    firsts: BTreeSet<(Turn, Arc<str>)>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    turns: BTreeSet<Turn>,
+    gate: Gate,
+}
+
+/// Which messages of a lane may go.
+#[derive(Debug, Clone, Copy)]
+enum Gate {
+    /// All, as they become due.
+    Open,
+    /// All. Those that were due before the lane was opened again count as due since then.
+    Reopened(Instant),
+    /// None before this time, and then one.
+    Closed(Instant),
+    /// None: one is out to try the domain. The gate was closed until this time.
+    Trying(MessageId, Instant),
+}
+
+impl Turn {
+    /// No turn due at `now` or earlier is over this one.
+    pub(super) fn first_after(now: Instant) -> Self {
+        let due = now + Duration::from_nanos(1);
+        Self { due, kind: TurnKind::New, id: MessageId::from_bytes([0; 16]) }
+    }
+
+    /// The same message's turn, but not before `time`, and then behind what is due at it.
+    pub(super) fn not_before(self, time: Instant) -> Self {
+        if self.due >= time { self } else { Self { due: time, kind: TurnKind::Retry, ..self } }
+    }
+}
+
+impl Lane {
+    fn first(&self) -> Option<Turn> {
+        let first = *self.turns.first()?;
+        match self.gate {
+            Gate::Open => Some(first),
+            Gate::Reopened(time) | Gate::Closed(time) => Some(first.not_before(time)),
+            Gate::Trying(..) => None,
+        }
+    }
+}
+
+impl Lanes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_domain.is_empty()
+    }
+
+    /// The turn that is next, whenever that is.
+    pub(super) fn first(&self) -> Option<Turn> {
+        self.firsts.first().map(|(turn, _)| *turn)
+    }
+
+    pub(super) fn add(&mut self, domain: &DomainName<'_>, turn: Turn) {
+        self.change(domain, |lane| {
+            lane.turns.insert(turn);
+        });
+    }
+
+    pub(super) fn remove(&mut self, domain: &DomainName<'_>, turn: &Turn) {
+        self.change(domain, |lane| {
+            lane.turns.remove(turn);
+        });
+    }
+
+    /// Takes out the first turn. A closed lane lets no other go until it is known how this one
+    /// fared.
+    pub(super) fn take(&mut self) -> Option<Turn> {
+        let (_, domain) = self.firsts.first()?.clone();
+        let mut taken = None;
+        self.change_lane(domain, |lane| {
+            taken = lane.turns.pop_first();
+            if let (Gate::Closed(until), Some(turn)) = (lane.gate, taken) {
+                lane.gate = Gate::Trying(turn.id, until);
+            }
+        });
+        taken
+    }
+
+    pub(super) fn pause(&mut self, domain: &DomainName<'_>, until: Instant) {
+        self.change(domain, |lane| lane.gate = Gate::Closed(until));
+    }
+
+    pub(super) fn resume(&mut self, domain: &DomainName<'_>, now: Instant) {
+        self.change(domain, |lane| lane.gate = Gate::Reopened(now));
+    }
+
+    /// A message that was taken out came back or is gone, and told nothing of its domain.
+    pub(super) fn returned(&mut self, domain: &DomainName<'_>, id: MessageId) {
+        let Some(lane) = self.by_domain.get(domain.as_str()) else { return };
+        if let Gate::Trying(trying, until) = lane.gate
+            && trying == id
+        {
+            self.pause(domain, until);
+        }
+    }
+
+    pub(super) fn is_held(&self, domain: &DomainName<'_>) -> bool {
+        let lane = self.by_domain.get(domain.as_str());
+        lane.is_some_and(|lane| match lane.gate {
+            Gate::Open | Gate::Reopened(_) => false,
+            Gate::Closed(_) => !lane.turns.is_empty(),
+            Gate::Trying(..) => true,
+        })
+    }
+
+    /// Offers every later turn to be taken at `now`.
+    pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
+        let domains: Vec<Arc<str>> = self.by_domain.keys().cloned().collect();
+        for domain in domains {
+            self.change_lane(domain, |lane| {
+                for turn in lane.turns.split_off(&Turn::first_after(now)) {
+                    let earlier = Turn { due: now, ..turn };
+                    lane.turns.insert(match take(earlier) {
+                        Forward::Taken => earlier,
+                        Forward::Left => turn,
+                    });
+                }
+            });
+        }
+    }
+
+    fn change(&mut self, domain: &DomainName<'_>, change: impl FnOnce(&mut Lane)) {
+        let known = self.by_domain.get_key_value(domain.as_str()).map(|(name, _)| Arc::clone(name));
+        self.change_lane(known.unwrap_or_else(|| Arc::from(domain.as_str())), change);
+    }
+
+    /// Changes a lane, and puts its first turn among the others' anew.
+    fn change_lane(&mut self, domain: Arc<str>, change: impl FnOnce(&mut Lane)) {
+        let lane = self
+            .by_domain
+            .entry(Arc::clone(&domain))
+            .or_insert_with(|| Lane { turns: BTreeSet::new(), gate: Gate::Open });
+        let before = lane.first();
+        change(lane);
+        let after = lane.first();
+        let is_idle = lane.turns.is_empty() && matches!(lane.gate, Gate::Open | Gate::Reopened(_));
+        if is_idle {
+            self.by_domain.remove(&domain);
+        }
+        if before == after {
+            return;
+        }
+        let mut key = domain;
+        if let Some(turn) = before {
+            let place = (turn, key);
+            self.firsts.remove(&place);
+            key = place.1;
+        }
+        if let Some(turn) = after {
+            self.firsts.insert((turn, key));
+        }
+    }
+}
