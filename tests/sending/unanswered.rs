@@ -13,7 +13,7 @@ const LATENCY: Duration = Duration::from_millis(30);
 const STEP: Duration = Duration::from_millis(5);
 const SECOND: Duration = Duration::from_secs(1);
 const RATE: f64 = 14.0;
-const SECONDS: u32 = if cfg!(feature = "long") { 600 } else { 120 };
+const SECONDS: u32 = if cfg!(feature = "long") { 600 } else { 60 };
 
 /// What came of sending a backlog of one organisation while another sends now and then.
 #[derive(Debug)]
