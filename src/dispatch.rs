@@ -205,6 +205,15 @@ impl<P: Provider> Dispatcher<P> {
         self.returned.notified().await;
     }
 
+    /// Tries at once what waits for the next probe or retry: what was wrong with the set-up may have
+    /// been put right.
+    pub fn try_again(&self) {
+        let now = Instant::now();
+        self.flow().health.probe_at_once(now);
+        self.outbox.bring_forward(now);
+        self.changed.notify_one();
+    }
+
     /// Lets operators and readers know of a change in the provider's condition.
     fn tell_change(&self, before: &Condition, now: &Condition) {
         match (before, now) {

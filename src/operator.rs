@@ -30,6 +30,7 @@ use crate::http::limits::Limits;
 use crate::http::request_id::RequestId;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
+use crate::quota::AccountCheck;
 use crate::ses::SesClient;
 use crate::store::Store;
 
@@ -68,6 +69,8 @@ pub struct Parts {
     pub intake: Arc<Intake>,
     /// What sends them.
     pub dispatcher: Arc<Dispatcher<SesClient>>,
+    /// What is known of the AWS credentials.
+    pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.
     pub feedback: Arc<Feedback>,
     /// What the client listener counts.

@@ -1,17 +1,18 @@
 //! The account's quota: asks SES how fast and how much the account may send, and paces sending
-//! accordingly.
+//! accordingly. The same question shows whether the credentials are good, before any message does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::config::MaxRate;
 use crate::dispatch::pace::Rate;
 use crate::dispatch::{DailyQuota, Dispatcher};
 use crate::ses::SesClient;
 use crate::ses::account::{Account, Sending};
+use crate::ses::call::CallError;
 
 /// The rate where SES does not tell one and none is configured: what a new account outside of the
 /// sandbox is given (SES Developer Guide, "Managing your Amazon SES sending limits").
@@ -21,6 +22,78 @@ pub const SAFE_RATE: f64 = 14.0;
 const INTERVAL: Duration = Duration::from_mins(2);
 /// How often where the last answer was none.
 const INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// How often where there are no credentials, or AWS refuses them.
+const INTERVAL_WITHOUT_CREDENTIALS: Duration = Duration::from_secs(5);
+
+/// What the last answer about the account says of the credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccountCheck {
+    /// AWS has not been asked yet since the start.
+    Unasked,
+    /// Nothing is wrong with them, as far as is known.
+    Passed,
+    /// Something is.
+    Failed {
+        /// What.
+        fault: AccountFault,
+        /// What AWS said, or why they cannot be loaded.
+        message: String,
+    },
+}
+
+/// What is wrong with the credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountFault {
+    /// They cannot be loaded.
+    CredentialsMissing,
+    /// AWS does not take them: they are unknown or expired, or their signature is wrong.
+    CredentialsRefused,
+    /// They are good, but may not ask about the account. Sending does not depend on that.
+    AccessDenied,
+}
+
+impl AccountFault {
+    /// Every fault.
+    pub const ALL: [Self; 3] =
+        [Self::CredentialsMissing, Self::CredentialsRefused, Self::AccessDenied];
+
+    /// Fault that an error shows, or `None` if it says nothing of the credentials.
+    fn of(error: &CallError) -> Option<Self> {
+        match error {
+            CallError::Credentials(_) => Some(Self::CredentialsMissing),
+            _ if error.refuses_credentials() => Some(Self::CredentialsRefused),
+            _ if error.denies_access() => Some(Self::AccessDenied),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing can be sent with these credentials.
+    pub const fn stops_sending(self) -> bool {
+        match self {
+            Self::CredentialsMissing | Self::CredentialsRefused => true,
+            Self::AccessDenied => false,
+        }
+    }
+}
+
+impl AccountCheck {
+    /// Whether nothing can be sent with these credentials.
+    fn stops_sending(&self) -> bool {
+        matches!(self, Self::Failed { fault, .. } if fault.stops_sending())
+    }
+
+    /// What is known once this answer has come.
+    fn after(&self, answer: &Result<Account, CallError>) -> Self {
+        let Err(error) = answer else { return Self::Passed };
+        match (AccountFault::of(error), self) {
+            (Some(fault), _) => Self::Failed { fault, message: error.to_string() },
+            // AWS could not say: what it refused before is no better for that.
+            (None, Self::Failed { fault: AccountFault::CredentialsRefused, .. }) => self.clone(),
+            (None, Self::Unasked | Self::Passed | Self::Failed { .. }) => Self::Passed,
+        }
+    }
+}
 
 /// The rate before SES was asked.
 pub fn initial_rate(max_rate: MaxRate) -> Rate {
@@ -35,10 +108,13 @@ pub async fn run(
     ses: SesClient,
     dispatcher: Arc<Dispatcher<SesClient>>,
     mut max_rate: watch::Receiver<MaxRate>,
+    check: watch::Sender<AccountCheck>,
 ) {
     let mut last = None;
     loop {
-        let pause = match ses.account().await {
+        let answer = ses.account().await;
+        note(&dispatcher, &check, &answer);
+        let pause = match answer {
             Ok(account) => {
                 if last != Some(account.max_send_rate) {
                     info!(recipients_per_second = account.max_send_rate, "the account's send rate");
@@ -47,6 +123,7 @@ pub async fn run(
                 apply(&dispatcher, &account, *max_rate.borrow_and_update());
                 INTERVAL
             }
+            Err(_) if check.borrow().stops_sending() => INTERVAL_WITHOUT_CREDENTIALS,
             Err(error) => {
                 // An endpoint without the call must not stop sending: the rate stays.
                 debug!(%error, "SES does not tell the account's quota; the rate stays as it is");
@@ -65,6 +142,39 @@ pub async fn run(
     }
 }
 
+/// Tells what an answer says of the credentials, if that is news.
+fn note(
+    dispatcher: &Dispatcher<SesClient>,
+    check: &watch::Sender<AccountCheck>,
+    answer: &Result<Account, CallError>,
+) {
+    let before = check.borrow().clone();
+    let now = before.after(answer);
+    if now == before {
+        return;
+    }
+    match &now {
+        AccountCheck::Failed { fault, message } if fault.stops_sending() => {
+            error!(
+                ?fault,
+                message, "nothing can be sent with these AWS credentials; messages wait"
+            );
+        }
+        AccountCheck::Failed { fault, message } => {
+            warn!(?fault, message, "SES does not tell the account's rate and quota");
+        }
+        AccountCheck::Passed if before != AccountCheck::Unasked => {
+            info!("the AWS credentials are good");
+        }
+        AccountCheck::Passed | AccountCheck::Unasked => {}
+    }
+    let can_send_again = before.stops_sending() && !now.stops_sending();
+    check.send_replace(now);
+    if can_send_again {
+        dispatcher.try_again();
+    }
+}
+
 fn apply(dispatcher: &Dispatcher<SesClient>, account: &Account, max_rate: MaxRate) {
     let rate = match max_rate {
         MaxRate::Auto => account.max_send_rate,
@@ -79,4 +189,57 @@ fn apply(dispatcher: &Dispatcher<SesClient>, account: &Account, max_rate: MaxRat
             .max_24_hour_send
             .map(|max| DailyQuota { max, left: max - account.sent_last_24_hours }),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ses::credentials::LoadError;
+
+    fn refused(status: u16, name: &str) -> CallError {
+        CallError::Refused { status, name: Some(name.to_owned()), message: "no".to_owned() }
+    }
+
+    fn fault(check: &AccountCheck) -> Option<AccountFault> {
+        match check {
+            AccountCheck::Failed { fault, .. } => Some(*fault),
+            AccountCheck::Unasked | AccountCheck::Passed => None,
+        }
+    }
+
+    #[test]
+    fn missing_and_refused_credentials_are_told_from_everything_else() {
+        use AccountFault::{AccessDenied, CredentialsMissing, CredentialsRefused};
+        for (error, expected) in [
+            (CallError::Credentials(LoadError::None), Some(CredentialsMissing)),
+            (refused(403, "ExpiredTokenException"), Some(CredentialsRefused)),
+            (refused(403, "InvalidSignatureException"), Some(CredentialsRefused)),
+            (refused(403, "SignatureDoesNotMatch"), Some(CredentialsRefused)),
+            (refused(403, "UnrecognizedClientException"), Some(CredentialsRefused)),
+            (refused(403, "MissingAuthenticationTokenException"), Some(CredentialsRefused)),
+            (refused(400, "IncompleteSignature"), Some(CredentialsRefused)),
+            (refused(403, "AccessDeniedException"), Some(AccessDenied)),
+            (refused(403, "SomethingNew"), Some(AccessDenied)),
+            (refused(429, "TooManyRequestsException"), None),
+            (refused(500, "InternalServiceErrorException"), None),
+            (CallError::Unreachable("no connection".to_owned()), None),
+            (CallError::NotSupported { status: 404 }, None),
+            (CallError::Unreadable("line 1".to_owned()), None),
+        ] {
+            let text = error.to_string();
+            let check = AccountCheck::Unasked.after(&Err(error));
+            assert_eq!(fault(&check), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_aws_refused_stays_refused_until_it_says_something_else() {
+        let unreachable = || Err(CallError::Unreachable("no connection".to_owned()));
+        let refused = AccountCheck::Unasked.after(&Err(refused(403, "ExpiredTokenException")));
+        assert_eq!(refused.after(&unreachable()), refused);
+        let missing = refused.after(&Err(CallError::Credentials(LoadError::None)));
+        assert_eq!(fault(&missing), Some(AccountFault::CredentialsMissing));
+        // What was asked was signed, so there are credentials.
+        assert_eq!(missing.after(&unreachable()), AccountCheck::Passed);
+    }
 }

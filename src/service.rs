@@ -27,6 +27,7 @@ use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
 use crate::outbox::Outbox;
+use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
 use crate::ses::{SesClient, SesOptions};
@@ -84,6 +85,7 @@ pub struct Service {
     stop_admin: watch::Sender<AdminPhase>,
     max_rate: watch::Sender<MaxRate>,
     budgets: Budgets,
+    ses: SesClient,
     config: Config,
     socket: SocketOwner,
     client_tls: Option<Arc<Tls>>,
@@ -132,16 +134,18 @@ impl Service {
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let mut background = upkeep(&store, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
-        background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates));
+        let (check, account) = watch::channel(AccountCheck::Unasked);
+        background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
         let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
         let live = Sending {
             dispatcher: Arc::clone(&dispatcher),
             outbox: Arc::clone(&outbox),
+            account: account.clone(),
             feedback: config.ses.events.queue_url.is_some().then(|| Arc::clone(&feedback)),
         };
         let (clients, tls) = (listeners.address, listeners.tls.clone());
         let ways = Ways { clients, tls, intake: Arc::clone(&intake), events: event_route(config) };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses, Arc::new(live));
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let key = PageKey::generate()?;
         let page = key.url(operators::address_of(&listeners.operators)?);
         let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
@@ -164,6 +168,7 @@ impl Service {
             clock,
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
+            account,
             feedback: Arc::clone(&feedback),
             clients: Arc::clone(api.counts()),
             max_connections,
@@ -196,6 +201,7 @@ impl Service {
             stop_admin,
             max_rate,
             budgets,
+            ses,
             config: config.clone(),
             socket: listeners.owner,
             client_tls,

@@ -118,6 +118,12 @@ impl SesClient {
         self.inner.transport.terms().region
     }
 
+    /// Has the next call load the credentials from their sources anew: a shared profile, a token or
+    /// a role may have changed. The environment cannot.
+    pub fn reload_credentials(&self) {
+        self.inner.transport.reload_credentials();
+    }
+
     /// How far AWS's clock is from ours, as its last answer told.
     pub fn clock_skew(&self) -> Option<Skew> {
         self.inner.transport.skew()

@@ -2,16 +2,24 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use crate::dispatch::{Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
 use crate::feedback::Feedback;
 use crate::outbox::{Live, Outbox};
+use crate::quota::AccountCheck;
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {
     /// How sending goes.
     fn sending(&self) -> SendingStatus;
+
+    /// What is known of the AWS credentials.
+    fn account(&self) -> AccountCheck {
+        AccountCheck::Passed
+    }
 
     /// What takes in the provider's events, where something brings them.
     fn feedback(&self) -> Option<&Feedback> {
@@ -29,6 +37,8 @@ pub struct Sending<P> {
     pub dispatcher: Arc<Dispatcher<P>>,
     /// What it sends from.
     pub outbox: Arc<Outbox>,
+    /// What is known of the AWS credentials.
+    pub account: watch::Receiver<AccountCheck>,
     /// What takes in the provider's events, where something brings them.
     pub feedback: Option<Arc<Feedback>>,
 }
@@ -36,6 +46,10 @@ pub struct Sending<P> {
 impl<P: Provider> LiveView for Sending<P> {
     fn sending(&self) -> SendingStatus {
         self.dispatcher.status()
+    }
+
+    fn account(&self) -> AccountCheck {
+        self.account.borrow().clone()
     }
 
     fn feedback(&self) -> Option<&Feedback> {

@@ -4,9 +4,9 @@ use secrecy::ExposeSecret as _;
 use tracing::info;
 
 use crate::admin::wire::{
-    Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, LostMessages,
-    PausedDomain, Provider, Refusal, Response, Sending, ServiceStatus, StoreHealth, StoredEvents,
-    TakenIn,
+    AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
+    Counts, Events, LostMessages, PausedDomain, Provider, Refusal, Response, Sending,
+    ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
@@ -14,6 +14,7 @@ use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
 use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
+use crate::quota::{self, AccountCheck};
 use crate::store::{self, Health};
 
 impl Admin {
@@ -23,7 +24,7 @@ impl Admin {
             Place::Service { live, started, ways, .. } => (
                 Some(started.elapsed().as_secs()),
                 ways.as_ref().map(|ways| ways.clients),
-                Some(self.sending(live.sending())),
+                Some(self.sending(live.sending(), live.account())),
             ),
         };
         let domains = self.store.domains();
@@ -138,7 +139,7 @@ impl Admin {
         Ok(Response::ClockConfirmed(ClockConfirmed { now, jump }))
     }
 
-    fn sending(&self, status: SendingStatus) -> Sending {
+    fn sending(&self, status: SendingStatus, account: AccountCheck) -> Sending {
         Sending {
             pending_messages: status.pending.messages,
             in_flight: status.pending.in_flight,
@@ -146,6 +147,12 @@ impl Admin {
             max_pending_bytes: status.max_pending_bytes,
             full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
             recipients_per_second: status.rate.limit(),
+            account: match account {
+                AccountCheck::Unasked | AccountCheck::Passed => None,
+                AccountCheck::Failed { fault, message } => {
+                    Some(AccountProblem { fault: fault.into(), message })
+                }
+            },
             provider: match status.condition {
                 Condition::Up => Provider::Up,
                 Condition::Impaired { cause, message } => {
@@ -174,6 +181,16 @@ impl From<store::LostMessages> for LostMessages {
 impl From<Jump> for ClockJump {
     fn from(jump: Jump) -> Self {
         Self { expected: jump.expected.to_string(), wall: jump.wall.to_string() }
+    }
+}
+
+impl From<quota::AccountFault> for AccountFault {
+    fn from(fault: quota::AccountFault) -> Self {
+        match fault {
+            quota::AccountFault::CredentialsMissing => Self::CredentialsMissing,
+            quota::AccountFault::CredentialsRefused => Self::CredentialsRefused,
+            quota::AccountFault::AccessDenied => Self::AccessDenied,
+        }
     }
 }
 

@@ -17,8 +17,9 @@ pub use self::message::{
     Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary, RecipientEvent, Timeline,
 };
 pub use self::status::{
-    Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump, Counts, Events, LostMessages,
-    PausedDomain, Provider, Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
+    AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
+    Counts, Events, LostMessages, PausedDomain, Provider, Sending, ServiceStatus, StoreHealth,
+    StoredEvents, TakenIn,
 };
 pub use self::suppression::{
     AtSes, ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,

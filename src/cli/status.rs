@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::admin::wire::{
-    Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
+    AccountProblem, Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
 };
 use crate::cli::error::CliError;
 use crate::cli::reach::{Format, Reach, Session};
@@ -198,8 +198,12 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
                 None => "no limit".to_owned(),
             },
         ),
-        ("provider", provider(&sending.provider)),
     ];
+    if let Some(AccountProblem { fault, message }) = &sending.account {
+        let (what, advice) = fault.explained();
+        lines.push(("account", format!("{what} ({message}). {advice}")));
+    }
+    lines.push(("provider", provider(&sending.provider)));
     for paused in &sending.paused_domains {
         lines.push((
             "paused domain",

@@ -165,6 +165,11 @@ impl Health {
         self.backoff = backoff;
     }
 
+    /// Lets the next probe start at `now`.
+    pub fn probe_at_once(&mut self, now: Instant) {
+        self.next_probe = self.next_probe.min(now);
+    }
+
     /// When a call may start, if none is under way.
     pub fn permitted_at(&self, now: Instant) -> Instant {
         match self.condition {

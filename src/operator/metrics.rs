@@ -8,7 +8,7 @@ use std::sync::Arc;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::admin::wire::Cause;
+use crate::admin::wire::{AccountFault, Cause};
 use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
 use crate::domain::time::Timestamp;
@@ -16,6 +16,7 @@ use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::families::{self, Families, Label, MICROS};
 use crate::operator::process::{Process, unix_seconds};
+use crate::quota::{self, AccountCheck};
 use crate::store::{FeedbackBacklog, Health};
 
 pub(super) mod organisations;
@@ -196,6 +197,18 @@ impl Now {
             "pillarbox_provider_impaired",
             "1 for the reason why sending is paused.",
             causes,
+        )?;
+        let fault = match &*parts.account.borrow() {
+            AccountCheck::Failed { fault, .. } => Some(*fault),
+            AccountCheck::Unasked | AccountCheck::Passed => None,
+        };
+        let faults = quota::AccountFault::ALL.map(|one| {
+            ([label("cause", AccountFault::from(one).code())], flag(fault == Some(one)))
+        });
+        to.gauges(
+            "pillarbox_account_fault",
+            "1 for what is wrong with the AWS credentials.",
+            faults,
         )?;
         to.gauge(
             "pillarbox_paused_domains",

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::admin::wire::Cause;
+use crate::admin::wire::{AccountFault, Cause};
 use crate::dispatch::health::Condition;
 use crate::domain::time::RECORD_RETENTION;
 use crate::operator::Parts;
 use crate::operator::process::Process;
+use crate::quota::AccountCheck;
 use crate::store::Health;
 
 pub(super) mod lately;
@@ -72,6 +73,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             advice,
         ));
     }
+    found.extend(account(&parts.account.borrow()));
     let full_for = status.full_for.iter().map(|id| parts.organisation_name(*id));
     let full_for: Vec<_> = full_for.collect();
     found.extend(room::queue(status.pending.bytes, status.max_pending_bytes, &full_for));
@@ -166,6 +168,25 @@ fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {
             "Make room on the disk, or repair it: small writes may pass where large ones do not",
         )),
         (Health::Writable, false) => None,
+    }
+}
+
+fn account(check: &AccountCheck) -> Option<Trouble> {
+    match check {
+        AccountCheck::Passed => None,
+        AccountCheck::Unasked => Some(not_ready(
+            "starting",
+            "AWS has not answered yet whether the credentials are good",
+            "Wait a few seconds",
+        )),
+        AccountCheck::Failed { fault, message } => {
+            let readiness =
+                if fault.stops_sending() { Readiness::NotReady } else { Readiness::Ready };
+            let fault = AccountFault::from(*fault);
+            let (what, advice) = fault.explained();
+            let trouble = not_ready(fault.code(), format!("{what} ({message})"), advice);
+            Some(Trouble { readiness, ..trouble })
+        }
     }
 }
 

@@ -18,6 +18,14 @@ fn files(tls: &config::Tls) -> TlsFiles {
 }
 
 impl Service {
+    /// Loads the AWS credentials from their sources anew, and asks SES whether they are good.
+    pub fn reload_credentials(&self) {
+        self.ses.reload_credentials();
+        // Who waits for a change of the rate asks SES at once.
+        self.max_rate.send_modify(|_| {});
+        info!("the AWS credentials are loaded again");
+    }
+
     /// Takes over what can change while running: all of `sending`, the budgets of bodies and
     /// responses, and the certificate, from its files anew. Where other keys differ, the log names them; they need a restart.
     pub fn reload(&mut self, new: &Config) {

@@ -61,6 +61,7 @@ pub async fn serve(
                     Ok(config) => service.reload(&config),
                     Err(error) => error!(%error, "the configuration stays as it was"),
                 }
+                service.reload_credentials();
                 supervisor::ready();
             }
             never = &mut watch => match never {},

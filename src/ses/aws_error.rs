@@ -38,8 +38,41 @@ impl AwsError {
 
     /// The name without `Exception` at its end: services and their versions differ in it.
     pub(super) fn stem(&self) -> &str {
-        let name = self.name.as_deref().unwrap_or_default();
-        name.strip_suffix("Exception").unwrap_or(name)
+        stem(self.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// An error's name without `Exception` at its end.
+pub(super) fn stem(name: &str) -> &str {
+    name.strip_suffix("Exception").unwrap_or(name)
+}
+
+/// Whether an error refuses the credentials rather than what they may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RefusedCredentials {
+    No,
+    /// They were good once.
+    Expired,
+    /// They are not known, or do not match: perhaps they were replaced since they were loaded.
+    Unknown,
+}
+
+impl RefusedCredentials {
+    /// By the error's name without `Exception` (AWS: "Common Error Types" of SES and STS).
+    pub(super) fn by(stem: &str) -> Self {
+        match stem {
+            "ExpiredToken" => Self::Expired,
+            "IncompleteSignature"
+            | "InvalidAccessKeyId"
+            | "InvalidClientTokenId"
+            | "InvalidSignature"
+            | "MissingAuthenticationToken"
+            | "OptInRequired"
+            | "RequestExpired"
+            | "SignatureDoesNotMatch"
+            | "UnrecognizedClient" => Self::Unknown,
+            _ => Self::No,
+        }
     }
 }
 

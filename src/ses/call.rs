@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use crate::ses::aws_error::AwsError;
+use crate::ses::aws_error::{AwsError, RefusedCredentials, stem};
 use crate::ses::credentials::LoadError;
 use crate::ses::redact::redact;
 use crate::ses::transport::{Call, JSON, Reply, TransportError};
@@ -47,6 +47,21 @@ impl CallError {
     /// Whether AWS refused the call with one of these names.
     pub fn is_named(&self, names: &[&str]) -> bool {
         matches!(self, Self::Refused { name: Some(name), .. } if names.contains(&name.as_str()))
+    }
+
+    /// Whether AWS refused the credentials, and not what they may do.
+    pub fn refuses_credentials(&self) -> bool {
+        match self {
+            Self::Refused { name: Some(name), .. } => {
+                RefusedCredentials::by(stem(name)) != RefusedCredentials::No
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether AWS knows the credentials, and they may not make this call.
+    pub fn denies_access(&self) -> bool {
+        matches!(self, Self::Refused { status: 401 | 403, .. }) && !self.refuses_credentials()
     }
 }
 

@@ -147,6 +147,17 @@ impl CredentialCache {
         }
     }
 
+    /// Has the next caller load anew. If that fails, the credentials before stay for as long as they
+    /// are good.
+    pub(super) fn reload(&self) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let previous = match current.loaded.get() {
+            Some(loaded) => loaded.outcome.as_ref().ok().cloned(),
+            None => current.previous.clone(),
+        };
+        *current = Arc::new(Slot { previous, loaded: OnceCell::new() });
+    }
+
     fn slot(&self) -> Arc<Slot> {
         let now = self.clock.now();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@ use reqwest::{Request, Response, Url};
 
 use crate::clock::Clock;
 use crate::ses::SesOptions;
-use crate::ses::aws_error::AwsError;
+use crate::ses::aws_error::{AwsError, RefusedCredentials};
 use crate::ses::connector::Connector;
 use crate::ses::credentials::{CredentialCache, LoadError};
 use crate::ses::sign::sign;
@@ -149,7 +149,7 @@ impl Transport {
     ) -> Result<Reply, TransportError> {
         let credentials = self.credentials.get().await?;
         let reply = self.attempt(terms, call, &credentials).await?;
-        let refused = RefusedCredentials::by(&reply);
+        let refused = refused_credentials(&reply);
         if refused != RefusedCredentials::No {
             self.credentials.discard(&credentials);
         }
@@ -160,6 +160,11 @@ impl Transport {
             return self.attempt(terms, call, &renewed).await;
         }
         Ok(reply)
+    }
+
+    /// Has the next call load the credentials anew.
+    pub(super) fn reload_credentials(&self) {
+        self.credentials.reload();
     }
 
     /// How far AWS's clock is from ours, if any answer has told.
@@ -246,27 +251,11 @@ pub(super) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Whether an answer refuses the credentials rather than what they may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RefusedCredentials {
-    No,
-    /// They were good once.
-    Expired,
-    /// They are not known: perhaps replaced since they were loaded.
-    Unknown,
-}
-
-impl RefusedCredentials {
-    fn by(reply: &Reply) -> Self {
-        if !reply.status.is_client_error() {
-            return Self::No;
-        }
-        match AwsError::read(reply).stem() {
-            "ExpiredToken" => Self::Expired,
-            "UnrecognizedClient" | "InvalidClientTokenId" | "InvalidAccessKeyId" => Self::Unknown,
-            _ => Self::No,
-        }
+fn refused_credentials(reply: &Reply) -> RefusedCredentials {
+    if !reply.status.is_client_error() {
+        return RefusedCredentials::No;
     }
+    RefusedCredentials::by(AwsError::read(reply).stem())
 }
 
 #[cfg(test)]

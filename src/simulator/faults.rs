@@ -101,7 +101,7 @@ impl Fault {
                 "AccessDeniedException",
                 "User: arn:aws:iam::123456789012:user/mailer is not authorized to perform: \
                  ses:SendEmail on resource: \
-                 arn:aws:ses:eu-west-1:123456789012:identity/alpha.example because no \
+                 arn:aws:ses:eu-west-1:123456789012:configuration-set/alpha.example because no \
                  identity-based policy allows the ses:SendEmail action",
             ),
             Self::ExpiredToken => ErrorResponse::forbidden(
@@ -121,6 +121,8 @@ pub enum FaultScope {
     Sends,
     /// Every AWS call. Faults that only SES knows leave SQS's calls alone.
     AllCalls,
+    /// SES's calls other than `SendEmail` alone.
+    OtherCalls,
     /// The calls of SQS alone.
     QueueCalls,
 }
@@ -222,6 +224,7 @@ impl FaultSequence {
         let is_exempt = match self.faults.scope {
             FaultScope::Sends => call != CallKind::Send,
             FaultScope::AllCalls => false,
+            FaultScope::OtherCalls => call != CallKind::Other,
             FaultScope::QueueCalls => call != CallKind::Queue,
         };
         let fault = match self.faults.always {

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The simulator's key pair. The secret must appear nowhere.
-const AWS_ACCESS_KEY: &str = "AKIDEXAMPLE";
+pub(crate) const AWS_ACCESS_KEY: &str = "AKIDEXAMPLE";
 pub(crate) const AWS_SECRET: &str = "PLANTED-SECRET-9e107d9d372bb6826bd81d3542a419d6";
 
 /// A place where the service can run, also several times in a row.
@@ -119,6 +119,17 @@ impl Site {
     pub(crate) fn start_with(&self, variables: &[(&str, &str)]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
         command.args(["serve", "--config"]).arg(&self.config).envs(variables.iter().copied());
+        self.spawn(command)
+    }
+
+    /// Starts the service with the AWS credentials of this shared file alone.
+    pub(crate) fn start_with_credentials_file(&self, file: &std::path::Path) -> Server {
+        let mut command = Command::new("sh");
+        let script =
+            "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY; exec \"$0\" serve --config \"$1\"";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_pillarbox")]).arg(&self.config);
+        command.env("AWS_SHARED_CREDENTIALS_FILE", file).env("AWS_CONFIG_FILE", "/dev/null");
+        command.env("AWS_EC2_METADATA_DISABLED", "true");
         self.spawn(command)
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::certificate::{look, metric, status};
 use crate::harness::{Server, Site, message};
+use crate::operator::wait_until_ready;
 
 const METRIC: &str = "pillarbox_start_lost_messages";
 
@@ -28,7 +29,7 @@ async fn shows(site: &Site, server: &Server, messages: u64) {
     assert!(text.contains(&format!("{messages} failed because the process")), "{text}");
     assert_eq!(lost["messages"], messages);
     // It is no reason to send no more mail here.
-    assert_eq!(server.operator("/readyz").await.status(), 200);
+    wait_until_ready(server).await;
 }
 
 async fn send_pending(server: &Server, messages: usize) {

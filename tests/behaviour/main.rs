@@ -6,6 +6,7 @@ mod access;
 mod backup;
 mod caught;
 mod certificate;
+mod credentials;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;

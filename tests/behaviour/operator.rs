@@ -127,13 +127,26 @@ async fn every_metric_that_the_rules_and_the_dashboard_name_is_there() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// Waits until the service is ready, as it is once SES has answered.
+pub(crate) async fn wait_until_ready(server: &Server) -> serde_json::Value {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let (status, document) = answer(server.operator("/readyz").await).await;
+        if status == StatusCode::OK {
+            return document;
+        }
+        assert!(Instant::now() < end, "{document}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_says_why_not_and_health_goes_on() {
     let site = Site::new().await;
     site.simulator.set_faults(Faults::always(Fault::SendingPaused));
     let server = site.start();
-    let ready = server.operator("/readyz").await;
-    assert_eq!(answer(ready).await, (StatusCode::OK, json!({"ready": true, "reasons": []})));
+    let document = wait_until_ready(&server).await;
+    assert_eq!(document, json!({"ready": true, "reasons": []}));
     let id = server.send(&message()).await;
     let end = Instant::now() + PATIENCE;
     let document = loop {
@@ -169,6 +182,7 @@ async fn readiness_says_why_not_and_health_goes_on() {
 async fn probes_and_scrapers_are_answered_by_number_and_as_localhost_alone() {
     let site = Site::new().await;
     let server = site.start();
+    wait_until_ready(&server).await;
     for path in ["/healthz", "/readyz", "/metrics"] {
         let asked = |host: &'static str| {
             let url = format!("{}{path}", server.operator);
@@ -210,6 +224,7 @@ async fn a_draining_process_is_alive_and_not_ready() {
 async fn nothing_can_be_changed_on_the_operators_listener() {
     let site = Site::new().await;
     let server = site.start();
+    wait_until_ready(&server).await;
     for path in ["/healthz", "/readyz", "/metrics"] {
         let url = format!("{}{path}", server.operator);
         for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"] {

@@ -129,6 +129,9 @@ pub struct Sending {
     pub full_for: Vec<String>,
     /// The pace, in recipients per second; `None` is as fast as calls return.
     pub recipients_per_second: Option<f64>,
+    /// What is wrong with the AWS credentials, if anything is.
+    #[serde(default)]
+    pub account: Option<AccountProblem>,
     /// What the calls say of the provider.
     pub provider: Provider,
     /// Sender domains that the provider does not take for now.
@@ -195,6 +198,59 @@ impl Cause {
             Self::SetupFault => (
                 "credentials, permissions or the configuration set are at fault",
                 "Put that right; sending then goes on by itself",
+            ),
+        }
+    }
+}
+
+/// What is wrong with the AWS credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccountProblem {
+    /// What.
+    pub fault: AccountFault,
+    /// What AWS said, or why they cannot be loaded.
+    pub message: String,
+}
+
+/// What can be wrong with the AWS credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AccountFault {
+    /// They cannot be loaded.
+    CredentialsMissing,
+    /// AWS does not take them.
+    CredentialsRefused,
+    /// They may not ask about the account.
+    AccessDenied,
+}
+
+impl AccountFault {
+    /// A name for programs, as in metrics.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::CredentialsMissing => "credentials_missing",
+            Self::CredentialsRefused => "credentials_refused",
+            Self::AccessDenied => "account_access_denied",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        match self {
+            Self::CredentialsMissing => (
+                "Nothing can be sent: there are no AWS credentials to sign with",
+                "Put that right, then send SIGHUP; a change of the environment needs a restart. \
+                 Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::CredentialsRefused => (
+                "Nothing can be sent: AWS refuses the credentials",
+                "Replace them and see that the clock is right, then send SIGHUP; a change of the \
+                 environment needs a restart. Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::AccessDenied => (
+                "SES does not tell the account's rate and quota; messages are sent all the same",
+                "Allow ses:GetAccount, or set sending.max_rate to the account's rate",
             ),
         }
     }

@@ -52,6 +52,18 @@ async fn all_who_ask_at_once_wait_for_one_load() {
 }
 
 #[tokio::test]
+async fn a_reload_takes_over_what_changed_and_keeps_what_is_good_if_it_fails() {
+    let loads = [Ok(keys("A", None)), Ok(keys("B", None)), Err(LoadError::None)];
+    let cache = CredentialCache::scripted(loads, Clock::manual(START));
+    assert_eq!((name(&cache).await, name(&cache).await), ("A".into(), "A".into()));
+    cache.reload();
+    assert_eq!((name(&cache).await, name(&cache).await), ("B".into(), "B".into()));
+    cache.reload();
+    cache.reload();
+    assert_eq!(name(&cache).await, "B");
+}
+
+#[tokio::test]
 async fn a_load_given_up_by_one_caller_is_done_by_the_next() {
     let cache = CredentialCache::scripted([Ok(keys("A", None))], Clock::manual(START));
     tokio::select! {

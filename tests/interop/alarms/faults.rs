@@ -45,7 +45,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 23] = [
+pub(crate) const FAULTS: [Fault; 25] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -141,6 +141,44 @@ pub(crate) const FAULTS: [Fault; 23] = [
         page: &[Told {
             text: "Sending is paused: credentials, permissions or the configuration set are at fault",
             known: |metrics| impaired(metrics, "setup_fault"),
+        }],
+    },
+    Fault {
+        name: "credentials refused",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                let expired = Faults::always(Call::ExpiredToken);
+                site.simulator.set_faults(expired.with_scope(FaultScope::OtherCalls));
+                site.reload();
+                pending::<()>().await;
+            })
+        },
+        alarms: &["PillarboxCredentialsUnusable credentials_refused"],
+        page: &[Told {
+            text: "Nothing can be sent: AWS refuses the credentials",
+            known: |metrics| {
+                is(metrics, "pillarbox_account_fault{cause=\"credentials_refused\"}", 1)
+            },
+        }],
+    },
+    Fault {
+        name: "account access denied",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                let denied = Faults::always(Call::AccessDenied);
+                site.simulator.set_faults(denied.with_scope(FaultScope::OtherCalls));
+                site.reload();
+                site.keep_sending(2.0).await;
+            })
+        },
+        alarms: &["PillarboxAccountAccessDenied account_access_denied"],
+        page: &[Told {
+            text: "SES does not tell the account's rate and quota",
+            known: |metrics| {
+                is(metrics, "pillarbox_account_fault{cause=\"account_access_denied\"}", 1)
+            },
         }],
     },
     Fault {
