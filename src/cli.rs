@@ -50,39 +50,39 @@ struct Cli {
 enum Command {
     /// Run the service.
     Serve(run::ServeArgs),
-    /// Run the whole service on a built-in stand-in for SES, ready to try.
+    /// Run the whole service on a built-in simulator of SES, to try it out.
     Dev(run::DevArgs),
-    /// Run the stand-in for SES alone, for your own tests.
+    /// Run only the simulator of SES, for tests of your own programs.
     Simulator(run::SimulatorArgs),
     /// Add, list and remove organisations.
     Org(org::Org),
-    /// Make, list and revoke API keys.
+    /// Create, list and revoke API keys.
     Key(key::Key),
-    /// Add, list, check and withdraw sender domains.
+    /// Add, list, check and remove sender domains.
     Domain(domain::Domain),
     /// Add, remove, list, import and export suppressed addresses.
     Suppression(suppression::Suppression),
     /// Show and list messages.
     Message(message::Message),
-    /// See and clear delivery events that could not be read.
+    /// Show and clear delivery events that could not be read.
     DeadLetter(dead_letter::DeadLetter),
-    /// Set AWS up for delivery events.
+    /// Set up AWS for delivery events.
     Aws(aws::Aws),
     /// Show how the service is doing.
     Status(status::Status),
-    /// Check the set-up, and say what to do where something is wrong.
+    /// Check the set-up, and say what to do if something is wrong.
     Doctor(doctor::Doctor),
     /// Confirm the wall clock's time after a jump.
     Clock(clock::Clock),
-    /// Copy everything that is stored into a file, while the service runs or not.
+    /// Copy all stored data into a file, whether the service runs or not.
     Backup(backup::Backup),
-    /// Check a backup and put it in the place of the data file; no service may run.
+    /// Check a backup and put it in the place of the data file. Stop the service first.
     Restore(restore::Restore),
-    /// Make the data file as small as it can be; no service may run.
+    /// Make the data file as small as possible. Stop the service first.
     Compact(compact::Compact),
     /// Print completions for a shell.
     Completions(completions::Completions),
-    /// Write the manual's pages.
+    /// Write the manual pages.
     Man(man::Man),
 }
 

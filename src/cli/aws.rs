@@ -27,22 +27,23 @@ pub(super) struct Aws {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create, or find and complete, what delivery events need at AWS.
+    /// Create what delivery events need at AWS, or complete what is there.
     Setup(Setup),
 }
 
 #[derive(Debug, Args)]
 struct Setup {
-    /// The configuration file: it says which region and endpoint, and the keys are written to it.
+    /// Configuration file. It gives the region and endpoint, and the command writes the keys into
+    /// it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The name of the configuration set, the topic and the queue.
+    /// Name of the configuration set, the topic and the queue.
     #[arg(long, value_name = "NAME", default_value = "pillarbox")]
     name: String,
-    /// Change nothing; print what would be done, and the permissions that it takes.
+    /// Change nothing. Print what the command would do, and the permissions that it needs.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON.
+    /// Print JSON, for programs.
     #[arg(long)]
     json: bool,
 }

@@ -16,9 +16,9 @@ use crate::store::{Existing, FileCopy};
 pub(super) struct Backup {
     #[command(flatten)]
     reach: Reach,
-    /// Where the backup is to be; nobody but its owner may read it.
+    /// Path of the backup. Only its owner may read it.
     file: PathBuf,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     force: bool,
 }

@@ -16,8 +16,8 @@ pub(super) struct Clock {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Take the wall clock's time as right after a jump: records and idempotency keys whose time
-    /// is over by it go.
+    /// Accept the clock's time after a jump. Records and idempotency keys that are expired by
+    /// this time are deleted.
     Confirm,
 }
 

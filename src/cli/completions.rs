@@ -7,7 +7,7 @@ use crate::cli::{Cli, NAME};
 
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// The shell.
+    /// Shell.
     shell: Shell,
 }
 

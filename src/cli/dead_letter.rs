@@ -20,24 +20,24 @@ pub(super) struct DeadLetter {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List them, newest first.
+    /// List dead letters, newest first.
     List,
-    /// Show one with its document.
+    /// Show a dead letter with its document.
     Show {
-        /// Its id, or the beginning of it.
+        /// Id, or the beginning of the id.
         id: String,
     },
-    /// Clear them away; those that are left go after 90 days.
+    /// Delete dead letters. The others are deleted after 90 days.
     Clear(Clear),
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Clear {
-    /// Their ids, or the beginnings of them.
+    /// Ids, or the beginnings of ids.
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    /// All of them.
+    /// All dead letters.
     #[arg(long)]
     all: bool,
 }

@@ -28,16 +28,16 @@ mod socket;
 
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
-    /// The configuration file of the service.
+    /// Configuration file of the service.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Send a message to SES's mailbox simulator and wait for its delivery event.
     #[arg(long)]
     send: bool,
-    /// The message's sender; an address of the first verified domain if not given.
+    /// Sender of that message; an address of the first verified domain if not given.
     #[arg(long, value_name = "ADDRESS", requires = "send")]
     from: Option<String>,
-    /// How long to wait for the event.
+    /// Longest wait for the event.
     #[arg(
         long, value_name = "DURATION", default_value = "2m", requires = "send",
         value_parser = humantime::parse_duration

@@ -19,38 +19,38 @@ pub(super) struct Domain {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Add a sender domain: creates its identity at SES and prints the DNS records to publish.
+    /// Add a sender domain: create its identity at SES and print the DNS records to publish.
     Add {
-        /// The organisation that sends from it.
+        /// Organisation that sends from the domain.
         #[arg(long, value_name = "NAME")]
         org: String,
-        /// The domain; a sub-domain is another domain.
+        /// Domain. A sub-domain is another domain.
         domain: String,
-        /// Take it as verified without asking SES.
+        /// Treat the domain as verified, without asking SES.
         #[arg(long, conflicts_with = "mail_from")]
         assume_verified: bool,
-        /// Have bounces come back to this sub-domain in place of SES's own domain, so that SPF
-        /// passes for yours.
+        /// Sub-domain to which bounces come back, instead of SES's own domain, so that SPF passes
+        /// for your domain.
         #[arg(long, value_name = "SUBDOMAIN")]
         mail_from: Option<String>,
     },
     /// List the sender domains.
     List {
-        /// Only this organisation's.
+        /// Only domains of this organisation.
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
     },
-    /// Ask SES about a domain now.
+    /// Ask SES now whether a domain is verified.
     Check {
-        /// The domain.
+        /// Domain.
         domain: String,
     },
-    /// Withdraw a sender domain; its identity at SES stays.
+    /// Remove a sender domain. Its identity at SES stays.
     Remove {
-        /// The organisation that sends from it.
+        /// Organisation that sends from the domain.
         #[arg(long, value_name = "NAME")]
         org: String,
-        /// The domain.
+        /// Domain.
         domain: String,
     },
 }

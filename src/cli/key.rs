@@ -17,27 +17,27 @@ pub(super) struct Key {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make an API key and print it, this once.
+    /// Create an API key and print it. It is shown only once.
     Add {
-        /// The organisation that it lets in.
+        /// Organisation that the key belongs to.
         #[arg(long, value_name = "NAME")]
         org: String,
-        /// What you call it, to tell it from others.
+        /// Label, to tell the key from others.
         #[arg(long = "name", value_name = "LABEL", default_value = "")]
         label: String,
-        /// How long it lets in (90d), or until when (2027-01-31); for ever if not given.
+        /// Lifetime (90d) or last day (2027-01-31); the key never expires if not given.
         #[arg(long, value_name = "DURATION|DATE")]
         expires: Option<String>,
     },
-    /// List the API keys; the keys themselves are not kept.
+    /// List the API keys. The keys themselves are not stored.
     List {
-        /// Only this organisation's.
+        /// Only keys of this organisation.
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
     },
-    /// Revoke an API key, at once.
+    /// Revoke an API key. It stops working at once.
     Revoke {
-        /// Its number, as listed.
+        /// Number of the key, from the list.
         id: u32,
     },
 }

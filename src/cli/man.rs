@@ -9,7 +9,7 @@ use crate::cli::error::CliError;
 
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The directory that the pages are written into.
+    /// Directory to write the pages into.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }

@@ -19,14 +19,14 @@ pub(super) struct Org {
 enum Action {
     /// Add an organisation.
     Add {
-        /// Its name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
+        /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
         name: String,
     },
     /// List the organisations.
     List,
-    /// Remove an organisation: its keys are revoked and its domains withdrawn, its records stay.
+    /// Remove an organisation with its keys and domains. Its records stay.
     Remove {
-        /// Its name.
+        /// Name.
         name: String,
     },
 }

@@ -24,11 +24,11 @@ const HEADING: &str = "Which service";
 /// The options of all administration commands.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Reach {
-    /// The configuration file of the service: names its socket and its data directory.
+    /// Configuration file of the service. It names the socket and the data directory.
     // Not by `next_help_heading`, which would take in the command's own arguments that follow.
     #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
     config: Option<PathBuf>,
-    /// The socket of the running service; the data file is left alone.
+    /// Socket of the running service. The command never opens the data file then.
     #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
     socket: Option<PathBuf>,
     /// Print JSON, for programs.

@@ -15,12 +15,12 @@ use crate::store::{Candidate, Contents, Existing, RestoreError};
 pub(super) struct Restore {
     #[command(flatten)]
     reach: Reach,
-    /// The backup; it is left as it is.
+    /// Path of the backup. It stays as it is.
     file: PathBuf,
-    /// Check it, and change nothing.
+    /// Check the backup, and change nothing.
     #[arg(long, conflicts_with = "replace")]
     check: bool,
-    /// Take the place of a data file that is there; that one is kept under another name.
+    /// Replace an existing data file, and keep that one under another name.
     #[arg(long)]
     replace: bool,
 }

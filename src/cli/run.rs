@@ -18,43 +18,43 @@ use crate::simulator::Options;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
-    /// Where clients send and read; port 0 takes a free one.
+    /// Address on which clients send and read; port 0 takes a free port.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     listen: Option<SocketAddr>,
-    /// Where operators look: health, readiness and metrics; port 0 takes a free one.
+    /// Address for operators: the page, health, readiness and metrics; port 0 takes a free port.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
-    /// Where data is kept, the socket with it; a temporary directory if not given.
+    /// Directory of the data and the socket; a temporary one if not given.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// An API key to let in: pb_ and 43 characters of A-Z, a-z, 0-9, _ and -.
+    /// API key to use, instead of a new one: pb_ and 43 characters of A-Z, a-z, 0-9, _ and -.
     // As a secret, so that neither Debug nor clap's own error shows it.
     #[arg(long, value_name = "KEY")]
     api_key: Option<SecretString>,
-    /// A configuration file; what it says of SES has no effect.
+    /// Configuration file; its [ses] section has no effect.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct SimulatorArgs {
-    /// Where it listens; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free port.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     listen: SocketAddr,
-    /// How long every call takes, such as 50ms.
+    /// Time that each call takes, such as 50ms.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
     latency: Duration,
-    /// Recipients per second; no limit if not given.
+    /// Recipients per second that it allows; no limit if not given.
     #[arg(long, value_name = "N", value_parser = send_rate)]
     send_rate: Option<f64>,
-    /// Where the sequence of random faults starts.
+    /// Seed of the random faults.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Domains and addresses that are verified from the start.

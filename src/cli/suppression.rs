@@ -30,11 +30,11 @@ pub(super) struct Suppression {
 enum Action {
     /// Suppress addresses.
     Add(Change),
-    /// End suppressions.
+    /// Remove suppressions.
     Remove(remove::Remove),
     /// List suppressions.
     List(Filter),
-    /// Suppress the addresses of a CSV file; those that are suppressed already stay as they are.
+    /// Suppress the addresses of a CSV file. Existing suppressions stay as they are.
     Import(import::Import),
     /// Write suppressions to a CSV file.
     Export(export::Export),
@@ -45,7 +45,7 @@ enum Action {
 struct Change {
     #[command(flatten)]
     whose: Whose,
-    /// The addresses.
+    /// Addresses.
     #[arg(required = true, value_name = "ADDRESS")]
     addresses: Vec<String>,
 }
@@ -53,10 +53,10 @@ struct Change {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Whose {
-    /// The organisation that must not write to them.
+    /// Organisation that must not write to the addresses.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// Every organisation.
+    /// All organisations.
     #[arg(long)]
     all: bool,
 }
@@ -64,10 +64,10 @@ struct Whose {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Filter {
-    /// Only this organisation's own.
+    /// Only suppressions of this organisation.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// Only those for every organisation.
+    /// Only suppressions for all organisations.
     #[arg(long)]
     all: bool,
 }

@@ -82,11 +82,15 @@ impl Now {
 
     fn process(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
         let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
-        to.gauges("pillarbox_build_info", "Always 1; the label says what runs.", [(version, 1.0)])?;
+        to.gauges(
+            "pillarbox_build_info",
+            "Always 1; the label is the version that runs.",
+            [(version, 1.0)],
+        )?;
         let process = &self.process;
         to.gauge(
             "process_start_time_seconds",
-            "When the service was started, in seconds since the Unix epoch.",
+            "Start of the process, in seconds since the Unix epoch.",
             unix_seconds(parts.started),
         )?;
         to.gauge(
@@ -101,22 +105,22 @@ impl Now {
         )?;
         to.gauge(
             "process_max_fds",
-            "File descriptors that may be open.",
+            "Most file descriptors that the process may open.",
             process.max_descriptors.map(count),
         )?;
         to.gauge(
             "pillarbox_stopping",
-            "1 while the service drains and refuses new messages.",
+            "1 while the service stops and refuses new messages.",
             flag(parts.intake.is_closed()),
         )?;
         to.gauge(
             "pillarbox_clock_jumped",
-            "1 while the wall clock is not trusted, and nothing is purged.",
+            "1 while the service does not trust the wall clock and purges nothing.",
             flag(parts.clock.jump().is_some()),
         )?;
         to.gauge(
             "pillarbox_start_lost_messages",
-            "Messages that failed because their process ended, until they are acknowledged.",
+            "Messages lost at a stop or a crash, until they are acknowledged.",
             self.lost_messages.map(count),
         )
     }
@@ -125,22 +129,22 @@ impl Now {
         let pending = &self.sending.pending;
         to.gauge(
             "pillarbox_queue_messages",
-            "Messages accepted and not settled.",
+            "Pending messages: accepted and not final.",
             count(pending.messages as u64),
         )?;
         to.gauge(
             "pillarbox_queue_in_flight_messages",
-            "Of these, the ones taken out to be sent.",
+            "Pending messages whose call to the provider is under way.",
             count(pending.in_flight as u64),
         )?;
         to.gauge(
             "pillarbox_queue_bytes",
-            "Memory that pending messages take of sending.max_pending_bytes.",
+            "Memory that pending messages use.",
             count(pending.bytes as u64),
         )?;
         to.gauge(
             "pillarbox_queue_max_bytes",
-            "sending.max_pending_bytes.",
+            "Most memory that pending messages may use: sending.max_pending_bytes.",
             count(self.sending.max_pending_bytes as u64),
         )?;
         to.gauge(
@@ -154,36 +158,32 @@ impl Now {
     fn provider(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
         let counts = parts.dispatcher.counts();
         let outcomes = counts.outcomes.get().map(|(name, n)| ([label("outcome", name)], n));
-        to.counters(
-            "pillarbox_attempts_total",
-            "Calls to the provider that have ended.",
-            outcomes,
-        )?;
+        to.counters("pillarbox_attempts_total", "Finished calls to the provider.", outcomes)?;
         to.histogram(
             "pillarbox_attempt_duration_seconds",
-            "How long calls to the provider took.",
+            "Duration of calls to the provider.",
             &counts.call_micros.read(),
             MICROS,
         )?;
         to.gauge(
             "pillarbox_send_rate_recipients_per_second",
-            "The pace now; absent where there is no limit.",
+            "Current pace; absent if there is no limit.",
             self.sending.rate.limit(),
         )?;
         to.gauge(
             "pillarbox_send_rate_limit_recipients_per_second",
-            "The pace where nothing is throttled; absent where there is no limit.",
+            "Pace without throttling; absent if there is no limit.",
             self.sending.rate_limit.limit(),
         )?;
         let quota = self.sending.quota;
         to.gauge(
             "pillarbox_quota_recipients",
-            "The account's quota of recipients in 24 hours; absent where it is not known.",
+            "Quota of recipients in 24 hours; absent if it is not known.",
             quota.map(|quota| quota.max),
         )?;
         to.gauge(
             "pillarbox_quota_left_recipients",
-            "What is left of it.",
+            "Recipients that are left of the quota; absent if it is not known.",
             quota.map(|quota| quota.left),
         )?;
         let impaired = match &self.sending.condition {
@@ -193,11 +193,7 @@ impl Now {
         let causes = CAUSES.map(|cause| {
             ([label("cause", Cause::from(cause).code())], flag(impaired == Some(cause)))
         });
-        to.gauges(
-            "pillarbox_provider_impaired",
-            "1 for the reason why sending is paused.",
-            causes,
-        )?;
+        to.gauges("pillarbox_provider_impaired", "1 for the cause of a pause of sending.", causes)?;
         let fault = match &*parts.account.borrow() {
             AccountCheck::Failed { fault, .. } => Some(*fault),
             AccountCheck::Unasked | AccountCheck::Passed => None,
@@ -207,12 +203,12 @@ impl Now {
         });
         to.gauges(
             "pillarbox_account_fault",
-            "1 for what is wrong with the AWS credentials.",
+            "1 for the fault of the AWS credentials.",
             faults,
         )?;
         to.gauge(
             "pillarbox_paused_domains",
-            "Sender domains that the provider does not take for now.",
+            "Sender domains that the provider refuses at the moment.",
             count(self.sending.paused_domains.len() as u64),
         )
     }
@@ -221,49 +217,49 @@ impl Now {
         let counts = parts.store.counts();
         to.gauge(
             "pillarbox_store_writable",
-            "Whether the store takes writes.",
+            "1 while the store takes writes.",
             flag(parts.store.health() == Health::Writable),
         )?;
         to.histogram(
             "pillarbox_store_commit_duration_seconds",
-            "How long commits took, with the work of their operations.",
+            "Duration of commits, including the work of their operations.",
             &counts.commit_micros.read(),
             MICROS,
         )?;
         to.histogram(
             "pillarbox_store_commit_operations",
-            "How many operations shared a commit.",
+            "Operations in each commit.",
             &counts.batch_operations.read(),
             1.0,
         )?;
         to.counter(
             "pillarbox_store_failed_commits_total",
-            "Commits that failed.",
+            "Failed commits.",
             counts.failed_commits.get(),
         )?;
         to.gauge(
             "pillarbox_store_unrecorded_outcomes",
-            "Outcomes of calls that wait for the store to take them.",
+            "Outcomes of calls that wait until the store takes writes.",
             count(self.sending.unrecorded as u64),
         )?;
         to.gauge(
             "pillarbox_store_file_bytes",
-            "The data file's size.",
+            "Size of the data file.",
             self.file_bytes.map(count),
         )?;
         to.gauge(
             "pillarbox_store_oldest_record_timestamp_seconds",
-            "When the oldest record was made; records go after 90 days.",
+            "Time of the oldest record. Records are deleted after 90 days.",
             self.oldest_seconds,
         )?;
         to.counter(
             "pillarbox_purged_messages_total",
-            "Records purged at the end of their retention.",
+            "Records deleted at the end of their retention.",
             counts.purged_messages.get(),
         )?;
         to.counter(
             "pillarbox_purged_idempotency_keys_total",
-            "Idempotency keys purged at the end of their window.",
+            "Idempotency keys deleted at the end of their window.",
             counts.purged_keys.get(),
         )
     }
@@ -282,32 +278,32 @@ impl Now {
         ];
         to.counters(
             "pillarbox_event_documents_total",
-            "The provider's documents taken in, repeats included.",
+            "Event documents received, repeats included.",
             types.map(|(name, n)| ([label("type", name)], n)),
         )?;
         to.counter(
             "pillarbox_unmatched_event_documents_total",
-            "Of these, the ones about messages that were not known.",
+            "Event documents about messages that were not known.",
             counts.unmatched,
         )?;
         to.counter(
             "pillarbox_foreign_event_documents_total",
-            "Of these, the ones that named another organisation than the message's.",
+            "Event documents that named another organisation than the message's.",
             counts.foreign,
         )?;
         to.gauge(
             "pillarbox_events_available",
-            "Whether events can be had from the queue.",
+            "1 while the service can receive events from the queue.",
             flag(parts.feedback.trouble().is_none()),
         )?;
         to.gauge(
             "pillarbox_unmatched_events",
-            "Events about messages that have no record; each is kept for a day.",
+            "Stored events about messages that have no record; each is kept for a day.",
             self.backlog.map(|backlog| count(backlog.unmatched)),
         )?;
         to.gauge(
             "pillarbox_dead_letters",
-            "Documents kept that could not be read.",
+            "Stored event documents that could not be read.",
             self.backlog.map(|backlog| count(backlog.dead_letters)),
         )
     }
@@ -315,39 +311,43 @@ impl Now {
 
 fn clients(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     let counts = &parts.clients;
-    to.counter("pillarbox_accepted_messages_total", "Messages accepted.", counts.accepted.get())?;
+    to.counter("pillarbox_accepted_messages_total", "Accepted messages.", counts.accepted.get())?;
     to.counter(
         "pillarbox_replays_total",
-        "Requests answered with the id of an earlier message.",
+        "Replays: requests answered with the id of an earlier message.",
         counts.replayed.get(),
     )?;
     let refused = counts.refused.get().map(|(code, n)| ([label("code", code)], n));
     to.counters(
         "pillarbox_refusals_total",
-        "Requests refused, by the code in the answer.",
+        "Refused requests, by the code in the answer.",
         refused,
     )?;
     to.gauge(
         "pillarbox_connections",
-        "Open connections of clients.",
+        "Open client connections.",
         count(counts.connections.count() as u64),
     )?;
-    to.gauge("pillarbox_max_connections", "max_connections.", count(parts.max_connections as u64))?;
+    to.gauge(
+        "pillarbox_max_connections",
+        "Most client connections: max_connections.",
+        count(parts.max_connections as u64),
+    )?;
     let tls = parts.tls.as_deref();
     let seconds = |at: Timestamp| unix_seconds(at.into());
     to.gauge(
         "pillarbox_certificate_expiry_timestamp_seconds",
-        "When the client listener's certificate ends; absent where it speaks plain HTTP.",
+        "End of the client listener's certificate; absent without TLS.",
         tls.and_then(Tls::expires_at).map(seconds),
     )?;
     to.gauge(
         "pillarbox_certificate_renewal_timestamp_seconds",
-        "When that certificate is to be renewed at the latest.",
+        "Latest time to renew the certificate; absent without TLS.",
         tls.and_then(Tls::renew_by).map(seconds),
     )?;
     to.gauge(
         "pillarbox_certificate_refused",
-        "1 while the certificate's files cannot be used and the one before them is kept.",
+        "1 while the new certificate cannot be used and the old one stays in use.",
         tls.map(|tls| flag(tls.is_refused())),
     )
 }

@@ -23,7 +23,7 @@ const REMOVED_MARK: char = '#';
 pub(super) struct Export {
     #[command(flatten)]
     filter: Filter,
-    /// The CSV file, which appears whole or not at all; - for standard output.
+    /// CSV file; - for standard output. The file appears only when it is complete.
     file: PathBuf,
 }
 

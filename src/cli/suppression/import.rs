@@ -28,11 +28,11 @@ const BATCH_BYTES: usize = 128 * 1024;
 pub(super) struct Import {
     #[command(flatten)]
     whose: Whose,
-    /// Take in nothing where any row is refused.
+    /// Import nothing if any row is refused.
     #[arg(long)]
     strict: bool,
-    /// The CSV file, with the columns address, reason, since, organisation and message, of which the
-    /// first alone must be there; - for standard input.
+    /// CSV file with the columns address, reason, since, organisation and message; - for standard
+    /// input. Only address is required.
     file: PathBuf,
 }
 

@@ -14,7 +14,7 @@ use crate::cli::suppression::{Change, change, shown};
 pub(super) struct Remove {
     #[command(flatten)]
     change: Change,
-    /// Take the addresses from the SES account's own suppression list as well, at one a second.
+    /// Also remove the addresses from the SES account's own suppression list, one a second.
     #[arg(long)]
     at_ses: bool,
 }

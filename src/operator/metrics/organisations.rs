@@ -25,20 +25,20 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     };
     each(
         "pillarbox_organisation_accepted_messages_total",
-        "Messages accepted by us.",
+        "Messages that pillarbox accepted.",
         |account| account.accepted,
     )?;
     each(
         "pillarbox_organisation_sent_messages_total",
-        "Messages accepted by the provider.",
+        "Messages that the provider accepted.",
         |account| account.sent,
     )?;
     each(
         "pillarbox_organisation_sent_recipients_total",
-        "Recipients of the messages accepted by the provider.",
+        "Recipients of the messages that the provider accepted.",
         |account| account.sent_recipients,
     )?;
-    each("pillarbox_organisation_failed_messages_total", "Messages that failed.", |account| {
+    each("pillarbox_organisation_failed_messages_total", "Failed messages.", |account| {
         account.failed
     })?;
     each(
@@ -48,7 +48,7 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     )?;
     each(
         "pillarbox_organisation_hard_bounced_recipients_total",
-        "Recipients that bounced for good.",
+        "Recipients with a permanent bounce.",
         |account| account.hard_bounces,
     )?;
     let events = accounts.iter().flat_map(|one| {
@@ -57,7 +57,7 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     });
     to.counters(
         "pillarbox_organisation_events_total",
-        "Events that came onto records, each once.",
+        "Delivery events, repeats not counted.",
         events,
     )
 }
