@@ -201,11 +201,7 @@ impl Now {
         let faults = quota::AccountFault::ALL.map(|one| {
             ([label("cause", AccountFault::from(one).code())], flag(fault == Some(one)))
         });
-        to.gauges(
-            "pillarbox_account_fault",
-            "1 for the fault of the AWS credentials.",
-            faults,
-        )?;
+        to.gauges("pillarbox_account_fault", "1 for the fault of the AWS credentials.", faults)?;
         to.gauge(
             "pillarbox_paused_domains",
             "Sender domains that the provider refuses at the moment.",
