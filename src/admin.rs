@@ -149,6 +149,7 @@ impl Admin {
                 let query = message::Query { organisation, status, recipient, before, limit };
                 self.list_messages(&query).await
             }
+            Request::MessageCancel { messages } => self.cancel_messages(&messages).await,
             Request::DeadLetterList {} => self.list_dead_letters(),
             Request::DeadLetterShow { id } => self.show_dead_letter(&id),
             Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,

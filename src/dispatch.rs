@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::config::OnUnknown;
 use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
-use crate::domain::message::{Acceptance, Transition};
+use crate::domain::message::Acceptance;
 use crate::domain::retry::Backoff;
 use crate::outbox::{Claim, Next, Outbox, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
@@ -31,9 +31,11 @@ use flow::Flow;
 use health::Condition;
 use pace::Rate;
 
+pub use cancel::Cancelled;
 pub use flow::DailyQuota;
 
 mod attempt;
+mod cancel;
 pub mod counts;
 mod domains;
 mod drain;
@@ -75,6 +77,9 @@ pub struct Dispatcher<P> {
     clock: Clock,
     settings: RwLock<Arc<Settings>>,
     flow: Mutex<Flow>,
+    /// Held from taking a message out to the start of its call, so that whoever cancels finds it
+    /// on either side of that. Locked before all others.
+    starting: Mutex<()>,
     domains: Domains,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: Tally,
@@ -159,6 +164,7 @@ impl<P: Provider> Dispatcher<P> {
             clock,
             settings: RwLock::new(Arc::new(settings)),
             flow: Mutex::new(flow),
+            starting: Mutex::default(),
             domains: Domains::default(),
             unrecorded: Tally::default(),
             turns: AtomicU64::new(0),
@@ -334,6 +340,7 @@ impl<P: Provider> Dispatcher<P> {
             if let Some(wait) = self.flow().wait(now) {
                 return wait;
             }
+            let _starting = self.starting();
             let Some(claim) = self.outbox.claim(now, max) else { return Wait::ForAMessage };
             self.start(claim, now, attempts);
         }
@@ -357,20 +364,19 @@ impl<P: Provider> Dispatcher<P> {
                     dispatcher.attempt(claim, started).await;
                 }));
             }
-            Ok(Hold::TimeOver) => {
-                attempts.spawn(async move { dispatcher.give_up(claim).await });
-            }
-            Ok(Hold::Suppressed) => {
-                attempts.spawn(async move {
-                    dispatcher
-                        .finish(claim.parcel.id, claim.attempts, Transition::Suppressed)
-                        .await;
-                });
+            Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
+            Ok(Hold::DomainUnverified) => {
+                if let Some(end) = self.wait_for_verification(&claim.parcel, now) {
+                    self.end(claim, end, attempts);
+                }
             }
             Err(error) => {
                 error!(id = %claim.parcel.id, %error, "the suppressions cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
-                self.outbox.put_back(claim.parcel.id, due, Acceptance::Excluded);
+                let end = self.outbox.put_back(claim.parcel.id, due, Acceptance::Excluded);
+                if let Some(end) = end {
+                    self.end(claim, end, attempts);
+                }
             }
         }
     }
@@ -397,6 +403,10 @@ impl<P: Provider> Dispatcher<P> {
 
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn starting(&self) -> MutexGuard<'_, ()> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn flow(&self) -> MutexGuard<'_, Flow> {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::domain::admission::{AdmissionError, Admitted, admit};
 use crate::domain::envelope::Envelope;
-use crate::domain::id::{MessageId, MessageIds};
+use crate::domain::id::{KeyId, MessageId, MessageIds};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
@@ -102,12 +102,13 @@ impl Intake {
         self.under_way.cleared().await;
     }
 
-    /// Accepts a request, or says why not. When this returns an acceptance, the message is on
+    /// Accepts a request that came with this API key, if with one, or says why not. When this returns an acceptance, the message is on
     /// disk; where the caller gives up waiting, it is accepted or not all the same. The log says
     /// `request_id` with the message's own.
     pub async fn accept(
         &self,
         organisation: &Organisation,
+        key: Option<KeyId>,
         request: SendRequest<'_>,
         request_id: impl Display + Send + 'static,
     ) -> Result<Accepted, Refusal> {
@@ -142,6 +143,7 @@ impl Intake {
         let parcel = Parcel {
             id,
             organisation: organisation.id,
+            key,
             envelope,
             request,
             accepted_at: Instant::now(),

@@ -13,20 +13,22 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::domain::envelope::Envelope;
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Failure};
+use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 
 use entries::Entries;
 
 pub use budget::{Budget, Fill, NoRoom, Reservation};
 pub use live::{Live, View};
+pub use selection::{Selected, Selection};
 
 mod budget;
 mod entries;
 mod fair_queue;
 mod lanes;
 mod live;
+mod selection;
 
 /// A message to be sent.
 pub struct Parcel {
@@ -34,6 +36,8 @@ pub struct Parcel {
     pub id: MessageId,
     /// Whose it is.
     pub organisation: OrganisationId,
+    /// The API key that posted it, if it came with one.
+    pub key: Option<KeyId>,
     /// The sender's domain and the recipients.
     pub envelope: Envelope,
     /// The ready request to the provider: the only copy of the body.
@@ -53,6 +57,8 @@ pub struct Claim {
     pub parcel: Arc<Parcel>,
     /// Calls to the provider that were started before.
     pub attempts: u32,
+    /// Whether one of them may have been accepted.
+    pub acceptance: Acceptance,
 }
 
 /// When the next call may start.
@@ -225,20 +231,37 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Puts a claimed message back, due at `due`. Where an event has proved in the meantime that
-    /// it was sent, it is forgotten instead.
-    pub fn put_back(&self, id: MessageId, due: Instant, acceptance: Acceptance) {
-        let removed = self.lock().put_back(id, due, acceptance);
-        drop(removed);
+    /// Puts a claimed message back, due at `due`. If an event has proved in the meantime that it
+    /// was sent, it is forgotten instead. If it was cancelled in the meantime, it stays claimed,
+    /// and the holder owes it the end that is returned.
+    pub fn put_back(
+        &self,
+        id: MessageId,
+        due: Instant,
+        acceptance: Acceptance,
+    ) -> Option<Transition> {
+        let back = self.lock().put_back(id, due, acceptance);
         self.changed.notify_one();
+        back.end()
     }
 
-    /// Puts a claimed message back to where it was before its first call. Where an event has proved
-    /// in the meantime that it was sent, it is forgotten instead.
-    pub fn put_back_as_new(&self, id: MessageId) {
-        let removed = self.lock().put_back_as_new(id);
-        drop(removed);
+    /// Puts a claimed message back to where it was before its first call, as
+    /// [`Outbox::put_back`] does.
+    pub fn put_back_as_new(&self, id: MessageId) -> Option<Transition> {
+        let back = self.lock().put_back_as_new(id);
         self.changed.notify_one();
+        back.end()
+    }
+
+    /// Takes out what waits of a bounded part of a selection, from after `after` on, and marks
+    /// what has a call under way, so that it does not come back.
+    pub fn cancel(
+        &self,
+        selection: &Selection,
+        after: Option<MessageId>,
+        why: Cancellation,
+    ) -> Selected {
+        self.lock().cancel(selection, after, why)
     }
 
     /// An event proved that a message was sent: a waiting retry is cancelled and the body

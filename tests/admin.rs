@@ -15,24 +15,25 @@ use std::time::Duration;
 
 use pillarbox::admin::Admin;
 use pillarbox::admin::client::{Client, ConnectError};
-use pillarbox::admin::live::LiveView;
+use pillarbox::admin::live::{Cancelling, LiveView};
 use pillarbox::admin::socket::{BindError, Socket};
 use pillarbox::admin::wire::{
-    Request, Response, Scope, SesAnswer, SuppressionOutcome, Verification,
+    QueuedMessages, Request, Response, Scope, SesAnswer, SuppressionOutcome, Verification,
 };
 use pillarbox::clock::Clock;
-use pillarbox::dispatch::SendingStatus;
 use pillarbox::dispatch::health::{Cause, Condition};
 use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::{Cancelled, SendingStatus};
 use pillarbox::domain::admission::admit;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::event::{BounceType, Event, EventDetail};
-use pillarbox::domain::id::{MessageId, MessageIds, OrganisationId};
+use pillarbox::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::outbox::{Live, Pending};
+use pillarbox::outbox::{Live, Pending, Selection};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::{SesClient, SesOptions};
 use pillarbox::simulator::{Options, Simulator};
@@ -51,6 +52,7 @@ const NOBODY: u32 = 65_534;
 struct Facts {
     condition: Mutex<Condition>,
     live: Mutex<HashMap<MessageId, Live>>,
+    cancelled: Mutex<Vec<(Selection, Cancellation)>>,
 }
 
 impl LiveView for Facts {
@@ -72,6 +74,11 @@ impl LiveView for Facts {
 
     fn message(&self, id: MessageId) -> Option<Live> {
         self.live.lock().unwrap().get(&id).cloned()
+    }
+
+    fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {
+        self.cancelled.lock().unwrap().push((selection, why));
+        Box::pin(async { Ok(Cancelled { cancelled: 3, calls_under_way: 1, not_pending: 0 }) })
     }
 }
 
@@ -98,6 +105,7 @@ impl Service {
         let facts = Arc::new(Facts {
             condition: Mutex::new(Condition::Up),
             live: Mutex::new(HashMap::new()),
+            cancelled: Mutex::default(),
         });
         let live: Arc<dyn LiveView> = facts.clone();
         let admin = Arc::new(Admin::in_service(store.clone(), clock.clone(), ses, live));
@@ -481,6 +489,52 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
     let missing = service.command(&["message", "show", "no-id"]).await;
     assert_eq!(missing.code, 1);
     assert!(missing.err.contains("not a message id"), "{missing:?}");
+}
+
+#[tokio::test]
+async fn what_is_to_be_cancelled_reaches_the_service_as_it_was_asked() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let organisation = service.store.organisations()[0].id;
+    let asked = || std::mem::take(&mut *service.facts.cancelled.lock().unwrap());
+    let mut ids: Vec<MessageId> = Vec::new();
+    for subject in ["one", "two"] {
+        ids.push(accept(&service.store, subject).await);
+    }
+    let named: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let by_id = ["message", "cancel", &named[0], &named[1], &named[0]];
+    let ran = service.command(&[&by_id[..], &["--json"]].concat()).await;
+    let counts = serde_json::json!({"cancelled": 3, "callsUnderWay": 1, "notPending": 0});
+    assert_eq!(ran.json(), counts);
+    let ids = Selection::Ids(ids.into_iter().collect());
+    assert_eq!(asked(), [(ids, Cancellation::ByOperator)]);
+
+    let domain = DomainName::parse("b\u{fc}cher.example").unwrap();
+    let part = ["--key", "7", "--domain", "B\u{fc}cher.example"];
+    service.command(&[&["message", "cancel", "--org", "acme"], &part[..]].concat()).await;
+    let (key, sender_domain) = (Some(KeyId(7)), Some(domain.into_owned()));
+    let part = Selection::Organisation { organisation, key, sender_domain };
+    assert_eq!(asked(), [(part, Cancellation::ByOperator)]);
+
+    service.command(&["domain", "remove", "--org", "acme", "example.com"]).await;
+    let sender_domain = Some(DomainName::parse("example.com").unwrap());
+    let from_it = Selection::Organisation { organisation, key: None, sender_domain };
+    assert_eq!(asked(), [(from_it, Cancellation::DomainRemoved)]);
+    service.command(&["org", "remove", "acme"]).await;
+    let all = Selection::of(organisation);
+    assert_eq!(asked(), [(all.clone(), Cancellation::OrganisationRemoved)]);
+    // What was queued for it may still be named by its number.
+    let number = format!("#{}", organisation.0);
+    service.command(&["message", "cancel", "--org", &number]).await;
+    assert_eq!(asked(), [(all, Cancellation::ByOperator)]);
+
+    let messages = QueuedMessages::WithIds(vec![named[0].clone(), "no id".to_owned()]);
+    let refused = service.refusal(Request::MessageCancel { messages }).await;
+    assert!(refused.contains("not a message id"), "{refused}");
+    let messages = QueuedMessages::WithIds(vec![named[0].clone(); 1_001]);
+    let refused = service.refusal(Request::MessageCancel { messages }).await;
+    assert!(refused.contains("in parts"), "{refused}");
+    assert_eq!(asked(), []);
 }
 
 #[tokio::test]

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pillarbox::admin::Admin;
-use pillarbox::admin::live::LiveView;
+use pillarbox::admin::live::{Cancelling, LiveView};
 use pillarbox::admin::socket::Socket;
 use pillarbox::clock::Clock;
-use pillarbox::dispatch::SendingStatus;
 use pillarbox::dispatch::health::Condition;
 use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::{Cancelled, SendingStatus};
 use pillarbox::domain::id::{MessageId, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::{DomainState, Finding, SenderDomain};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::outbox::{Live, Pending};
+use pillarbox::outbox::{Live, Pending, Selection};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::{SesClient, SesOptions};
 use pillarbox::simulator::{Fault, FaultScope, Faults, Options, Simulator, VerificationStatus};
@@ -185,6 +186,10 @@ impl LiveView for Idle {
 
     fn message(&self, _: MessageId) -> Option<Live> {
         None
+    }
+
+    fn cancel(&self, _: Selection, _: Cancellation) -> Cancelling<'_> {
+        Box::pin(async { Ok(Cancelled::default()) })
     }
 }
 

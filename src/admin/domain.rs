@@ -5,8 +5,11 @@ use crate::admin::wire::{
     Purpose, Refusal, Response, SesAnswer, Setup, Sight, Verification,
 };
 use crate::admin::{Admin, Place, domain_name};
+use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
+use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
+use crate::outbox::Selection;
 use crate::ses::SesClient;
 use crate::ses::call::CallError;
 use crate::ses::identity::records::{self, records};
@@ -168,16 +171,30 @@ impl Admin {
     ) -> Result<Response, Refusal> {
         let organisation = self.organisation(organisation)?;
         let name = domain_name(domain)?;
-        match self.store.remove_domain(organisation.id, name.clone()).await? {
-            Change::Made => Ok(Response::DomainRemoved(DomainRemoved {
-                organisation: organisation.name.as_str().to_owned(),
-                domain: name.as_str().to_owned(),
-            })),
-            Change::None => Err(Refusal::new(format!(
+        if self.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
+            return Err(Refusal::new(format!(
                 "{} does not have the domain {name}; `pillarbox domain list` shows those there are",
                 organisation.name
-            ))),
+            )));
         }
+        let selection = Selection::Organisation {
+            organisation: organisation.id,
+            key: None,
+            sender_domain: Some(name.clone().into_owned()),
+        };
+        let cancelled = self.cancel(selection, Cancellation::DomainRemoved).await;
+        let Cancelled { cancelled, calls_under_way, .. } = cancelled.map_err(|error| {
+            Refusal::new(format!(
+                "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
+                 messages are recorded as failed yet ({error}): each is as its turn comes"
+            ))
+        })?;
+        Ok(Response::DomainRemoved(DomainRemoved {
+            organisation: organisation.name.as_str().to_owned(),
+            domain: name.as_str().to_owned(),
+            messages_failed: cancelled,
+            calls_under_way,
+        }))
     }
 
     pub(super) fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {

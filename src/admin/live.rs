@@ -1,15 +1,18 @@
-//! The live view: what the running service knows beyond what is stored.
+//! The live view: what the running service knows and does beyond what is stored.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::dispatch::{Dispatcher, SendingStatus};
+use crate::dispatch::{Cancelled, Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
+use crate::domain::message::Cancellation;
 use crate::feedback::Feedback;
-use crate::outbox::{Live, Outbox};
+use crate::outbox::{Live, Outbox, Selection};
 use crate::quota::AccountCheck;
+use crate::store::StoreError;
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {
@@ -28,7 +31,13 @@ pub trait LiveView: Send + Sync {
 
     /// How a pending message stands this moment; `None` where it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
+
+    /// Cancels pending messages.
+    fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_>;
 }
+
+/// A cancellation under way.
+pub type Cancelling<'a> = Pin<Box<dyn Future<Output = Result<Cancelled, StoreError>> + Send + 'a>>;
 
 /// The live view of a dispatcher and its outbox.
 #[derive(Debug)]
@@ -58,5 +67,9 @@ impl<P: Provider> LiveView for Sending<P> {
 
     fn message(&self, id: MessageId) -> Option<Live> {
         self.outbox.live(id)
+    }
+
+    fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {
+        Box::pin(async move { self.dispatcher.cancel(&selection, why).await })
     }
 }

@@ -1,15 +1,19 @@
-//! Messages as operators read them.
+//! Messages as operators read and cancel them.
 
 use std::sync::Arc;
 
-use crate::admin::wire::{MAX_PAGE, MessageList, MessageRecord, MessageSummary, Refusal, Response};
-use crate::admin::{Admin, Place};
-use crate::domain::id::MessageId;
-use crate::domain::message::Status;
+use crate::admin::wire::{
+    MAX_MESSAGES, MAX_PAGE, MessageList, MessageRecord, MessageSummary, MessagesCancelled,
+    QueuedMessages, Refusal, Response,
+};
+use crate::admin::{Admin, Place, domain_name};
+use crate::dispatch::Cancelled;
+use crate::domain::id::{KeyId, MessageId};
+use crate::domain::message::{Cancellation, Status};
 use crate::domain::suppression::SuppressedAddress;
 use crate::listing;
-use crate::outbox::Live;
-use crate::store::MessageFilter;
+use crate::outbox::{Live, Selection};
+use crate::store::{MessageFilter, StoreError};
 
 /// Which messages to list.
 pub(super) struct Query {
@@ -60,6 +64,56 @@ impl Admin {
         });
         let next = listing.next.map(|id| id.to_string());
         Ok(Response::Messages(MessageList { messages: messages.collect(), next }))
+    }
+
+    /// Cancels queued messages at the operator's request.
+    pub(super) async fn cancel_messages(
+        &self,
+        messages: &QueuedMessages,
+    ) -> Result<Response, Refusal> {
+        if let Place::File = self.place {
+            return Err(Refusal::new(
+                "no service runs, so nothing is queued and there is nothing to cancel: what was \
+                 queued failed with body_lost_on_restart when the service ended",
+            ));
+        }
+        let selection = match messages {
+            QueuedMessages::WithIds(ids) if ids.len() > MAX_MESSAGES => {
+                return Err(Refusal::new(format!(
+                    "one request takes at most {MAX_MESSAGES} messages; send them in parts"
+                )));
+            }
+            QueuedMessages::WithIds(ids) => {
+                Selection::Ids(ids.iter().map(|id| message_id(id)).collect::<Result<_, _>>()?)
+            }
+            QueuedMessages::OfOrganisation { name, key, domain } => Selection::Organisation {
+                organisation: self.organisation_or_removed(name)?,
+                key: key.map(KeyId),
+                sender_domain: match domain {
+                    Some(text) => Some(domain_name(text)?.into_owned()),
+                    None => None,
+                },
+            },
+        };
+        let cancelled = self.cancel(selection, Cancellation::ByOperator).await?;
+        let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
+        Ok(Response::MessagesCancelled(MessagesCancelled {
+            cancelled,
+            calls_under_way,
+            not_pending,
+        }))
+    }
+
+    /// Cancels pending messages; none are where no service runs.
+    pub(super) async fn cancel(
+        &self,
+        selection: Selection,
+        why: Cancellation,
+    ) -> Result<Cancelled, StoreError> {
+        match &self.place {
+            Place::Service { live, .. } => live.cancel(selection, why).await,
+            Place::File => Ok(Cancelled::default()),
+        }
     }
 
     fn live(&self, id: MessageId) -> Option<Live> {

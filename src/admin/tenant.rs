@@ -5,9 +5,12 @@ use crate::admin::wire::{
     Refusal, Response,
 };
 use crate::admin::{Admin, expiry, organisation_name};
+use crate::dispatch::Cancelled;
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
+use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, ApiKeyEntry};
+use crate::outbox::Selection;
 use crate::store::{Change, NewApiKey};
 
 /// The longest label of a key, in characters.
@@ -31,18 +34,25 @@ impl Admin {
         let organisation = self.organisation(name)?;
         let keys = self.store.api_keys();
         let domains = self.store.domains();
-        match self.store.remove_organisation(organisation.id).await? {
-            Change::Made => Ok(Response::OrganisationRemoved(OrganisationRemoved {
-                name: organisation.name.as_str().to_owned(),
-                keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
-                domains_removed: domains
-                    .iter()
-                    .filter(|d| d.organisation == organisation.id)
-                    .count(),
-            })),
+        if self.store.remove_organisation(organisation.id).await? == Change::None {
             // Another command was first.
-            Change::None => Err(Refusal::new(format!("{name} has just been removed"))),
+            return Err(Refusal::new(format!("{name} has just been removed")));
         }
+        let selection = Selection::of(organisation.id);
+        let cancelled = self.cancel(selection, Cancellation::OrganisationRemoved).await;
+        let Cancelled { cancelled, calls_under_way, .. } = cancelled.map_err(|error| {
+            Refusal::new(format!(
+                "{name} was removed, and nothing of it is sent any more; but not all of its queued \
+                 messages are recorded as cancelled yet ({error}): each is as its turn comes"
+            ))
+        })?;
+        Ok(Response::OrganisationRemoved(OrganisationRemoved {
+            name: organisation.name.as_str().to_owned(),
+            keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
+            domains_removed: domains.iter().filter(|d| d.organisation == organisation.id).count(),
+            messages_cancelled: cancelled,
+            calls_under_way,
+        }))
     }
 
     pub(super) async fn add_key(

@@ -33,7 +33,7 @@ impl Admin {
             .map_err(|_| Refusal::new(format!("{from:?} cannot be the sender")))?;
         let accepted = ways
             .intake
-            .accept(&organisation, request, "doctor")
+            .accept(&organisation, None, request, "doctor")
             .await
             .map_err(|refusal| said(&refusal))?;
         let id = accepted.id().to_string();

@@ -14,7 +14,8 @@ pub use self::domain::{
     Purpose, SesAnswer, Setup, Sight,
 };
 pub use self::message::{
-    Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary, RecipientEvent, Timeline,
+    Event, Failure, LastEvent, MessageList, MessageRecord, MessageSummary, MessagesCancelled,
+    QueuedMessages, RecipientEvent, Timeline,
 };
 pub use self::status::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
@@ -48,6 +49,8 @@ pub const MAX_ADDRESSES: usize = 1_000;
 pub const MAX_IMPORT_ROWS: usize = 500;
 /// The most rows in one page of a list.
 pub const MAX_PAGE: usize = 500;
+/// The most messages that one request names.
+pub const MAX_MESSAGES: usize = 1_000;
 
 /// What a command asks. An unknown field is refused: what an older service does not know must not
 /// be dropped without a word.
@@ -168,6 +171,11 @@ pub enum Request {
         /// At most so many; a page has at most [`MAX_PAGE`].
         limit: usize,
     },
+    /// Cancel messages that are queued.
+    MessageCancel {
+        /// Which.
+        messages: QueuedMessages,
+    },
     /// List the provider's documents that could not be read.
     DeadLetterList {},
     /// Show one of them.
@@ -243,6 +251,8 @@ pub enum Response {
     },
     /// A page of messages.
     Messages(MessageList),
+    /// What became of the messages that were to be cancelled.
+    MessagesCancelled(MessagesCancelled),
     /// The provider's documents that could not be read.
     DeadLetters(DeadLetterList),
     /// One of them.

@@ -45,7 +45,7 @@ enum Action {
         /// Domain.
         domain: String,
     },
-    /// Remove a sender domain. Its identity at SES stays.
+    /// Remove a sender domain. What is queued from it fails. Its identity at SES stays.
     Remove {
         /// Organisation that sends from the domain.
         #[arg(long, value_name = "NAME")]
@@ -103,8 +103,12 @@ impl Domain {
             Response::DomainChecked(check) => Ok(session.show(&check, shown::checked)),
             Response::DomainRemoved(removed) => Ok(session.show(&removed, |removed| {
                 format!(
-                    "withdrew {} from {}; its identity at SES stays\n",
-                    removed.domain, removed.organisation
+                    "withdrew {} from {}: queued messages failed: {}, calls under way, not tried \
+                     again: {}; its identity at SES stays\n",
+                    removed.domain,
+                    removed.organisation,
+                    removed.messages_failed,
+                    removed.calls_under_way
                 )
             })),
             _ => Err(CliError::Unexpected),

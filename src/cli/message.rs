@@ -1,4 +1,4 @@
-//! `message`: what became of messages.
+//! `message`: what became of messages, and cancelling those that are queued.
 
 use std::fmt::Write;
 
@@ -6,7 +6,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{
-    Failure, MAX_PAGE, MessageList, MessageRecord, MessageSummary, Request, Response,
+    Failure, MAX_MESSAGES, MAX_PAGE, MessageList, MessageRecord, MessageSummary, MessagesCancelled,
+    QueuedMessages, Request, Response,
 };
 use crate::cli::error::CliError;
 use crate::cli::reach::{Reach, Session};
@@ -34,6 +35,25 @@ enum Action {
     },
     /// List messages, newest first.
     List(Listing),
+    /// Cancel queued messages: they are not sent. A message whose call to the provider is under way
+    /// is not tried again after that call.
+    Cancel(CancelArgs),
+}
+
+#[derive(Debug, Args)]
+struct CancelArgs {
+    /// Identifiers of the messages.
+    #[arg(value_name = "ID", required_unless_present = "org", conflicts_with = "org")]
+    ids: Vec<String>,
+    /// Everything that this organisation has queued.
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Only what this API key has posted, revoked or not.
+    #[arg(long, value_name = "ID", requires = "org")]
+    key: Option<u32>,
+    /// Only what is sent from this domain.
+    #[arg(long, value_name = "DOMAIN", requires = "org")]
+    domain: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -63,8 +83,39 @@ impl Message {
                 _ => Err(CliError::Unexpected),
             },
             Action::List(listing) => list(&mut session, listing).await,
+            Action::Cancel(args) => cancel(&mut session, args).await,
         }
     }
+}
+
+async fn cancel(session: &mut Session, args: CancelArgs) -> Result<String, CliError> {
+    let CancelArgs { ids, org, key, domain } = args;
+    let selections = match org {
+        Some(name) => vec![QueuedMessages::OfOrganisation { name, key, domain }],
+        None => ids.chunks(MAX_MESSAGES).map(|ids| QueuedMessages::WithIds(ids.to_vec())).collect(),
+    };
+    let mut all = MessagesCancelled::default();
+    for messages in selections {
+        match session.ask(Request::MessageCancel { messages }).await? {
+            Response::MessagesCancelled(some) => {
+                all.cancelled += some.cancelled;
+                all.calls_under_way += some.calls_under_way;
+                all.not_pending += some.not_pending;
+            }
+            _ => return Err(CliError::Unexpected),
+        }
+    }
+    Ok(session.show(&all, |all| {
+        let mut text = format!(
+            "cancelled: {}; calls already under way, not tried again: {}",
+            all.cancelled, all.calls_under_way
+        );
+        if all.not_pending > 0 {
+            write!(text, "; not pending: {}", all.not_pending).expect("text takes everything");
+        }
+        text.push('\n');
+        text
+    }))
 }
 
 async fn list(session: &mut Session, listing: Listing) -> Result<String, CliError> {

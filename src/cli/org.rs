@@ -24,7 +24,8 @@ enum Action {
     },
     /// List the organisations.
     List,
-    /// Remove an organisation with its keys and domains. Its records stay.
+    /// Remove an organisation with its keys and domains, and cancel its queued messages. Its
+    /// records stay.
     Remove {
         /// Name.
         name: String,
@@ -56,8 +57,13 @@ impl Org {
             })),
             Response::OrganisationRemoved(removed) => Ok(session.show(&removed, |removed| {
                 format!(
-                    "removed {}: keys revoked: {}, domains withdrawn: {}; its records stay\n",
-                    removed.name, removed.keys_revoked, removed.domains_removed
+                    "removed {}: keys revoked: {}, domains withdrawn: {}, queued messages \
+                     cancelled: {}, calls under way, not tried again: {}; its records stay\n",
+                    removed.name,
+                    removed.keys_revoked,
+                    removed.domains_removed,
+                    removed.messages_cancelled,
+                    removed.calls_under_way
                 )
             })),
             _ => Err(CliError::Unexpected),

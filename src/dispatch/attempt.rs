@@ -3,9 +3,11 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{error, info};
 
@@ -15,7 +17,10 @@ use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, Transition};
+use crate::domain::message::{
+    Acceptance, Cancellation, Failure, FailureCode, Recorded, Transition,
+};
+use crate::domain::organisation::SenderStatus;
 use crate::outbox::{Call, Claim, Parcel};
 use crate::store::StoreError;
 use crate::tally::Mark;
@@ -56,27 +61,36 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    /// Gives up a message that is older than `retry_for`.
-    pub(super) async fn give_up(&self, claim: Claim) {
+    /// End of a message that is older than `retry_for`.
+    pub(super) fn time_over(&self) -> Transition {
         let retry_for = humantime::format_duration(self.settings().retry_for);
         let failure = Failure::new(
             FailureCode::RetriesExhausted,
             format!("the provider did not take the message within {retry_for}"),
         );
-        let transition = Transition::Failed { failure, acceptance: Acceptance::Excluded };
-        self.finish(claim.parcel.id, claim.attempts, transition).await;
+        Transition::Failed { failure, acceptance: Acceptance::Excluded }
     }
 
     /// Looks for what has happened since acceptance that forbids or delays the call.
     pub(super) fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
         if claim.parcel.accepted_at + self.settings().retry_for <= Instant::now() {
-            return Ok(Hold::TimeOver);
+            return Ok(Hold::End(self.time_over()));
         }
         let parcel = &claim.parcel;
+        let sender = parcel.envelope.sender_domain();
+        let cancelled = match self.store.sender_status(parcel.organisation, &sender) {
+            SenderStatus::Verified => None,
+            SenderStatus::Unverified => return Ok(Hold::DomainUnverified),
+            SenderStatus::DomainRemoved => Some(Cancellation::DomainRemoved),
+            SenderStatus::OrganisationRemoved => Some(Cancellation::OrganisationRemoved),
+        };
+        if let Some(why) = cancelled {
+            return Ok(Hold::End(why.transition(claim.acceptance)));
+        }
         if self.store.suppression_epoch() != parcel.suppression_epoch
             && self.is_suppressed(parcel)?
         {
-            return Ok(Hold::Suppressed);
+            return Ok(Hold::End(Transition::Suppressed));
         }
         Ok(Hold::None)
     }
@@ -162,22 +176,70 @@ impl<P: Provider> Dispatcher<P> {
             provider_code = failure.provider_code, reason = problem.message, "queued again",
         );
         let transition = Transition::RetryLater { failure, acceptance };
-        match self.record(claim.parcel.id, attempts, transition).await {
+        let end = match self.record(claim.parcel.id, attempts, transition).await {
             // Its domain is paused. It goes first when that ends.
             Recorded::Changed if problem.kind == ProblemKind::DomainFault => {
-                self.outbox.put_back_as_new(claim.parcel.id);
+                self.outbox.put_back_as_new(claim.parcel.id)
             }
             Recorded::Changed => {
                 let due = retry_due(&settings, claim, attempts, &problem);
-                self.outbox.put_back(claim.parcel.id, due, acceptance);
+                self.outbox.put_back(claim.parcel.id, due, acceptance)
             }
             // An event has proved meanwhile that it was sent.
-            Recorded::AlreadyFinal => self.outbox.settle(claim.parcel.id),
+            Recorded::AlreadyFinal => {
+                self.outbox.settle(claim.parcel.id);
+                None
+            }
+        };
+        if let Some(end) = end {
+            self.finish(claim.parcel.id, attempts, end).await;
         }
     }
 
+    /// Lets the messages from a domain wait that is the organisation's and is not verified for
+    /// now: it may be again, and the provider would refuse each of them until then.
+    pub(super) fn wait_for_verification(
+        &self,
+        parcel: &Parcel,
+        now: Instant,
+    ) -> Option<Transition> {
+        let (organisation, domain) = (parcel.organisation, parcel.envelope.sender_domain());
+        let problem = Problem {
+            kind: ProblemKind::DomainFault,
+            provider_code: None,
+            message: format!(
+                "the domain is not verified for now; `pillarbox domain check {domain}` shows what \
+                 is missing"
+            ),
+            retry_after: None,
+        };
+        let backoff = self.settings().backoff;
+        if let Some(until) = self.domains.fault(organisation, &domain, &problem, now, backoff) {
+            self.outbox.pause_domain(organisation, &domain, until);
+        }
+        self.outbox.put_back_as_new(parcel.id)
+    }
+
+    /// Ends a claimed message without a call.
+    pub(super) fn end(
+        self: &Arc<Self>,
+        claim: Claim,
+        transition: Transition,
+        attempts: &mut JoinSet<()>,
+    ) {
+        let dispatcher = Arc::clone(self);
+        attempts.spawn(async move {
+            dispatcher.finish(claim.parcel.id, claim.attempts, transition).await;
+        });
+    }
+
     /// Records a final state, then forgets the message and its body.
-    pub(super) async fn finish(&self, id: MessageId, attempts: u32, transition: Transition) {
+    pub(super) async fn finish(
+        &self,
+        id: MessageId,
+        attempts: u32,
+        transition: Transition,
+    ) -> Recorded {
         match &transition {
             Transition::Sent { ses_message_id, .. } => {
                 info!(target: "pillarbox::message", %id, attempts, ses_message_id, "sent");
@@ -192,8 +254,9 @@ impl<P: Provider> Dispatcher<P> {
             Transition::RetryLater { .. } => unreachable!("a retry is no final state"),
             Transition::BodyLost { .. } => unreachable!("bodies live as long as the dispatcher"),
         }
-        self.record(id, attempts, transition).await;
+        let recorded = self.record(id, attempts, transition).await;
         self.outbox.settle(id);
+        recorded
     }
 
     /// Records an outcome, however long the store takes to accept it: what happened at the
@@ -221,10 +284,10 @@ impl<P: Provider> Dispatcher<P> {
 pub(super) enum Hold {
     /// Nothing.
     None,
-    /// It is older than `retry_for`.
-    TimeOver,
-    /// A recipient became suppressed.
-    Suppressed,
+    /// It is not to be sent any more, and ends like this.
+    End(Transition),
+    /// Its sender's domain is not verified for now.
+    DomainUnverified,
 }
 
 /// A call as the dispatcher started it.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
@@ -33,14 +32,7 @@ impl<P: Provider> Dispatcher<P> {
         let Some(end) = Instant::now().checked_sub(self.settings().retry_for) else { return 0 };
         let claims = self.outbox.claim_older_than(end, EXPIRY_STEP);
         let count = claims.len();
-        let mut steps = JoinSet::new();
-        for claim in claims {
-            let dispatcher = Arc::clone(self);
-            steps.spawn(async move { dispatcher.give_up(claim).await });
-        }
-        while let Some(ended) = steps.join_next().await {
-            Self::ended(ended);
-        }
+        self.end_all(claims, |_| self.time_over()).await;
         count
     }
 }

@@ -73,7 +73,7 @@ async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count:
                 text: Some("Body".into()),
                 ..Draft::default()
             };
-            intake.accept(&acme, SendRequest::parse(draft).unwrap(), "test").await.unwrap();
+            intake.accept(&acme, None, SendRequest::parse(draft).unwrap(), "test").await.unwrap();
         });
     }
     accepting.join_all().await;
@@ -86,6 +86,7 @@ fn hand_over(from: &Outbox, to: &Outbox) {
         to.add(Parcel {
             id: parcel.id,
             organisation: parcel.organisation,
+            key: parcel.key,
             envelope: parcel.envelope.clone(),
             request: parcel.request.clone(),
             accepted_at: parcel.accepted_at,

@@ -57,11 +57,15 @@ pub enum FailureCode {
     OutcomeUnknown,
     /// A recipient became suppressed after acceptance.
     RecipientSuppressed,
+    /// The sender's domain no longer belongs to the organisation.
+    DomainUnverified,
+    /// The operator cancelled the message or removed its organisation.
+    Cancelled,
 }
 
 impl FailureCode {
     /// Every code.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::BodyLostOnRestart,
         Self::ProviderRejected,
         Self::ProviderUnavailable,
@@ -71,6 +75,8 @@ impl FailureCode {
         Self::RetriesExhausted,
         Self::OutcomeUnknown,
         Self::RecipientSuppressed,
+        Self::DomainUnverified,
+        Self::Cancelled,
     ];
 
     /// The contract's word for it.
@@ -85,6 +91,8 @@ impl FailureCode {
             Self::RetriesExhausted => "retries_exhausted",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::RecipientSuppressed => "recipient_suppressed",
+            Self::DomainUnverified => "domain_unverified",
+            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -124,6 +132,42 @@ impl Acceptance {
             (Self::Excluded, Self::Excluded) => Self::Excluded,
             _ => Self::Possible,
         }
+    }
+}
+
+/// Reason why a message that is not sent yet is not sent any more: what an operator did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancellation {
+    /// The operator cancelled the message.
+    ByOperator,
+    /// The operator removed the message's organisation.
+    OrganisationRemoved,
+    /// The operator withdrew the sender's domain from the organisation.
+    DomainRemoved,
+}
+
+impl Cancellation {
+    /// The transition of a message that the provider may or may not have accepted before.
+    pub fn transition(self, acceptance: Acceptance) -> Transition {
+        let (code, reason) = match self {
+            Self::ByOperator => (FailureCode::Cancelled, "the operator cancelled the message"),
+            Self::OrganisationRemoved => {
+                (FailureCode::Cancelled, "the operator removed the organisation")
+            }
+            Self::DomainRemoved => (
+                FailureCode::DomainUnverified,
+                "the sender's domain no longer belongs to the organisation",
+            ),
+        };
+        let outcome = match acceptance {
+            Acceptance::Excluded => "the message was not sent",
+            Acceptance::Possible => {
+                "the answer to a call to the provider was lost, so whether the message was \
+                 accepted is unknown"
+            }
+        };
+        let failure = Failure::new(code, format!("{reason}; {outcome}"));
+        Transition::Failed { failure, acceptance }
     }
 }
 

@@ -69,6 +69,19 @@ impl DomainState {
     }
 }
 
+/// Whether an organisation may send from a domain now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderStatus {
+    /// It may.
+    Verified,
+    /// The domain is the organisation's, and the provider does not let it send for now.
+    Unverified,
+    /// The domain is not the organisation's, or not any more.
+    DomainRemoved,
+    /// There is no such organisation, or not any more.
+    OrganisationRemoved,
+}
+
 /// A domain that an organisation sends from, or wants to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SenderDomain {

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKey;
-use crate::domain::id::MessageId;
+use crate::domain::id::{KeyId, MessageId};
 use crate::domain::message::Message;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
@@ -167,14 +167,14 @@ impl Inner {
         if request.method() == Method::GET && request.uri().path() == openapi::PATH {
             return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
         }
-        let organisation = self.authenticate(request.headers())?;
+        let (organisation, key) = self.authenticate(request.headers())?;
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path()).ok_or(ApiError::NotFound)?;
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
                 let body = self.budgets.bodies.read(organisation.id, body).await?;
-                self.send(&organisation, &body, id).await
+                self.send(&organisation, key, &body, id).await
             }
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await
@@ -185,9 +185,9 @@ impl Inner {
         }
     }
 
-    /// The organisation of the request's key. Missing, malformed, unknown, revoked and expired are
+    /// The organisation of the request's key, and the key. Missing, malformed, unknown, revoked and expired are
     /// one.
-    fn authenticate(&self, headers: &HeaderMap) -> Result<Organisation, ApiError> {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<(Organisation, KeyId), ApiError> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return Err(ApiError::Unauthorized);
@@ -204,12 +204,13 @@ impl Inner {
     async fn send(
         &self,
         organisation: &Organisation,
+        key: KeyId,
         body: &[u8],
         request_id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let document = SendDocument::parse(body)?;
         let request = SendRequest::parse(document.draft()?)?;
-        let accepted = self.intake.accept(organisation, request, request_id).await?;
+        let accepted = self.intake.accept(organisation, Some(key), request, request_id).await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
         match accepted {

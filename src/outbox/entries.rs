@@ -1,16 +1,22 @@
 //! Entries of the outbox: each pending message with its place, and the queue of those that wait.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Failure};
+use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 use crate::outbox::fair_queue::FairQueue;
 use crate::outbox::lanes::{Forward, Turn, TurnKind};
 use crate::outbox::live::Live;
+use crate::outbox::selection::{Selected, Selection};
 use crate::outbox::{Claim, Parcel};
+
+/// How many messages of a selection are looked at while the outbox is locked; about as many as
+/// share a commit.
+const SELECTION_STEP: usize = 500;
 
 #[derive(Debug, Default)]
 pub(super) struct Entries {
@@ -28,6 +34,33 @@ pub(super) struct Entry {
     attempts: u32,
     acceptance: Acceptance,
     place: Place,
+    /// Why it is not to wait again after the call that is under way.
+    cancellation: Option<Cancellation>,
+}
+
+/// What follows for a claimed message that is put back.
+pub(super) enum PutBack {
+    /// It waits.
+    Waits,
+    /// It is not pending any more.
+    Gone(Option<Box<Entry>>),
+    /// It was cancelled and ends like this.
+    Cancelled(Transition),
+}
+
+impl PutBack {
+    /// The end that the message is owed, if it does not wait. Frees the body of one that is gone,
+    /// so it is called without the lock.
+    pub(super) fn end(self) -> Option<Transition> {
+        match self {
+            Self::Waits => None,
+            Self::Gone(removed) => {
+                drop(removed);
+                None
+            }
+            Self::Cancelled(end) => Some(end),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +70,8 @@ enum Place {
     Claimed(Proof),
     /// Taken out, and a call was started.
     Calling(Proof),
+    /// Taken out for a call that never started, and about to be put back.
+    Returning(Proof),
 }
 
 /// Whether an event proved, while the message was taken out, that it was sent.
@@ -49,7 +84,8 @@ enum Proof {
 impl Entry {
     fn claim(&mut self) -> Claim {
         self.place = Place::Claimed(Proof::None);
-        Claim { parcel: Arc::clone(&self.parcel), attempts: self.attempts }
+        let parcel = Arc::clone(&self.parcel);
+        Claim { parcel, attempts: self.attempts, acceptance: self.acceptance }
     }
 }
 
@@ -63,6 +99,7 @@ impl Entries {
             attempts: 0,
             acceptance: Acceptance::Excluded,
             place: Place::Waiting(turn),
+            cancellation: None,
         });
         self.by_id.insert(turn.id, entry);
         is_first
@@ -76,7 +113,7 @@ impl Entries {
         let entry = self.by_id.get(&id)?;
         Some(match entry.place {
             Place::Calling(_) => Live::Sending { attempts: entry.attempts },
-            Place::Claimed(_) | Place::Waiting(_) => {
+            Place::Claimed(_) | Place::Returning(_) | Place::Waiting(_) => {
                 Live::Waiting { obstacle: self.obstacle.clone() }
             }
         })
@@ -86,7 +123,7 @@ impl Entries {
         let left = self.by_id.values().map(|entry| {
             let acceptance = match entry.place {
                 Place::Calling(_) => Acceptance::Possible,
-                Place::Claimed(_) | Place::Waiting(_) => entry.acceptance,
+                Place::Claimed(_) | Place::Returning(_) | Place::Waiting(_) => entry.acceptance,
             };
             (entry.parcel.id, entry.attempts, acceptance)
         });
@@ -131,7 +168,7 @@ impl Entries {
         let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
         entry.attempts = entry.attempts.saturating_sub(1);
         if let Place::Calling(proof) = entry.place {
-            entry.place = Place::Claimed(proof);
+            entry.place = Place::Returning(proof);
         }
         entry.attempts
     }
@@ -141,7 +178,7 @@ impl Entries {
         let organisation = entry.parcel.organisation;
         let domain = entry.parcel.envelope.sender_domain();
         match entry.place {
-            Place::Claimed(_) | Place::Calling(_) => {
+            Place::Claimed(_) | Place::Calling(_) | Place::Returning(_) => {
                 self.in_flight -= 1;
                 self.queue.returned(organisation, &domain, id);
             }
@@ -155,39 +192,87 @@ impl Entries {
         id: MessageId,
         due: Instant,
         acceptance: Acceptance,
-    ) -> Option<Box<Entry>> {
-        let entry = self.by_id.get_mut(&id)?;
+    ) -> PutBack {
+        let Some(entry) = self.by_id.get_mut(&id) else { return PutBack::Gone(None) };
         entry.acceptance = entry.acceptance.or(acceptance);
         self.put_back_at(id, Turn { due, kind: TurnKind::Retry, id })
     }
 
-    pub(super) fn put_back_as_new(&mut self, id: MessageId) -> Option<Box<Entry>> {
-        let entry = self.by_id.get(&id)?;
+    pub(super) fn put_back_as_new(&mut self, id: MessageId) -> PutBack {
+        let Some(entry) = self.by_id.get(&id) else { return PutBack::Gone(None) };
         self.put_back_at(id, Turn { due: entry.parcel.accepted_at, kind: TurnKind::New, id })
     }
 
-    fn put_back_at(&mut self, id: MessageId, turn: Turn) -> Option<Box<Entry>> {
-        let entry = self.by_id.get_mut(&id)?;
+    fn put_back_at(&mut self, id: MessageId, turn: Turn) -> PutBack {
+        let Some(entry) = self.by_id.get_mut(&id) else { return PutBack::Gone(None) };
         match entry.place {
-            Place::Claimed(Proof::Sent) | Place::Calling(Proof::Sent) => self.remove(id),
-            Place::Claimed(Proof::None) | Place::Calling(Proof::None) => {
+            Place::Claimed(proof) | Place::Calling(proof) | Place::Returning(proof) => {
+                if proof == Proof::Sent {
+                    return PutBack::Gone(self.remove(id));
+                }
+                if let Some(why) = entry.cancellation {
+                    entry.place = Place::Claimed(proof);
+                    return PutBack::Cancelled(why.transition(entry.acceptance));
+                }
                 entry.place = Place::Waiting(turn);
                 self.in_flight -= 1;
                 let organisation = entry.parcel.organisation;
                 let domain = entry.parcel.envelope.sender_domain();
                 self.queue.add(organisation, &domain, turn);
                 self.queue.returned(organisation, &domain, id);
-                None
+                PutBack::Waits
             }
-            Place::Waiting(_) => None,
+            Place::Waiting(_) => PutBack::Waits,
         }
+    }
+
+    /// Takes out what waits of a bounded part of a selection, and marks what has a call under way.
+    pub(super) fn cancel(
+        &mut self,
+        selection: &Selection,
+        after: Option<MessageId>,
+        why: Cancellation,
+    ) -> Selected {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let ids: Vec<MessageId> = match selection {
+            Selection::Ids(ids) => ids.range(range).take(SELECTION_STEP).copied().collect(),
+            Selection::Organisation { .. } => {
+                self.by_id.range(range).take(SELECTION_STEP).map(|(id, _)| *id).collect()
+            }
+        };
+        let next = ids.last().copied().filter(|_| ids.len() == SELECTION_STEP);
+        let mut selected = Selected { taken: Vec::new(), calls_under_way: 0, not_pending: 0, next };
+        for id in ids {
+            let Some(entry) = self.by_id.get_mut(&id) else {
+                selected.not_pending += 1;
+                continue;
+            };
+            if !selection.covers(&entry.parcel) {
+                continue;
+            }
+            match entry.place {
+                Place::Waiting(turn) => {
+                    let parcel = &entry.parcel;
+                    self.queue.remove(parcel.organisation, &parcel.envelope.sender_domain(), &turn);
+                    self.in_flight += 1;
+                    selected.taken.push(entry.claim());
+                }
+                Place::Calling(_) | Place::Returning(_) => {
+                    entry.cancellation.get_or_insert(why);
+                    selected.calls_under_way += 1;
+                }
+                // Its holder is about to end it.
+                Place::Claimed(_) => selected.not_pending += 1,
+            }
+        }
+        selected
     }
 
     pub(super) fn proved_sent(&mut self, id: MessageId) -> Option<Box<Entry>> {
         let entry = self.by_id.get_mut(&id)?;
         match &mut entry.place {
             Place::Waiting(_) => self.remove(id),
-            Place::Claimed(proof) | Place::Calling(proof) => {
+            Place::Claimed(proof) | Place::Calling(proof) | Place::Returning(proof) => {
                 *proof = Proof::Sent;
                 None
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::domain::id::MessageIds;
 use crate::domain::mailbox::{Address, DomainName};
+use crate::domain::message::FailureCode;
 use crate::domain::time::Timestamp;
 use crate::share::Exhausted;
 
@@ -28,6 +29,20 @@ impl Fixture {
     }
 
     fn add_from(&self, domain: &str, organisation: OrganisationId, recipients: u32) -> MessageId {
+        self.add_parcel(None, domain, organisation, recipients)
+    }
+
+    fn add_by(&self, key: Option<KeyId>, domain: &str, organisation: OrganisationId) -> MessageId {
+        self.add_parcel(key, domain, organisation, 1)
+    }
+
+    fn add_parcel(
+        &self,
+        key: Option<KeyId>,
+        domain: &str,
+        organisation: OrganisationId,
+        recipients: u32,
+    ) -> MessageId {
         let id = self.ids.next(Timestamp::from_unix_millis(1));
         let domain = name(domain);
         let recipient = Address::parse("bob@example.org").unwrap();
@@ -35,6 +50,7 @@ impl Fixture {
         self.outbox.add(Parcel {
             id,
             organisation,
+            key,
             envelope: Envelope::new(&domain, recipients),
             request: Bytes::from_static(b"{}"),
             accepted_at: self.now,
@@ -290,6 +306,117 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     assert!(fixture.claim_at(fixture.now).is_none());
     let pending = fixture.outbox.pending();
     assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0 });
+}
+
+fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, usize) {
+    let (mut ids, mut calls, mut others) = (Vec::new(), 0, 0);
+    let mut after = None;
+    loop {
+        let Selected { taken, calls_under_way, not_pending, next } =
+            fixture.outbox.cancel(selection, after, Cancellation::ByOperator);
+        ids.extend(taken.iter().map(|claim| claim.parcel.id));
+        (calls, others) = (calls + calls_under_way, others + not_pending);
+        if next.is_none() {
+            return (ids, calls, others);
+        }
+        after = next;
+    }
+}
+
+#[test]
+fn what_waits_is_cancelled_at_once_by_organisation_key_domain_or_id() {
+    let fixture = Fixture::new();
+    let (one, two) = (Some(KeyId(1)), Some(KeyId(2)));
+    let first = fixture.add_by(one, "example.com", ACME);
+    let second = fixture.add_by(two, "example.com", ACME);
+    let third = fixture.add_by(two, "other.example", ACME);
+    let others = fixture.add_by(one, "example.com", BETA);
+    let domain = |text| Some(name(text));
+    let of =
+        |key, sender_domain| Selection::Organisation { organisation: ACME, key, sender_domain };
+    let nothing = (Vec::new(), 0, 0);
+    assert_eq!(cancel(&fixture, &of(one, domain("other.example"))), nothing);
+    assert_eq!(cancel(&fixture, &of(two, domain("other.example"))), (vec![third], 0, 0));
+    assert_eq!(cancel(&fixture, &of(two, None)).0, [second]);
+    let unknown = fixture.ids.next(Timestamp::from_unix_millis(1));
+    let named = Selection::Ids([first, unknown].into());
+    assert_eq!(cancel(&fixture, &named), (vec![first], 0, 1));
+    // They are claimed: whoever took them out ends them.
+    assert_eq!(cancel(&fixture, &of(None, None)), (Vec::new(), 0, 3));
+    assert_eq!(fixture.claim().parcel.id, others);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+}
+
+#[test]
+fn a_large_queue_is_cancelled_in_steps_and_what_comes_later_is_not_forgotten() {
+    let fixture = Fixture { outbox: Arc::new(Outbox::new(1 << 30)), ..Fixture::new() };
+    let ids: Vec<_> =
+        (0..1_700).map(|n| fixture.add(if n % 7 == 0 { BETA } else { ACME }, 1)).collect();
+    let first = fixture.outbox.cancel(&Selection::of(ACME), None, Cancellation::ByOperator);
+    assert!(first.taken.len() <= 500 && first.next == Some(ids[499]), "{first:?}");
+    let (rest, calls, ending) = cancel(&fixture, &Selection::of(ACME));
+    assert_eq!((first.taken.len() + rest.len(), calls), (ids.len() - ids.len().div_ceil(7), 0));
+    assert_eq!(ending, first.taken.len());
+    assert_eq!(fixture.outbox.pending().in_flight, first.taken.len() + rest.len());
+}
+
+#[test]
+fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
+    for (acceptance, words) in [
+        (Acceptance::Excluded, "the operator cancelled the message; the message was not sent"),
+        (Acceptance::Possible, "whether the message was accepted is unknown"),
+    ] {
+        let fixture = Fixture::new();
+        let id = fixture.add(ACME, 1);
+        fixture.send();
+        assert_eq!(cancel(&fixture, &Selection::of(ACME)), (Vec::new(), 1, 0));
+        let end = fixture.outbox.put_back(id, fixture.now, acceptance).unwrap();
+        let Transition::Failed { failure, acceptance: kept } = end else { panic!("{end:?}") };
+        assert_eq!((failure.code, kept), (FailureCode::Cancelled, acceptance));
+        assert!(failure.message.ends_with(words), "{}", failure.message);
+        assert!(fixture.claim_at(fixture.now).is_none());
+        assert_eq!(fixture.outbox.pending().in_flight, 1, "its end is not recorded yet");
+        fixture.outbox.settle(id);
+        assert_eq!(fixture.outbox.pending(), Pending { messages: 0, in_flight: 0, bytes: 0 });
+    }
+}
+
+#[test]
+fn a_proof_wins_over_a_cancellation() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.send();
+    cancel(&fixture, &Selection::of(ACME));
+    fixture.outbox.proved_sent(id);
+    assert_eq!(fixture.outbox.put_back(id, fixture.now, Acceptance::Possible), None);
+    assert_eq!(fixture.outbox.pending().messages, 0);
+}
+
+#[test]
+fn a_call_that_never_started_is_cancelled_before_it_waits_again() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.send();
+    fixture.outbox.not_called(id);
+    assert_eq!(cancel(&fixture, &Selection::of(ACME)), (Vec::new(), 1, 0));
+    assert!(fixture.outbox.put_back_as_new(id).is_some());
+    assert!(fixture.claim_at(fixture.now).is_none());
+}
+
+#[test]
+fn the_messages_of_a_paused_domain_are_cancelled_too() {
+    let fixture = Fixture::new();
+    let (trying, waiting) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
+    fixture.outbox.pause_domain(ACME, &name("example.com"), fixture.now);
+    fixture.send();
+    assert_eq!(cancel(&fixture, &Selection::of(ACME)), (vec![waiting], 1, 0));
+    let end = fixture.outbox.put_back(trying, fixture.now, Acceptance::Excluded);
+    assert!(end.is_some());
+    for id in [trying, waiting] {
+        fixture.outbox.settle(id);
+    }
+    assert!(!fixture.outbox.is_held(ACME, &name("example.com")));
+    assert_eq!(fixture.outbox.pending(), Pending { messages: 0, in_flight: 0, bytes: 0 });
 }
 
 #[test]

@@ -5,18 +5,20 @@ use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Organisation, OrganisationName, SenderDomain,
+    SenderStatus,
 };
 use crate::domain::time::Timestamp;
 use crate::store::redb::{administer, key_use};
 use crate::store::{Change, NewApiKey, Store, StoreError};
 
 impl Store {
-    /// The organisation that an API key lets in at `now`; notes the use, in memory.
-    pub fn authenticate(&self, hash: &ApiKeyHash, now: Timestamp) -> Option<Organisation> {
+    /// The organisation that an API key lets in at `now`, with the key's number; notes the use, in
+    /// memory.
+    pub fn authenticate(&self, hash: &ApiKeyHash, now: Timestamp) -> Option<(Organisation, KeyId)> {
         let directory = self.shared.directory();
         let key = directory.key(hash).filter(|key| key.is_live(now))?;
         key_use::note(&self.shared, key.id, now);
-        directory.organisation(key.organisation).cloned()
+        Some((directory.organisation(key.organisation)?.clone(), key.id))
     }
 
     /// When an API key was last used, to the millisecond while the service runs.
@@ -131,6 +133,15 @@ impl Store {
         self.writer
             .run(128, move |batch| administer::remove_domain(batch, organisation, &name))
             .await
+    }
+
+    /// Whether an organisation may send from a domain now.
+    pub fn sender_status(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+    ) -> SenderStatus {
+        self.shared.directory().sender_status(organisation, domain.as_str())
     }
 
     /// All sender domains.

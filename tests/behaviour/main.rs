@@ -4,6 +4,7 @@
 
 mod access;
 mod backup;
+mod cancel;
 mod caught;
 mod certificate;
 mod credentials;

@@ -21,6 +21,7 @@ async fn being_sent(site: &Site) -> MessageId {
     site.outbox.add(Parcel {
         id,
         organisation: site.organisation,
+        key: None,
         envelope: Envelope::new(&sender, [&recipient]),
         request: Bytes::from_static(b"{}"),
         accepted_at: Instant::now(),

@@ -438,7 +438,7 @@ impl Sim {
                     ..Draft::default()
                 };
                 let request = SendRequest::parse(draft).unwrap();
-                match intake.accept(&organisation, request, "test").await.unwrap() {
+                match intake.accept(&organisation, None, request, "test").await.unwrap() {
                     Accepted::New(id) => id,
                     Accepted::Replayed(_) => panic!("a message without a key is new"),
                 }

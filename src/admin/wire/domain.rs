@@ -153,9 +153,17 @@ pub enum SesAnswer {
 
 /// A withdrawn sender domain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DomainRemoved {
     /// The name of the organisation.
     pub organisation: String,
     /// The domain.
     pub domain: String,
+    /// Queued messages from it, which have failed now.
+    #[serde(default)]
+    pub messages_failed: usize,
+    /// Messages from it whose call to the provider was under way. They are not tried again after
+    /// it.
+    #[serde(default)]
+    pub calls_under_way: usize,
 }

@@ -142,6 +142,35 @@ pub struct MessageList {
     pub next: Option<String>,
 }
 
+/// Which queued messages are to be cancelled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum QueuedMessages {
+    /// Those with these identifiers: at most [`MAX_MESSAGES`](crate::admin::wire::MAX_MESSAGES).
+    WithIds(Vec<String>),
+    /// Those of one organisation.
+    OfOrganisation {
+        /// The organisation's name.
+        name: String,
+        /// Only those that this API key has posted, revoked or not.
+        key: Option<u32>,
+        /// Only those from this sender domain.
+        domain: Option<String>,
+    },
+}
+
+/// What became of the messages that were to be cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessagesCancelled {
+    /// Messages that were queued and have failed now.
+    pub cancelled: usize,
+    /// Messages whose call to the provider was under way. They are not tried again after it.
+    pub calls_under_way: usize,
+    /// Messages that were named and are not pending: they have a final status, or do not exist.
+    pub not_pending: usize,
+}
+
 impl MessageRecord {
     pub(in crate::admin) fn new(
         message: domain::Message,

@@ -30,6 +30,12 @@ pub struct OrganisationRemoved {
     pub keys_revoked: usize,
     /// Sender domains that were withdrawn.
     pub domains_removed: usize,
+    /// Queued messages that were cancelled.
+    #[serde(default)]
+    pub messages_cancelled: usize,
+    /// Messages whose call to the provider was under way. They are not tried again after it.
+    #[serde(default)]
+    pub calls_under_way: usize,
 }
 
 /// A new API key, in clear.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
-use crate::domain::organisation::{DomainCheck, DomainState, Finding};
+use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderStatus};
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
 use crate::store::{Change, NewApiKey};
@@ -20,7 +20,7 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let key = ApiKey::generate().unwrap();
     store.add_api_key(organisation, new(&key, None), START).await.unwrap();
-    assert_eq!(store.authenticate(&key.hash(), START).unwrap().id, organisation);
+    assert_eq!(store.authenticate(&key.hash(), START).unwrap().0.id, organisation);
     let taken = store.add_organisation("acme".parse().unwrap()).await.unwrap();
     assert!(taken.is_none());
     assert_eq!(store.remove_organisation(organisation).await.unwrap(), Change::Made);
@@ -28,6 +28,31 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
     assert!(store.domains().is_empty());
     let again = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
     assert!(again.id > organisation);
+}
+
+#[tokio::test]
+async fn whether_an_organisation_may_send_from_a_domain_follows_every_change_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let name = || DomainName::parse("new.example").unwrap();
+    let status = || store.sender_status(organisation, &name());
+    assert_eq!(status(), SenderStatus::DomainRemoved);
+    for (state, expected) in [
+        (DomainState::Pending, SenderStatus::Unverified),
+        (DomainState::Verified, SenderStatus::Verified),
+        (DomainState::Pending, SenderStatus::Unverified),
+        (DomainState::Assumed, SenderStatus::Verified),
+    ] {
+        store.put_domain(organisation, name(), state, START).await.unwrap();
+        assert_eq!(status(), expected);
+    }
+    let other = store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(store.sender_status(other.id, &name()), SenderStatus::DomainRemoved);
+    store.remove_domain(organisation, name()).await.unwrap();
+    assert_eq!(status(), SenderStatus::DomainRemoved);
+    store.remove_organisation(organisation).await.unwrap();
+    assert_eq!(status(), SenderStatus::OrganisationRemoved);
 }
 
 #[tokio::test]

@@ -9,7 +9,9 @@ use subtle::ConstantTimeEq;
 
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::OrganisationId;
-use crate::domain::organisation::{ApiKeyEntry, Organisation, SenderDomain};
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
+};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::tenant::{decode_api_key, decode_domain, decode_organisation};
 use crate::store::redb::tables::{API_KEYS, DOMAINS, ORGANISATIONS, Rows};
@@ -79,10 +81,22 @@ impl Directory {
     }
 
     /// Whether the organisation may send from the domain.
-    pub(in crate::store) fn is_verified(&self, organisation: OrganisationId, name: &str) -> bool {
-        self.domains
-            .binary_search_by(|d| (d.organisation, d.name.as_str()).cmp(&(organisation, name)))
-            .is_ok_and(|position| self.domains[position].state.is_verified())
+    pub(in crate::store) fn sender_status(
+        &self,
+        organisation: OrganisationId,
+        name: &str,
+    ) -> SenderStatus {
+        if self.organisation(organisation).is_none() {
+            return SenderStatus::OrganisationRemoved;
+        }
+        let found = self
+            .domains
+            .binary_search_by(|d| (d.organisation, d.name.as_str()).cmp(&(organisation, name)));
+        match found.map(|position| self.domains[position].state) {
+            Ok(DomainState::Verified | DomainState::Assumed) => SenderStatus::Verified,
+            Ok(DomainState::Pending) => SenderStatus::Unverified,
+            Err(_) => SenderStatus::DomainRemoved,
+        }
     }
 }
 

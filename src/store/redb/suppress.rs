@@ -7,6 +7,7 @@ use redb::{ReadTransaction, ReadableTable};
 use crate::domain::admission::Facts;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::SenderStatus;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
@@ -146,7 +147,8 @@ impl Facts for OrganisationFacts<'_> {
     type Error = StoreError;
 
     fn is_verified(&self, domain: &DomainName<'_>) -> Result<bool, StoreError> {
-        Ok(self.directory.is_verified(self.organisation, domain.as_str()))
+        let status = self.directory.sender_status(self.organisation, domain.as_str());
+        Ok(status == SenderStatus::Verified)
     }
 
     fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {

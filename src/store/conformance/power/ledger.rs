@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{FailureCode, State};
+use crate::domain::organisation::SenderStatus;
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
@@ -96,7 +97,8 @@ impl Ledger {
         organisation: OrganisationId,
         now: Timestamp,
     ) -> Result<(), String> {
-        if !store.shared.directory().is_verified(organisation, "example.com") {
+        let status = store.shared.directory().sender_status(organisation, "example.com");
+        if status != SenderStatus::Verified {
             return Err("the organisation or its domain is lost".to_owned());
         }
         let mut batches: BTreeMap<u64, bool> = BTreeMap::new();

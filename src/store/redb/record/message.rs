@@ -54,6 +54,8 @@ stored_enum!(
         RetriesExhausted,
         OutcomeUnknown,
         RecipientSuppressed,
+        DomainUnverified,
+        Cancelled,
     }
 );
 
@@ -185,5 +187,32 @@ impl<'a> IdempotencyRow<'a> {
 
     pub(in crate::store) fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
         decode(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_reads_back_as_it_was_written() {
+        for code in FailureCode::ALL {
+            for acceptance in [Acceptance::Excluded, Acceptance::Possible] {
+                let failure = Failure::new(code, code.as_str());
+                let message = Message {
+                    id: MessageId::from_bytes([7; 16]),
+                    organisation: OrganisationId(1),
+                    created_at: Timestamp::from_unix_millis(1),
+                    from: "ann@example.com".to_owned(),
+                    recipients: vec!["bob@example.org".to_owned()],
+                    subject: "Hello".to_owned(),
+                    attempts: 1,
+                    state: State::Failed { failure, acceptance },
+                    last_event: None,
+                };
+                let row = encode_message(&message);
+                assert_eq!(decode_message(message.id, &row).unwrap(), message);
+            }
+        }
     }
 }
