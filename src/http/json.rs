@@ -1,17 +1,19 @@
 //! JSON documents as a tree that borrows from their text.
 //!
 //! Stricter than common parsers where laxness does harm: one object, no key twice, limited depth
-//! (RFC 8259 leaves all three open). A whole document is read before any field is looked at, so
-//! that errors of syntax come before those of content. Knows no field names.
+//! and number of members (RFC 8259 leaves all four open). A whole document is read before any field
+//! is looked at, so that errors of syntax come before those of content. What is kept of it is
+//! bounded whatever its shape. Knows no field names.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 
 use memchr::memchr2;
 
 use crate::http::error::{MAX_ECHO_CHARS, clip};
 
-pub use string::JsonString;
+pub use string::{JsonString, MAX_DECODED_BYTES};
 
 mod string;
 
@@ -23,8 +25,12 @@ const MAX_KEPT_ELEMENTS: usize = 100;
 /// The most values of a document that are kept: a small text of many small values must not become
 /// a huge tree. No valid request has as many.
 const MAX_KEPT_VALUES: usize = 10_000;
-/// Up to so many keys are compared one with another; more of them are sorted.
-const MAX_COMPARED_KEYS: usize = 16;
+/// The most values of a document that are read. One that has more is refused there: it must not
+/// take long to find out what is wrong with it.
+const MAX_VALUES: usize = 250_000;
+/// The most members of one object. No field takes as many, and each of them is kept to find keys
+/// that are given twice, so more are refused.
+const MAX_MEMBERS: usize = 100;
 
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +75,7 @@ pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
         let valid = valid.expect("checked up to here");
         error_at(valid, valid.len(), "the body is not UTF-8".into())
     })?;
-    let mut parser = Parser { text, at: 0, kept: 0 };
+    let mut parser = Parser::new(text);
     parser.skip_whitespace();
     match parser.peek() {
         Some(b'{') => {}
@@ -101,11 +107,21 @@ struct Parser<'a> {
     text: &'a str,
     /// The next byte to read.
     at: usize,
+    /// The values that have begun so far.
+    values: usize,
     /// The values kept so far.
     kept: usize,
+    /// With a secret: otherwise a client could choose keys of one hash, and how long it takes.
+    hashing: RandomState,
+    /// The hashes of the keys of all objects that have begun and not ended, the innermost last.
+    keys: Vec<u64>,
 }
 
 impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, at: 0, values: 0, kept: 0, hashing: RandomState::new(), keys: Vec::new() }
+    }
+
     fn error(&self, problem: &'static str) -> JsonError {
         error_at(self.text, self.at, problem.into())
     }
@@ -141,6 +157,11 @@ impl<'a> Parser<'a> {
 
     /// Reads a value; an object or array is at level `depth`.
     fn value(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            let problem = format!("the body has more than {MAX_VALUES} values");
+            return Err(error_at(self.text, self.at, problem.into()));
+        }
         match self.peek() {
             Some(b'{' | b'[') if depth > MAX_DEPTH => {
                 Err(self.error("the JSON is nested deeper than 32 levels"))
@@ -190,6 +211,7 @@ impl<'a> Parser<'a> {
 
     fn object(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
         let mut members: Vec<(JsonString<'a>, Json<'a>)> = Vec::new();
+        let first_key = self.keys.len();
         self.at += 1;
         self.skip_whitespace();
         if self.take(b'}').is_some() {
@@ -201,10 +223,22 @@ impl<'a> Parser<'a> {
                 return Err(self.unexpected("a key in double quotes"));
             }
             let key_at = self.at;
-            let key = self.string()?;
-            if members.len() < MAX_COMPARED_KEYS && members.iter().any(|(other, _)| *other == key) {
-                return Err(duplicate(self.text, key_at, key.text()));
+            if members.len() == MAX_MEMBERS {
+                let problem = format!("an object has more than {MAX_MEMBERS} members");
+                return Err(error_at(self.text, key_at, problem.into()));
             }
+            let key = self.string()?;
+            let Some(name) = key.text() else {
+                let problem = format!("a key with escapes is over {MAX_DECODED_BYTES} bytes long");
+                return Err(error_at(self.text, key_at, problem.into()));
+            };
+            let hash = self.hashing.hash_one(name);
+            if self.keys[first_key..].contains(&hash)
+                && members.iter().any(|(other, _)| *other == key)
+            {
+                return Err(duplicate(self.text, key_at, name));
+            }
+            self.keys.push(hash);
             self.skip_whitespace();
             self.take(b':').ok_or_else(|| self.unexpected("a colon"))?;
             self.skip_whitespace();
@@ -217,15 +251,7 @@ impl<'a> Parser<'a> {
             }
         }
         self.take(b'}').ok_or_else(|| self.unexpected("a comma or }"))?;
-        if members.len() > MAX_COMPARED_KEYS {
-            // Sorted, because comparing each with each, or hashing without a secret, would let a
-            // client choose how long it takes.
-            let mut keys: Vec<&str> = members.iter().map(|(key, _)| key.text()).collect();
-            keys.sort_unstable();
-            if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(duplicate(self.text, self.at, pair[0]));
-            }
-        }
+        self.keys.truncate(first_key);
         Ok(Json::Object(members))
     }
 
@@ -275,7 +301,7 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 Some(b'\\') => {
                     has_escapes = true;
-                    self.escape()?;
+                    self.escapes()?;
                 }
                 Some(_) => {
                     let written = &self.text[start..self.at];
@@ -285,6 +311,20 @@ impl<'a> Parser<'a> {
                 None => return Err(self.error("the body ends within a string")),
             }
         }
+    }
+
+    /// Reads one escape after the other, from the first one's backslash on.
+    fn escapes(&mut self) -> Result<(), JsonError> {
+        let bytes = self.text.as_bytes();
+        while bytes.get(self.at) == Some(&b'\\') {
+            match bytes.get(self.at + 1) {
+                Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+                _ => {
+                    self.escape()?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads from the backslash on.

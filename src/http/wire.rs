@@ -14,7 +14,7 @@ use crate::domain::message::{Failure, Message, State};
 use crate::domain::request::{BodyText, Draft, FieldError, TRANSACTIONAL};
 use crate::domain::time::Timestamp;
 use crate::http::error::{ApiError, MAX_ECHO_CHARS, clip};
-use crate::http::json::{self, Json, JsonError, JsonString};
+use crate::http::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use crate::listing::Listing;
 use crate::outbox::{Live, View};
 
@@ -66,7 +66,7 @@ impl<'a> SendDocument<'a> {
     pub fn draft(&self) -> Result<Draft<'_>, FieldError> {
         let mut draft = Draft::default();
         for (name, value) in &self.0 {
-            let name = name.text();
+            let name = name.shown();
             match name {
                 "from" => draft.from = string(name, value)?,
                 "to" => draft.to = strings(name, value)?,
@@ -90,9 +90,20 @@ impl<'a> SendDocument<'a> {
 fn string<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<&'t str>, FieldError> {
     match value {
         Json::Null => Ok(None),
-        Json::String(text) => Ok(Some(text.text())),
+        Json::String(text) => decoded(text, || path.to_owned()).map(Some),
         other => Err(wrong_type(path, "a string", other)),
     }
+}
+
+/// A string's text, if it is one that a field can have.
+fn decoded<'t>(
+    text: &'t JsonString<'_>,
+    path: impl FnOnce() -> String,
+) -> Result<&'t str, FieldError> {
+    text.text().ok_or_else(|| {
+        let rule = format!("must be at most {MAX_DECODED_BYTES} bytes as it is written");
+        FieldError::new(path(), rule)
+    })
 }
 
 /// A body's text, which goes on as it is written.
@@ -111,7 +122,7 @@ fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, 
         other => return Err(wrong_type(path, "an array of strings", other)),
     };
     let text = |(index, element): (usize, &'t Json<'_>)| match element {
-        Json::String(text) => Ok(text.text()),
+        Json::String(text) => decoded(text, || format!("{path}[{index}]")),
         other => Err(wrong_type(&format!("{path}[{index}]"), "a string", other)),
     };
     elements.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
@@ -129,11 +140,12 @@ fn string_members<'t>(
         Json::Object(members) => members,
         other => return Err(wrong_type(path, "an object of strings", other)),
     };
-    let text = |(name, value): &'t (JsonString<'_>, Json<'_>)| match value {
-        Json::String(text) => Ok((name.text(), text.text())),
-        other => {
-            let name = clip(name.text(), MAX_ECHO_CHARS);
-            Err(wrong_type(&format!("{path}.{name}"), "a string", other))
+    let text = |(name, value): &'t (JsonString<'_>, Json<'_>)| {
+        let name = name.shown();
+        let path = || format!("{path}.{}", clip(name, MAX_ECHO_CHARS));
+        match value {
+            Json::String(text) => Ok((name, decoded(text, path)?)),
+            other => Err(wrong_type(&path(), "a string", other)),
         }
     };
     members.iter().map(text).collect::<Result<_, _>>().map(Some)

@@ -12,6 +12,7 @@
 mod attack;
 mod client;
 mod descriptors;
+mod documents;
 mod frames;
 mod http2;
 mod neighbours;

@@ -6,6 +6,10 @@ use memchr::memchr;
 
 use super::Parser;
 
+/// The longest string with escapes that is decoded, in bytes as it is written. Only bodies take
+/// longer ones, and they go on as they are written.
+pub const MAX_DECODED_BYTES: usize = 32 * 1024;
+
 /// A well-formed string of a document.
 #[derive(Debug, Clone)]
 pub struct JsonString<'a> {
@@ -20,13 +24,21 @@ impl<'a> JsonString<'a> {
         Self { written, has_escapes, decoded: OnceLock::new() }
     }
 
-    /// The text, copied the first time if it has escapes.
-    pub fn text(&self) -> &str {
-        if self.has_escapes {
-            self.decoded.get_or_init(|| decode(self.written))
+    /// The text, copied the first time if it has escapes. `None` if it has escapes and is longer
+    /// than [`MAX_DECODED_BYTES`].
+    pub fn text(&self) -> Option<&str> {
+        if !self.has_escapes {
+            Some(self.written)
+        } else if self.written.len() <= MAX_DECODED_BYTES {
+            Some(self.decoded.get_or_init(|| decode(self.written)))
         } else {
-            self.written
+            None
         }
+    }
+
+    /// The text if it can be decoded, otherwise the string as it is written: to be shown.
+    pub fn shown(&self) -> &str {
+        self.text().unwrap_or(self.written)
     }
 
     /// The string as it is written, without its quotes.
@@ -37,7 +49,7 @@ impl<'a> JsonString<'a> {
 
 impl PartialEq for JsonString<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.text() == other.text()
+        self.shown() == other.shown()
     }
 }
 
@@ -45,7 +57,7 @@ impl Eq for JsonString<'_> {}
 
 /// The text of a string with escapes, which were read once and are well-formed.
 fn decode(written: &str) -> Box<str> {
-    let mut parser = Parser { text: written, at: 0, kept: 0 };
+    let mut parser = Parser::new(written);
     let mut decoded = String::with_capacity(written.len());
     while let Some(length) = memchr(b'\\', &written.as_bytes()[parser.at..]) {
         decoded.push_str(&written[parser.at..parser.at + length]);

@@ -1,0 +1,235 @@
+//! Bodies of the largest size, whatever is in them: six at once take their own size and little
+//! more, and none holds up other clients.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+use tokio::task::JoinSet;
+
+use crate::client::{Client, post_head};
+use crate::site::{Site, Target};
+
+/// How large a document is, in bytes, and how many come at once.
+const SIZE: usize = 10_000_000;
+const AT_ONCE: usize = 6;
+/// What they may take beyond their own size, in bytes.
+const ROOM: usize = 64 << 20;
+/// How many shapes are made up.
+const MADE_UP: u32 = if cfg!(feature = "long") { 200 } else { 6 };
+
+/// A document: what is repeated until it has its size, and what is before and after.
+#[derive(Debug, Clone)]
+struct Shape {
+    name: String,
+    before: String,
+    unit: Unit,
+    after: String,
+}
+
+#[derive(Debug, Clone)]
+enum Unit {
+    Same(String),
+    /// With a number in place of each `#`, another one each time.
+    Numbered(String),
+}
+
+impl Shape {
+    fn new(name: &str, before: &str, unit: &str, after: &str) -> Self {
+        let text = unit.to_owned();
+        let unit = if unit.contains('#') { Unit::Numbered(text) } else { Unit::Same(text) };
+        Self { name: name.to_owned(), before: before.to_owned(), unit, after: after.to_owned() }
+    }
+
+    fn document(&self) -> String {
+        let mut document = String::with_capacity(SIZE + 1_000);
+        document.push_str(&self.before);
+        let mut number = 0;
+        while document.len() + self.after.len() < SIZE {
+            match &self.unit {
+                Unit::Same(unit) => document.push_str(unit),
+                Unit::Numbered(unit) => document.push_str(&unit.replace('#', &number.to_string())),
+            }
+            number += 1;
+        }
+        document.push_str(&self.after);
+        document
+    }
+}
+
+/// An otherwise valid message with this field last, whose value is repeated.
+fn field(name: &str, before: &str, unit: &str, after: &str) -> Shape {
+    let rest: String = [
+        ("from", "\"ann@example.com\""),
+        ("to", "[\"bob@example.org\"]"),
+        ("subject", "\"Hi\""),
+        ("text", "\"Hello\""),
+    ]
+    .iter()
+    .filter(|(other, _)| *other != name)
+    .map(|(other, value)| format!("\"{other}\":{value},"))
+    .collect();
+    let before = format!("{{{rest}\"{name}\":{before}");
+    Shape::new(&format!("{name}: {unit}"), &before, unit, &format!("{after}}}"))
+}
+
+fn known() -> Vec<Shape> {
+    let sixteen: String = (0..16).map(|n| format!("\"{n}\":0,")).collect();
+    let object = |members: u32| {
+        let members: Vec<_> = (0..members).map(|n| format!("\"{n}\":0")).collect();
+        format!("{{{}}},", members.join(","))
+    };
+    vec![
+        Shape::new("equal keys after 16 others", &format!("{{{sixteen}"), "\"\":0,", "\"\":0}"),
+        Shape::new("other keys each time", "{", "\"#\":0,", "\"x\":0}"),
+        Shape::new("keys of one size", "{", "\"aaaaaaaaaaaaaaaaaaaa#\":0,", "\"x\":0}"),
+        Shape::new("one key", "{\"", "\\n", "\":0}"),
+        Shape::new("objects", "{\"to\":[", &object(1), "0]}"),
+        Shape::new("objects of 15", "{\"to\":[", &object(15), "0]}"),
+        Shape::new("objects of 60", "{\"to\":[", &object(60), "0]}"),
+        Shape::new("lists of lists", "{\"to\":[", "[[[[[]]]]],", "[]]}"),
+        Shape::new(
+            "deep lists",
+            "{\"to\":[",
+            &format!("{}{},", "[".repeat(30), "]".repeat(30)),
+            "[]]}",
+        ),
+        Shape::new(
+            "deep objects",
+            "{\"to\":[",
+            &format!("{}0{},", "{\"a\":".repeat(30), "}".repeat(30)),
+            "0]}",
+        ),
+        Shape::new("white space", "{", " \n", "}"),
+        field("to", "[", "0,", "0]"),
+        field("to", "[", "\"\",", "\"\"]"),
+        field("to", "[", "\"\\u0061\",", "\"\"]"),
+        field("to", "[\"", "a", "@example.org\"]"),
+        field("to", "[\"", "\\n", "@example.org\"]"),
+        field("from", "\"a@", "é", ".example\""),
+        field("from", "\"a@", "a.", "example\""),
+        field("from", "\"", "é", " <ann@example.com>\""),
+        field("from", "\"\\\"", "\\\\", "\\\" <ann@example.com>\""),
+        field("from", "\"", " ", "ann@example.com\""),
+        field("subject", "\"", "\\u00e9", "\""),
+        field("subject", "\"", "x", "\""),
+        field("text", "\"", "x", "\""),
+        field("text", "\"", "\\n", "\""),
+        field("html", "\"", "\\u00e9", "\""),
+        field("headers", "{", "\"X-#\":\"1\",", "\"X-A\":\"1\"}"),
+        field("headers", "{\"X-A\":\"", "\\u0061", "\"}"),
+        field("headers", "{\"X-", "a", "\":\"1\"}"),
+        field("headers", "{\"X-", "\\u0061", "\":\"1\"}"),
+        field("idempotencyKey", "\"", "\\u00e9", "\""),
+        field("tag", "", "1", ""),
+        field("tag", "0.", "1", "e9"),
+    ]
+}
+
+/// Shapes of which nobody has thought.
+fn made_up() -> impl Strategy<Value = Shape> {
+    let text = "([a-z#]|\\\\n|\\\\u00e9|é){0,6}";
+    let leaf = prop_oneof![
+        Just("0".to_owned()),
+        Just("null".to_owned()),
+        "[1-9][0-9]{0,9}",
+        text.prop_map(|text| format!("\"{text}\"")),
+    ];
+    let value = leaf.prop_recursive(4, 40, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..8)
+                .prop_map(|values| format!("[{}]", values.join(","))),
+            prop::collection::vec((text, inner), 0..8).prop_map(|members| {
+                let members = members.iter().enumerate();
+                // Keys that differ, so that most objects are read to their end.
+                let members = members.map(|(n, (key, value))| format!("\"{n}{key}\":{value}"));
+                format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+            }),
+        ]
+    });
+    let level = prop_oneof![Just(('[', ']')), Just(('{', '}'))];
+    let levels = prop::collection::vec(level, 1..25);
+    let place = prop::sample::select(vec!["to", "headers", "subject", "x", "text"]);
+    (place, levels, value, text).prop_map(|(place, levels, value, key)| {
+        let (mut before, mut after) = (format!("{{\"{place}\":"), String::from("}"));
+        let last = levels.len() - 1;
+        let mut unit = String::new();
+        for (depth, (open, close)) in levels.into_iter().enumerate() {
+            before.push(open);
+            after.insert(0, close);
+            match (open, depth == last) {
+                ('{', true) => {
+                    unit = format!("\"#{key}\":{value},");
+                    after.insert_str(0, "\"\":0");
+                }
+                ('{', false) => before.push_str("\"a\":"),
+                (_, true) => {
+                    unit = format!("{value},");
+                    after.insert_str(0, "0");
+                }
+                (_, false) => {}
+            }
+        }
+        Shape::new(&format!("{before}{unit}"), &before, &unit, &after)
+    })
+}
+
+/// Sends a document so many times at once; how long the slowest answer took, and its status.
+async fn send(target: &Target, document: &str) -> (u16, Duration) {
+    let request =
+        format!("{}Content-Length: {}\r\n\r\n{document}", post_head(target), document.len());
+    let request: std::sync::Arc<[u8]> = request.into_bytes().into();
+    let mut answers = JoinSet::new();
+    let start = Instant::now();
+    for _ in 0..AT_ONCE {
+        let (target, request) = (target.clone(), request.clone());
+        answers.spawn(async move {
+            let mut client = Client::connect(&target).await.unwrap();
+            // A refusal may come before all is sent.
+            let _ = client.send(&request).await;
+            client.answer().await.unwrap().status
+        });
+    }
+    let mut statuses = answers.join_all().await;
+    statuses.sort_unstable();
+    statuses.dedup();
+    assert_eq!(statuses.len(), 1, "{statuses:?}");
+    (statuses[0], start.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn six_of_the_largest_documents_take_their_own_size_and_little_more() {
+    let mut shapes = known();
+    let mut runner = TestRunner::new_with_rng(
+        Config::default(),
+        proptest::test_runner::TestRng::deterministic_rng(
+            proptest::test_runner::RngAlgorithm::ChaCha,
+        ),
+    );
+    shapes.extend((0..MADE_UP).map(|_| made_up().new_tree(&mut runner).unwrap().current()));
+    let mut site = Site::start("", None).await;
+    let mut too_much = Vec::new();
+    for shape in shapes {
+        let document = shape.document();
+        let (before, ticks) = (site.resident(), site.ticks());
+        site.forget_peak();
+        let (status, taken) = send(&site.target(), &document).await;
+        let more = site.peak().saturating_sub(before) as usize;
+        let cpu = (site.ticks() - ticks) * 10 / AT_ONCE as u64;
+        let name: String = shape.name.chars().take(60).collect();
+        println!(
+            "{status} {:>4} MB more, {cpu:>4} ms each, {taken:.1?} in all: {name}",
+            more / 1_000_000
+        );
+        assert!(matches!(status, 200 | 400 | 422), "{status}: {name}");
+        if more > AT_ONCE * SIZE + ROOM {
+            too_much.push((more, name));
+        }
+        // What the allocator keeps must not hide what the next one takes.
+        if site.resident() > before + (32 << 20) || status == 200 {
+            site = Site::start("", None).await;
+        }
+    }
+    assert!(too_much.is_empty(), "{too_much:?}");
+}
