@@ -19,15 +19,18 @@ use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 use crate::share::TooMany;
 
+use damage::of_organisation;
 use redb::accept::{Accept, KeyClaim};
-use redb::failure::ReadError;
+use redb::damage::Damage;
 use redb::open::Opener;
+use redb::tables::{EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS};
 use redb::writer::{Writer, WriterThread};
 use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress};
 
 pub use counts::Counts;
 pub use error::{ListError, OpenError, StoreError};
 pub use redb::copy::{CopyError, Existing, FileCopy};
+pub use redb::damage::DamagedRow;
 pub use redb::open::Recovery;
 pub use redb::raw::{Chunk, NotAChunk};
 #[cfg(any(test, fuzzing))]
@@ -37,13 +40,14 @@ pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
     Accepted, Applied, DeadLetter, FeedbackBacklog, Health, LostMessages, MessageFilter,
-    MessagePage, NewApiKey, Purged, Reference, Report,
+    MessagePage, NewApiKey, Purged, Reference, Report, SuppressionKey, SuppressionPage,
 };
 
 mod backup;
 #[cfg(test)]
 mod conformance;
 mod counts;
+mod damage;
 mod error;
 mod feedback;
 mod redb;
@@ -80,8 +84,9 @@ impl Store {
     }
 
     fn start(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
-        let database = opener.open_first()?;
-        let shared = Arc::new(Shared::new(opener, database));
+        let damage = Damage::default();
+        let database = opener.open_first(&damage)?;
+        let shared = Arc::new(Shared::new(opener, database, damage));
         let recovery = redb::open::recover(&shared, now)?;
         let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
@@ -118,7 +123,7 @@ impl Store {
         window_now: Timestamp,
     ) -> Result<Option<MessageId>, StoreError> {
         let found = redb::accept::find_replay(&self.shared, organisation, key.as_str(), window_now);
-        self.noticed(found)
+        self.noticed(&IDEMPOTENCY, of_organisation(organisation), found)
     }
 
     /// As [`Store::replay`], after whatever is being committed now.
@@ -187,12 +192,15 @@ impl Store {
         id: MessageId,
         window_now: Timestamp,
     ) -> Result<Option<Message>, StoreError> {
-        self.noticed(self.shared.read(|transaction| message::read(transaction, id, window_now)))
+        let read = self.shared.read(|transaction| message::read(transaction, id, window_now));
+        self.noticed(&MESSAGES, id, read)
     }
 
     /// A message's events, oldest first.
     pub fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
-        self.noticed(self.shared.read(|transaction| message::read_events(transaction, id)))
+        let damage = &self.shared.damage;
+        let read = self.shared.read(|transaction| message::read_events(transaction, damage, id));
+        self.noticed(&EVENTS, id, read)
     }
 
     /// A page of messages, newest first, at most `limit`.
@@ -223,11 +231,13 @@ impl Store {
         // not, so the turns are its own.
         let listed = tokio::task::spawn_blocking(move || {
             let _turns = (own, turn);
-            let page =
-                shared.read(|transaction| list::list(transaction, &filter, limit, window_now));
+            let damage = &shared.damage;
+            let page = shared
+                .read(|transaction| list::list(transaction, damage, &filter, limit, window_now));
             page.map(then)
         });
-        Ok(self.noticed(listed.await.expect("a listing does not panic and is not aborted"))?)
+        let listed = listed.await.expect("a listing does not panic and is not aborted");
+        Ok(self.noticed(&MESSAGES, "a list", listed)?)
     }
 
     /// Removes a bounded part of what is past its window at `window_now`.
@@ -242,7 +252,8 @@ impl Store {
     /// Messages whose body was lost, as far as no operator has acknowledged them and the last loss
     /// is less than 24 hours ago at `now`.
     pub fn lost_messages(&self, now: Timestamp) -> Result<Option<LostMessages>, StoreError> {
-        self.noticed(self.shared.read(|transaction| lost::unseen(transaction, now)))
+        let read = self.shared.read(|transaction| lost::unseen(transaction, now));
+        self.noticed(&META, "lost messages", read)
     }
 
     /// Notes that an operator has seen the lost messages; returns those that were still to be seen.
@@ -260,7 +271,7 @@ impl Store {
 
     /// When the oldest record was made, past its window or not; nothing where there is none.
     pub fn oldest(&self) -> Result<Option<Timestamp>, StoreError> {
-        Ok(self.shared.read(message::oldest)?)
+        self.noticed(&MESSAGES, "the oldest", self.shared.read(message::oldest))
     }
 
     /// Suppresses an address for an organisation, or for all.
@@ -310,17 +321,10 @@ impl Store {
         &self,
         after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
         limit: usize,
-    ) -> Result<Vec<(Option<OrganisationId>, Suppression)>, StoreError> {
-        self.noticed(self.shared.read(|transaction| suppress::list(transaction, after, limit)))
-    }
-
-    /// A read's answer. Where the file failed it, redb's handle refuses all that follows, so the
-    /// file is opened again, and not only when somebody writes.
-    fn noticed<T>(&self, read: Result<T, ReadError>) -> Result<T, StoreError> {
-        if matches!(read, Err(ReadError::File(_))) && self.health() == Health::Writable {
-            self.writer.probe();
-        }
-        Ok(read?)
+    ) -> Result<SuppressionPage, StoreError> {
+        let damage = &self.shared.damage;
+        let read = |transaction: &_| suppress::list(transaction, damage, after, limit);
+        self.noticed(&SUPPRESSIONS, "a list", self.shared.read(read))
     }
 
     /// Whether the store takes writes now.

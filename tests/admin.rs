@@ -597,7 +597,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     let (store, _) = Store::open(offline.directory.path(), NOON).unwrap();
     assert!(store.authenticate(&ApiKey::parse(&text).unwrap().hash(), NOON).is_some());
     assert_eq!(store.domains()[0].state, DomainState::Assumed);
-    assert_eq!(store.suppressions(None, 10).unwrap().len(), 1);
+    assert_eq!(store.suppressions(None, 10).unwrap().suppressions.len(), 1);
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ impl Site {
     }
 
     fn listed(&self) -> Vec<(Option<OrganisationId>, Suppression)> {
-        self.store().suppressions(None, usize::MAX).unwrap()
+        self.store().suppressions(None, usize::MAX).unwrap().suppressions
     }
 
     fn run(&self, arguments: &[&str], input: &[u8]) -> Ran {
@@ -254,7 +254,7 @@ async fn a_request_with_too_many_rows_is_refused() {
     assert!(matches!(refused, Response::Refused(_)), "{refused:?}");
     let answer = import(vec![row.clone(); 2], ImportMode::Check).await;
     assert_eq!(answer, Response::SuppressionsImported(SuppressionsImported::default()));
-    assert!(store.suppressions(None, 1).unwrap().is_empty());
+    assert!(store.suppressions(None, 1).unwrap().suppressions.is_empty());
     let answer = import(vec![row; 2], ImportMode::Apply).await;
     let once = SuppressionsImported { added: 1, already_there: 1, refused: Vec::new() };
     assert_eq!(answer, Response::SuppressionsImported(once));

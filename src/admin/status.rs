@@ -5,8 +5,8 @@ use tracing::info;
 
 use crate::admin::wire::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
-    Counts, Events, LostMessages, PausedDomain, Provider, Refusal, Response, Sending,
-    ServiceStatus, StoreHealth, StoredEvents, TakenIn,
+    Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Refusal, Response,
+    Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
@@ -16,6 +16,9 @@ use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
 use crate::quota::{self, AccountCheck};
 use crate::store::{self, Health};
+
+/// How many damaged rows are shown one by one.
+const MAX_DAMAGED_SHOWN: usize = 20;
 
 impl Admin {
     pub(super) fn status(&self) -> Response {
@@ -37,6 +40,7 @@ impl Admin {
                 Health::Writable => StoreHealth::Writable,
                 Health::Refusing => StoreHealth::Refusing,
             },
+            damaged: self.damaged(),
             clock_jump: self.clock.jump().map(ClockJump::from),
             lost_messages: self
                 .store
@@ -53,6 +57,18 @@ impl Admin {
                 domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
             },
         }))
+    }
+
+    fn damaged(&self) -> Damaged {
+        let rows = self.store.damaged();
+        let count = rows.len();
+        let rows = rows.into_iter().take(MAX_DAMAGED_SHOWN).map(|row| DamagedRow {
+            table: row.table,
+            id: row.id,
+            address: row.address,
+            reason: row.reason,
+        });
+        Damaged { count, rows: rows.collect() }
     }
 
     /// The certificate that clients are shown, where TLS is spoken to them.

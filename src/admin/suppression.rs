@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::admin::wire::{
     MAX_ADDRESSES, MAX_PAGE, Refusal, Response, Scope, Suppression, SuppressionChange,
-    SuppressionChanges, SuppressionCursor, SuppressionList, SuppressionOutcome,
+    SuppressionChanges, SuppressionCursor, SuppressionList, SuppressionOutcome, UNREADABLE,
 };
 use crate::domain::admission::Facts;
 use crate::domain::id::OrganisationId;
@@ -80,25 +80,38 @@ impl Admin {
             (None, None) => None,
         };
         let start = start.as_ref().map(|(scope, address)| (*scope, address));
-        let mut rows = self.store.suppressions(start, MAX_PAGE)?;
-        let last = rows.last().filter(|_| rows.len() == MAX_PAGE);
-        let next = last.filter(|(scope, _)| only.is_none_or(|only| only == *scope)).map(
-            |(scope, suppression)| SuppressionCursor {
-                organisation: scope.map(|organisation| organisation.0),
-                address: suppression.address.as_str().to_owned(),
-            },
-        );
-        rows.retain(|(scope, _)| only.is_none_or(|only| only == *scope));
-        let suppressions = rows
-            .into_iter()
-            .map(|(scope, suppression)| Suppression {
-                organisation: scope.map(|organisation| self.shown(organisation)),
+        let page = self.store.suppressions(start, MAX_PAGE)?;
+        let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
+        let next = page.next.filter(|(scope, _)| is_wanted(*scope));
+        let next = next.map(|(scope, address)| SuppressionCursor {
+            organisation: scope.map(|organisation| organisation.0),
+            address: address.as_str().to_owned(),
+        });
+        let whose = |scope: Option<OrganisationId>| scope.map(|number| self.shown(number));
+        let whole = page.suppressions.into_iter().map(|(scope, suppression)| {
+            let shown = Suppression {
+                organisation: whose(scope),
                 address: suppression.address.to_string(),
                 reason: suppression.reason.as_str().to_owned(),
                 since: suppression.since.to_string(),
                 message: suppression.cause.map(|id| id.to_string()),
-            })
-            .collect();
+            };
+            ((scope, suppression.address), shown)
+        });
+        let damaged = page.damaged.into_iter().map(|(scope, address)| {
+            let shown = Suppression {
+                organisation: whose(scope),
+                address: address.to_string(),
+                reason: UNREADABLE.to_owned(),
+                since: String::new(),
+                message: None,
+            };
+            ((scope, address), shown)
+        });
+        let mut rows: Vec<_> = whole.chain(damaged).collect();
+        rows.retain(|((scope, _), _)| is_wanted(*scope));
+        rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let suppressions = rows.into_iter().map(|(_, shown)| shown).collect();
         Ok(Response::Suppressions(SuppressionList { suppressions, next }))
     }
 

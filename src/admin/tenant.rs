@@ -2,7 +2,7 @@
 
 use crate::admin::wire::{
     Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,
-    Refusal, Response,
+    Refusal, Response, UNREADABLE,
 };
 use crate::admin::{Admin, expiry, organisation_name};
 use crate::dispatch::Cancelled;
@@ -99,7 +99,16 @@ impl Admin {
         let change = self.store.revoke_api_key(KeyId(id)).await?;
         match (entry, change) {
             (Some(entry), Change::Made) => Ok(Response::KeyRevoked(self.key(&entry))),
-            (None, _) | (_, Change::None) => Err(Refusal::new(format!(
+            // Its row cannot be read. It let nobody in, and it is gone now.
+            (None, Change::Made) => Ok(Response::KeyRevoked(Key {
+                id,
+                organisation: format!("({UNREADABLE})"),
+                label: String::new(),
+                created_at: String::new(),
+                expires_at: None,
+                last_used_at: None,
+            })),
+            (_, Change::None) => Err(Refusal::new(format!(
                 "there is no key {id}, or it is revoked already; `pillarbox key list` shows those \
                  there are"
             ))),

@@ -19,12 +19,12 @@ pub use self::message::{
 };
 pub use self::status::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
-    Counts, Events, LostMessages, PausedDomain, Provider, Sending, ServiceStatus, StoreHealth,
-    StoredEvents, TakenIn,
+    Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Sending,
+    ServiceStatus, StoreHealth, StoredEvents, TakenIn,
 };
 pub use self::suppression::{
     AtSes, ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,
-    SuppressionCursor, SuppressionList, SuppressionOutcome, SuppressionsImported,
+    SuppressionCursor, SuppressionList, SuppressionOutcome, SuppressionsImported, UNREADABLE,
 };
 pub use self::tenant::{
     Key, KeyAdded, KeyInClear, KeyList, Organisation, OrganisationList, OrganisationRemoved,

@@ -34,6 +34,8 @@ struct Done {
     keys: usize,
     domains: usize,
     suppressions: u64,
+    /// Rows that cannot be read.
+    damaged: usize,
     kept: Option<PathBuf>,
     installed: bool,
 }
@@ -75,6 +77,7 @@ impl Done {
             keys: contents.api_keys,
             domains: contents.domains,
             suppressions: contents.suppressions,
+            damaged: contents.damaged,
             kept,
             installed,
         }
@@ -83,8 +86,13 @@ impl Done {
     fn holds(&self) -> String {
         let newest = self.newest_message.as_ref();
         let newest = newest.map_or(String::new(), |newest| format!(" (the newest of {newest})"));
+        let damaged = match self.damaged {
+            0 => String::new(),
+            1 => "; 1 row cannot be read".to_owned(),
+            more => format!("; {more} rows cannot be read"),
+        };
         format!(
-            "{} messages{newest}, {} organisations, {} keys, {} domains, {} suppressions",
+            "{} messages{newest}, {} organisations, {} keys, {} domains, {} suppressions{damaged}",
             self.messages, self.organisations, self.keys, self.domains, self.suppressions
         )
     }

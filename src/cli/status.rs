@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::admin::wire::{
-    AccountProblem, Counts, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
+    AccountProblem, Counts, Damaged, DamagedRow, Provider, Request, Response, Sending,
+    ServiceStatus, StoreHealth,
 };
 use crate::cli::error::CliError;
 use crate::cli::reach::{Format, Reach, Session};
@@ -117,6 +118,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 fn shown(status: &ServiceStatus) -> String {
     let mut lines = vec![("pillarbox", running(status))];
     lines.push(("store", store(status.store).to_owned()));
+    lines.extend(damaged(&status.damaged));
     if let Some(certificate) = &status.certificate {
         let ends = certificate.expires_at.as_deref().unwrap_or("(not said)");
         lines.push(("certificate", format!("ends {ends}")));
@@ -179,6 +181,23 @@ fn store(health: StoreHealth) -> &'static str {
              disk, or repair it; the store then goes on by itself"
         }
     }
+}
+
+fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {
+    let Damaged { count, rows } = damaged;
+    if *count == 0 {
+        return Vec::new();
+    }
+    let mut lines = vec![("damaged rows", format!("{count}. {}", Damaged::ADVICE))];
+    lines.extend(rows.iter().map(|row| {
+        let DamagedRow { table, id, address, reason } = row;
+        let address = address.as_ref().map_or(String::new(), |address| format!(" ({address})"));
+        ("damaged row", format!("{table}: {id}{address}: {reason}"))
+    }));
+    if *count > rows.len() {
+        lines.push(("damaged row", "and more; the log has all of them".to_owned()));
+    }
+    lines
 }
 
 fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {

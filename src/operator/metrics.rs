@@ -244,6 +244,11 @@ impl Now {
             self.file_bytes.map(count),
         )?;
         to.gauge(
+            "pillarbox_store_damaged_rows",
+            "Rows of the data file that were found damaged; they are left out.",
+            count(parts.store.damaged().len() as u64),
+        )?;
+        to.gauge(
             "pillarbox_store_oldest_record_timestamp_seconds",
             "Time of the oldest record. Records are deleted after 90 days.",
             self.oldest_seconds,

@@ -10,7 +10,7 @@ use crate::domain::time::RECORD_RETENTION;
 use crate::operator::Parts;
 use crate::operator::process::Process;
 use crate::quota::AccountCheck;
-use crate::store::Health;
+use crate::store::{DamagedRow, Health};
 
 pub(super) mod lately;
 mod room;
@@ -127,6 +127,7 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
             "See what else writes to the topic or the queue: pillarbox dead-letter list; then clear them: pillarbox dead-letter clear",
         ));
     }
+    found.extend(damaged(&parts.store.damaged()));
     found.extend(parts.dispatcher.status().quota.and_then(room::quota));
     found.extend(room::connections(parts.clients.connections.count(), parts.max_connections));
     found.extend(room::descriptors(Process::now()));
@@ -152,6 +153,19 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
         ));
     }
     found
+}
+
+/// Rows that cannot be read. Recipients' addresses are not for this page.
+fn damaged(rows: &[DamagedRow]) -> Option<Trouble> {
+    let DamagedRow { table, id, reason, .. } = rows.first()?;
+    Some(ready(
+        "rows_damaged",
+        format!(
+            "{} of the data file cannot be read, the first in table {table}: {id} ({reason})",
+            several(rows.len() as u64, "row")
+        ),
+        "See them with: pillarbox status. Check the disk, then restore a backup, or add again what is missing",
+    ))
 }
 
 fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {

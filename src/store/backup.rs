@@ -4,12 +4,13 @@ use std::path::Path;
 
 use crate::store::redb::copy::{CopyError, Existing, FileCopy};
 use crate::store::redb::snapshot::Snapshot;
+use crate::store::redb::tables::META;
 use crate::store::{FILE_NAME, Store, StoreError};
 
 impl Store {
     /// This moment of everything that is stored.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        Ok(Snapshot::take(&self.shared)?)
+        self.noticed(&META, "all tables", Snapshot::take(&self.shared))
     }
 
     /// Begins a copy in the place of a directory's data file, which is to be finished while that

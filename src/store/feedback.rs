@@ -42,16 +42,19 @@ impl Store {
 
     /// The documents that could not be read, newest first, at most `limit`.
     pub fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
-        self.noticed(self.shared.read(|transaction| dead_letter::list(transaction, limit)))
+        let damage = &self.shared.damage;
+        let read = self.shared.read(|transaction| dead_letter::list(transaction, damage, limit));
+        self.noticed(&DEAD_LETTERS, "a list", read)
     }
 
     /// How much of the provider's reports waits for its message or for a reader.
     pub fn feedback_backlog(&self) -> Result<FeedbackBacklog, StoreError> {
-        self.noticed(self.shared.read(|transaction| {
+        let read = self.shared.read(|transaction| {
             Ok(FeedbackBacklog {
                 unmatched: transaction.open_table(UNMATCHED)?.len()?,
                 dead_letters: transaction.open_table(DEAD_LETTERS)?.len()?,
             })
-        }))
+        });
+        self.noticed(&UNMATCHED, "their number", read)
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::domain::id::OrganisationId;
 use crate::share::Slots;
 use crate::store::Counts;
+use damage::Damage;
 use directory::Directory;
 use failure::ReadError;
 use idempotency::IdempotencyIndex;
@@ -22,6 +23,7 @@ pub(super) mod administer;
 pub(super) mod apply;
 mod bounded;
 pub(super) mod copy;
+pub(super) mod damage;
 pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
@@ -37,6 +39,7 @@ pub(super) mod raw;
 pub(super) mod record;
 pub(super) mod restore;
 pub(super) mod sent;
+mod set_aside;
 pub(super) mod snapshot;
 pub(super) mod stray;
 pub(super) mod suppress;
@@ -72,6 +75,8 @@ pub(super) struct Shared {
     /// When each API key was last used.
     pub(super) key_use: RwLock<key_use::KeyUse>,
     pub(super) counts: Counts,
+    /// Rows that cannot be read.
+    pub(super) damage: Damage,
     /// Listings that may read at one time: they must not take the processor from acceptance.
     pub(super) listings: Arc<Semaphore>,
     /// Those of one organisation; of `None`, those over all organisations.
@@ -90,7 +95,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(opener: open::Opener, database: Database) -> Self {
+    pub(super) fn new(opener: open::Opener, database: Database, damage: Damage) -> Self {
         Self {
             opener,
             database: RwLock::new(Handle::Writing(database)),
@@ -102,6 +107,7 @@ impl Shared {
             suppression_filter: RwLock::default(),
             key_use: RwLock::default(),
             counts: Counts::default(),
+            damage,
             listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
             listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
         }

@@ -4,8 +4,9 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
-use crate::domain::suppression::SuppressedAddress;
+use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
+use crate::store::redb::dead_letter;
 
 /// A durable acceptance. Exists only after the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,12 +81,7 @@ impl DeadLetter {
 
     /// Tells it from others: letters and digits, and the same for the same document.
     pub fn id(&self) -> String {
-        use std::fmt::Write;
-        let key = crate::store::redb::dead_letter::key(self);
-        key.iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("text takes everything");
-            text
-        })
+        dead_letter::hexadecimal(&dead_letter::key(self))
     }
 
     /// A dead letter with as much of the document as is kept.
@@ -103,6 +99,20 @@ pub struct FeedbackBacklog {
     pub unmatched: u64,
     /// Documents that could not be read.
     pub dead_letters: u64,
+}
+
+/// Whose a suppression is, an organisation's or everybody's, and its address: its place in a list.
+pub type SuppressionKey = (Option<OrganisationId>, SuppressedAddress);
+
+/// A page of suppressions, by scope and address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuppressionPage {
+    /// Those that can be read.
+    pub suppressions: Vec<(Option<OrganisationId>, Suppression)>,
+    /// Those whose row cannot be read. They suppress all the same.
+    pub damaged: Vec<SuppressionKey>,
+    /// The last one of a full page: where the next page starts.
+    pub next: Option<SuppressionKey>,
 }
 
 /// Which messages to list. What is not given excludes nothing.

@@ -132,6 +132,13 @@ impl Process {
         format!("http://{address}")
     }
 
+    /// The address of its operator listener, which it logs before it listens.
+    pub(crate) fn operator(&self) -> String {
+        let log = self.log();
+        let (_, rest) = log.split_once("operators look at ").unwrap();
+        format!("http://{}", rest.lines().next().unwrap().trim())
+    }
+
     /// What it logged.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()

@@ -183,7 +183,7 @@ async fn check(store: &Store) {
         assert_eq!(lost.status(), Status::Failed);
         assert_eq!(lost.failure().unwrap().code, FailureCode::BodyLostOnRestart);
     }
-    let suppressions = store.suppressions(None, 10).unwrap();
+    let suppressions = store.suppressions(None, 10).unwrap().suppressions;
     let suppressions: Vec<_> = suppressions
         .iter()
         .map(|(whose, s)| (*whose, s.address.as_str(), s.reason, s.since, s.cause))

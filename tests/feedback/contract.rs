@@ -34,7 +34,7 @@ fn at(id: MessageId, name: &str, part: &str, instant: &str) -> Value {
 }
 
 fn suppressed(site: &Site) -> Vec<(String, SuppressionReason)> {
-    let listed = site.store.suppressions(None, 100).unwrap();
+    let listed = site.store.suppressions(None, 100).unwrap().suppressions;
     let own = listed.into_iter().map(|(_, s)| (s.address.as_str().to_owned(), s.reason));
     own.collect()
 }
@@ -156,7 +156,7 @@ async fn a_complaint_suppresses_all_whom_it_names_and_ses_own_list_suppresses_no
     let reason = SuppressionReason::Complaint;
     let expected = ["a@x.org", "b@xn--bcher-kva.example"].map(|who| (who.to_owned(), reason));
     assert_eq!(suppressed(&site), expected);
-    let since = site.store.suppressions(None, 1).unwrap()[0].1.since;
+    let since = site.store.suppressions(None, 1).unwrap().suppressions[0].1.since;
     assert_eq!(
         since,
         Timestamp::parse_rfc3339(INSTANT).unwrap(),

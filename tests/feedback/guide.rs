@@ -63,7 +63,7 @@ async fn sent_as(site: &Site, document: &Value) -> MessageId {
 }
 
 fn suppressed(site: &Site) -> Vec<(String, SuppressionReason, Option<MessageId>)> {
-    let listed = site.store.suppressions(None, 100).unwrap();
+    let listed = site.store.suppressions(None, 100).unwrap().suppressions;
     let own = listed.into_iter().map(|(scope, suppression)| {
         assert_eq!(scope, Some(site.organisation));
         (suppression.address.as_str().to_owned(), suppression.reason, suppression.cause)

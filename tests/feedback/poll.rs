@@ -148,7 +148,7 @@ async fn events_of_purged_messages_suppress_and_leave_the_queue() {
     let polling = site.poll(&queue);
     until("deleting all", || queue.left() == 0).await;
     polling.stop().await;
-    let suppressed = site.store.suppressions(None, 9).unwrap();
+    let suppressed = site.store.suppressions(None, 9).unwrap().suppressions;
     let suppressed: Vec<_> = suppressed
         .iter()
         .map(|(scope, suppression)| (*scope, suppression.address.as_str(), suppression.cause))

@@ -19,6 +19,9 @@ pub struct ServiceStatus {
     pub certificate: Option<Certificate>,
     /// Whether the store takes writes.
     pub store: StoreHealth,
+    /// Rows of the data file that cannot be read.
+    #[serde(default)]
+    pub damaged: Damaged,
     /// The jump that holds windows back, if there is one.
     pub clock_jump: Option<ClockJump>,
     /// Messages that failed because their process ended, and that nobody has acknowledged.
@@ -30,6 +33,37 @@ pub struct ServiceStatus {
     pub events: Events,
     /// How much is set up.
     pub counts: Counts,
+}
+
+/// Rows of the data file that cannot be read. What they held has no effect, but for suppressions,
+/// which suppress all the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damaged {
+    /// How many are known.
+    pub count: usize,
+    /// The first of them.
+    pub rows: Vec<DamagedRow>,
+}
+
+impl Damaged {
+    /// What to do about them.
+    pub const ADVICE: &'static str = "What they held has no effect, except that damaged \
+        suppressions still suppress; everything else goes on. Check the disk, then restore a \
+        backup, or add again what is missing";
+}
+
+/// A row that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedRow {
+    /// Name of its table.
+    pub table: String,
+    /// Its key, for people.
+    pub id: String,
+    /// The suppressed address in its key, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Why it cannot be read.
+    pub reason: String,
 }
 
 /// The certificate that clients are shown.

@@ -64,6 +64,10 @@ pub struct SuppressionList {
     pub next: Option<SuppressionCursor>,
 }
 
+/// Stands for what a row that cannot be read would say: the reason of a suppression, which
+/// suppresses all the same, or whose a key was.
+pub const UNREADABLE: &str = "unreadable";
+
 /// A suppression.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppression {
@@ -71,9 +75,9 @@ pub struct Suppression {
     pub organisation: Option<String>,
     /// The address.
     pub address: String,
-    /// `bounce`, `complaint` or `manual`.
+    /// `bounce`, `complaint`, `manual` or [`UNREADABLE`].
     pub reason: String,
-    /// Since when.
+    /// Since when; empty where that cannot be read.
     pub since: String,
     /// The message that caused it.
     pub message: Option<String>,

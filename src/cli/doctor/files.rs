@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::admin::Admin;
 use crate::admin::wire::{Domain, Finding, Request, Response};
+use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -126,8 +127,13 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
             return (Vec::new(), Some(Finding::not_ok(FILE, error.to_string(), advice)));
         }
     };
-    match Admin::on_file(store, clock).handle(Request::DomainList { organisation: None }).await {
-        Response::Domains(list) => (list.domains, None),
-        _ => (Vec::new(), None),
+    let admin = Admin::on_file(store, clock);
+    let finding = match admin.handle(Request::Status {}).await {
+        Response::Status(status) => damaged(&status.damaged),
+        _ => None,
+    };
+    match admin.handle(Request::DomainList { organisation: None }).await {
+        Response::Domains(list) => (list.domains, finding),
+        _ => (Vec::new(), finding),
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::wire::{
-    Finding, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
+    Damaged, Finding, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
 };
 use crate::config::Config;
 
@@ -96,6 +96,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         let advice = "make room on the disk, or repair it; the store then goes on by itself";
         findings.push(Finding::not_ok("store", "it refuses writes", advice));
     }
+    findings.extend(damaged(&status.damaged));
     if let Some(jump) = &status.clock_jump {
         findings.push(Finding::not_ok(
             "clock",
@@ -108,6 +109,19 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
     }
     findings.extend(status.sending.iter().flat_map(sending_findings));
     findings
+}
+
+/// What to say of rows that cannot be read.
+pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
+    let Damaged { count, rows } = damaged;
+    let first = rows.first()?;
+    let message = format!(
+        "{count} of its rows cannot be read, the first in table {}: {} ({})",
+        first.table, first.id, first.reason
+    );
+    let advice = "see them with pillarbox status; check the disk, then restore a backup, or add \
+                  again what is missing";
+    Some(Finding::not_ok("data file", message, advice))
 }
 
 fn sending_findings(sending: &Sending) -> Vec<Finding> {

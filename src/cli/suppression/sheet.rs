@@ -5,7 +5,7 @@
 
 use csv::StringRecord;
 
-use crate::admin::wire::{ImportRow, Scope, Suppression};
+use crate::admin::wire::{ImportRow, Scope, Suppression, UNREADABLE};
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];
@@ -87,11 +87,13 @@ impl Columns {
     }
 }
 
-/// A suppression's cells, in the order of the head.
+/// A suppression's cells, in the order of the head. A reason that cannot be read is left empty, so
+/// that an import takes it for the operator's own decision.
 pub(super) fn cells(suppression: &Suppression) -> [String; HEAD.len()] {
+    let reason = &*suppression.reason;
     [
-        &suppression.address,
-        &suppression.reason,
+        &*suppression.address,
+        if reason == UNREADABLE { "" } else { reason },
         &suppression.since,
         suppression.organisation.as_deref().unwrap_or(ALL),
         suppression.message.as_deref().unwrap_or_default(),

@@ -103,7 +103,7 @@ async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
     assert_eq!(fixture.store.events(id).unwrap(), early);
     let message = fixture.store.message(id, START).unwrap().unwrap();
     assert_eq!(message.last_event, Some(early[1].summary()));
-    assert_eq!(fixture.store.suppressions(None, 9).unwrap().len(), 1);
+    assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
     assert!(fixture.store.suppression_epoch() > epoch);
     assert_eq!(fixture.store.feedback_backlog().unwrap().unmatched, 1);
 }
@@ -135,7 +135,7 @@ async fn early_reports_of_one_event_that_differ_all_count() {
     }
     fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
     assert_eq!(fixture.store.events(id).unwrap(), [event(START, hard_bounce())]);
-    assert_eq!(fixture.store.suppressions(None, 9).unwrap().len(), 1);
+    assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
     assert_eq!(fixture.store.message(id, START).unwrap(), before);
     assert!(fixture.store.events(id).unwrap().is_empty());
     assert!(fixture.store.events(made_up).unwrap().is_empty());
-    assert!(fixture.store.suppressions(None, 9).unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
     assert_eq!(fixture.store.feedback_backlog().unwrap().unmatched, 0, "no record can follow");
 
     fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
@@ -199,10 +199,10 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
     };
     let applied = fixture.store.apply(foreign, START).await.unwrap();
     assert_eq!(applied, Applied::OtherOrganisation);
-    assert!(fixture.store.suppressions(None, 9).unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
     // An organisation's own bounce is its own matter.
     fixture.store.apply(tagged(id, bounce()), START).await.unwrap();
-    let listed = fixture.store.suppressions(None, 9).unwrap();
+    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
     assert_eq!(listed.len(), 1);
     assert!(listed.iter().all(|(scope, _)| *scope == Some(fixture.organisation)));
     assert_ne!(fixture.organisation, other);
@@ -220,7 +220,7 @@ async fn an_early_event_of_another_organisation_is_not_applied_later_either() {
     assert_eq!(fixture.store.apply(foreign, START).await.unwrap(), Applied::Unmatched);
     fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
     assert!(fixture.store.events(id).unwrap().is_empty());
-    assert!(fixture.store.suppressions(None, 9).unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
 }
 
 #[tokio::test]
@@ -308,7 +308,7 @@ async fn a_repeat_does_not_bring_back_a_suppression_that_was_removed() {
     let address = SuppressedAddress::parse("bob@example.org").unwrap();
     fixture.store.unsuppress(Some(fixture.organisation), address).await.unwrap();
     fixture.store.apply(report, START.plus(SECOND)).await.unwrap();
-    assert!(fixture.store.suppressions(None, 9).unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
 }
 
 #[tokio::test]
@@ -324,7 +324,7 @@ async fn an_operators_suppression_stays_the_operators() {
     };
     fixture.store.suppress(Some(fixture.organisation), manual.clone()).await.unwrap();
     fixture.store.apply(tagged(id, Some(event(START, hard_bounce()))), START).await.unwrap();
-    let listed = fixture.store.suppressions(None, 9).unwrap();
+    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
     assert_eq!(listed, [(Some(fixture.organisation), manual)]);
 }
 
@@ -342,7 +342,7 @@ async fn exactly_the_named_recipients_are_suppressed_however_they_are_written() 
     let recipients = recipients.map(str::to_owned).to_vec();
     let bounce = Event { recipients, ..event(START, hard_bounce()) };
     fixture.store.apply(tagged(id, Some(bounce)), START).await.unwrap();
-    let listed = fixture.store.suppressions(None, 9).unwrap();
+    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
     let addresses: Vec<&str> = listed.iter().map(|(_, s)| s.address.as_str()).collect();
     assert_eq!(addresses, ["jane@example.com", "mary@example.com", "rick@example.com"]);
 }

@@ -108,7 +108,7 @@ async fn what_is_purged_or_refused_leaves_nothing_in_the_list() {
 async fn a_file_of_version_1_gets_its_lists_when_it_is_opened() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let id = fixture.new_message().await;
+    let (id, damaged) = (fixture.new_message().await, fixture.new_message().await);
     let filter =
         MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
     drop(fixture);
@@ -120,6 +120,10 @@ async fn a_file_of_version_1_gets_its_lists_when_it_is_opened() {
         let mut meta = transaction.open_table(tables::META).unwrap();
         meta.insert(tables::FORMAT_KEY, 1).unwrap();
         drop(meta);
+        // It keeps neither the other nor the file from being brought to the new layout.
+        let mut messages = transaction.open_table(tables::MESSAGES).unwrap();
+        messages.insert(damaged.as_bytes(), &[9][..]).unwrap();
+        drop(messages);
         transaction.commit().unwrap();
     }
     for _ in 0..2 {

@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::store::redb::damage::InRow;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::record::message::IdempotencyRow;
@@ -37,7 +38,7 @@ pub(in crate::store) struct Accept<F> {
 
 impl<F: FnOnce() + Send> Operation for Accept<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        self.decided = Some(own_failure(self.decide(batch))?);
+        self.decided = Some(own_failure(self.decide(batch), batch.shared)?);
         Ok(())
     }
 
@@ -123,7 +124,7 @@ fn find_live(
 ) -> Result<Option<MessageId>, ReadError> {
     for id in candidates {
         let Some(row) = log.get(id.as_bytes())? else { continue };
-        let row = IdempotencyRow::decode(row.value())?;
+        let row = IdempotencyRow::decode(row.value()).in_row(IDEMPOTENCY, id)?;
         let created_at = Timestamp::from_unix_millis(row.created_at);
         if row.organisation == organisation.0
             && row.key == key

@@ -18,13 +18,13 @@ use crate::store::redb::suppress::Change;
 use crate::store::redb::tables::{LAST_KEY, LAST_ORGANISATION};
 use crate::store::redb::writer::{Batch, DirectoryChange};
 
-/// Adds an organisation; `None` where the name is taken.
+/// Adds an organisation; `None` where the name is taken. A row that cannot be read takes no name.
 pub(in crate::store) fn add_organisation(
     batch: &mut Batch<'_>,
     name: OrganisationName,
 ) -> Result<Option<Organisation>, ReadError> {
     for row in batch.tables.organisations.open()?.iter()? {
-        if decode_organisation(row?.1.value())? == name {
+        if decode_organisation(row?.1.value()).is_ok_and(|taken| taken == name) {
             return Ok(None);
         }
     }
@@ -35,7 +35,7 @@ pub(in crate::store) fn add_organisation(
 }
 
 /// Removes an organisation with its keys and domains. Its records stay until their retention
-/// ends, and its suppressions with them.
+/// ends, and its suppressions with them. A key that cannot be read lets nobody in, and stays.
 pub(in crate::store) fn remove_organisation(
     batch: &mut Batch<'_>,
     id: OrganisationId,
@@ -43,7 +43,8 @@ pub(in crate::store) fn remove_organisation(
     let mut keys = Vec::new();
     for row in batch.tables.api_keys.open()?.iter()? {
         let (number, row) = row?;
-        if decode_api_key(number.value(), row.value())?.organisation == id {
+        let key = decode_api_key(number.value(), row.value());
+        if key.is_ok_and(|key| key.organisation == id) {
             keys.push(number.value());
         }
     }
@@ -144,14 +145,14 @@ fn moved(domain: SenderDomain, state: DomainState, now: Timestamp) -> SenderDoma
     SenderDomain { state, since, ..domain }
 }
 
+/// The domain's row; `None` also where it cannot be read, so that it can be added again.
 fn domain(
     batch: &mut Batch<'_>,
     organisation: OrganisationId,
     name: &DomainName<'_>,
 ) -> Result<Option<SenderDomain>, ReadError> {
     let row = batch.tables.domains.open()?.get((organisation.0, name.as_str()))?;
-    let domain = row.map(|row| decode_domain(organisation.0, name.as_str(), row.value()));
-    Ok(domain.transpose()?)
+    Ok(row.and_then(|row| decode_domain(organisation.0, name.as_str(), row.value()).ok()))
 }
 
 fn write_domain(batch: &mut Batch<'_>, domain: &SenderDomain) -> Result<(), ReadError> {

@@ -46,11 +46,9 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
             return Ok(Applied::UnknownMessage);
         }
         // One damaged row must not keep all others' events from being applied.
-        Err(ReadError::Row(error)) => {
-            tracing::error!(
-                %id, %error,
-                "an event's message cannot be read; the event is not on its record"
-            );
+        Err(ReadError::Row(row)) => {
+            tracing::error!(%id, "an event's message cannot be read; the event is not on its record");
+            batch.shared.damage.note(row);
             suppress_without_record(batch, report, now)?;
             return Ok(Applied::DamagedRecord);
         }
@@ -100,12 +98,14 @@ pub(super) fn observe(
     let reason = event.suppresses();
     let mut is_news = reason.is_some();
     if let Some(known) = known {
-        let suppressed = decode_event(&known).is_ok_and(|known| known.suppresses().is_some());
-        // Of reports of one event that differ in their details, the same one always stays.
-        if (reason.is_some(), &row) <= (suppressed, &known) {
-            return Ok(());
+        // One that cannot be read is written anew.
+        if let Ok(suppressed) = decode_event(&known).map(|known| known.suppresses().is_some()) {
+            // Of reports of one event that differ in their details, the same one always stays.
+            if (reason.is_some(), &row) <= (suppressed, &known) {
+                return Ok(());
+            }
+            is_news = !suppressed;
         }
-        is_news = !suppressed;
     } else {
         batch.facts.push((message.organisation, fact(event)));
     }

@@ -1,12 +1,15 @@
 //! Documents of the provider that could not be read, for the operator to look at: only so many,
 //! and no longer than a record.
 
+use std::fmt::Write;
+
 use redb::{ReadTransaction, ReadableTable};
 use sha2::{Digest, Sha256};
 
 use crate::domain::time::{RECORD_RETENTION, Timestamp};
 use crate::store::DeadLetter;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
+use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::feedback::{decode_dead_letter, encode_dead_letter};
 use crate::store::redb::tables::{DEAD_LETTERS, Tables};
@@ -39,6 +42,14 @@ pub(in crate::store) fn key(letter: &DeadLetter) -> [u8; 16] {
     *digest.first_chunk().expect("a digest has 32 bytes")
 }
 
+/// A key as letters and digits.
+pub(in crate::store) fn hexadecimal(key: &[u8]) -> String {
+    key.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("text takes everything");
+        text
+    })
+}
+
 /// Removes those with these keys; how many there were.
 pub(in crate::store) fn remove(
     batch: &mut Batch<'_>,
@@ -53,16 +64,18 @@ pub(in crate::store) fn remove(
     Ok(removed)
 }
 
-/// Reads dead letters, newest first.
+/// Reads dead letters, newest first. Rows that cannot be read are left out.
 pub(in crate::store) fn list(
     transaction: &ReadTransaction,
+    damage: &Damage,
     limit: usize,
 ) -> Result<Vec<DeadLetter>, ReadError> {
     let mut letters = Vec::new();
     for row in transaction.open_table(DEAD_LETTERS)?.iter()? {
-        let (_, row) = row?;
+        let (key, row) = row?;
         let (time, row) = row.value();
-        letters.push(decode_dead_letter(Timestamp::from_unix_millis(time), row)?);
+        let read = decode_dead_letter(Timestamp::from_unix_millis(time), row);
+        letters.extend(damage.left_out(read.in_row(DEAD_LETTERS, hexadecimal(key.value()))));
     }
     letters.sort_by_key(|letter| std::cmp::Reverse(letter.received_at));
     letters.truncate(limit);

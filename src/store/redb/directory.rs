@@ -12,6 +12,7 @@ use crate::domain::id::OrganisationId;
 use crate::domain::organisation::{
     ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
 };
+use crate::store::redb::damage::{self, DamagedRow, InRow};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::tenant::{decode_api_key, decode_domain, decode_organisation};
 use crate::store::redb::tables::{API_KEYS, DOMAINS, ORGANISATIONS, Rows};
@@ -27,6 +28,8 @@ pub(in crate::store) struct Directory {
     pub(in crate::store) domains: Vec<SenderDomain>,
     /// Positions in `api_keys` by the first bytes of the hash.
     keys_by_prefix: HashMap<[u8; 8], Vec<usize>>,
+    /// Rows that cannot be read: whoever they would let in or let send is refused.
+    pub(in crate::store) damaged: Vec<DamagedRow>,
 }
 
 impl Directory {
@@ -46,12 +49,14 @@ impl Directory {
         let mut directory = Self::default();
         for row in organisations.iter()? {
             let (id, row) = row?;
-            let name = decode_organisation(row.value())?;
+            let name = decode_organisation(row.value()).in_row(ORGANISATIONS, id.value());
+            let Some(name) = directory.left_out(name) else { continue };
             directory.organisations.push(Organisation { id: OrganisationId(id.value()), name });
         }
         for row in api_keys.iter()? {
             let (id, row) = row?;
-            let entry = decode_api_key(id.value(), row.value())?;
+            let entry = decode_api_key(id.value(), row.value()).in_row(API_KEYS, id.value());
+            let Some(entry) = directory.left_out(entry) else { continue };
             let positions = directory.keys_by_prefix.entry(prefix(&entry.hash)).or_default();
             positions.push(directory.api_keys.len());
             directory.api_keys.push(entry);
@@ -59,9 +64,20 @@ impl Directory {
         for row in domains.iter()? {
             let (key, row) = row?;
             let (organisation, name) = key.value();
-            directory.domains.push(decode_domain(organisation, name, row.value())?);
+            let shown = format_args!("{name} of organisation {organisation}");
+            let domain = decode_domain(organisation, name, row.value()).in_row(DOMAINS, shown);
+            let Some(domain) = directory.left_out(domain) else { continue };
+            directory.domains.push(domain);
         }
         Ok(directory)
+    }
+
+    fn left_out<T>(&mut self, read: Result<T, DamagedRow>) -> Option<T> {
+        let note = |row| {
+            damage::log(&row);
+            self.damaged.push(row);
+        };
+        read.map_err(note).ok()
     }
 
     /// The key with this hash. The comparison takes the same time wherever the

@@ -1,7 +1,7 @@
 //! Failures of reading and writing the file, before they become the store's own errors.
 
 use crate::store::StoreError;
-use crate::store::redb::record::RowError;
+use crate::store::redb::damage::DamagedRow;
 
 /// Why rows could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ pub(in crate::store) enum ReadError {
     File(#[from] redb::Error),
     /// A row's content.
     #[error(transparent)]
-    Row(#[from] RowError),
+    Row(#[from] DamagedRow),
 }
 
 impl From<redb::StorageError> for ReadError {

@@ -7,6 +7,7 @@ use redb::{ReadOnlyTable, ReadTransaction};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::decode_message;
 use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, IdKey, MESSAGES, META, Rows};
@@ -17,15 +18,17 @@ const MAX_ROWS: usize = 10_000;
 /// How many bytes of rows one page holds, about: where recipients are many, pages are short.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Reads a page of at most `limit` messages.
+/// Reads a page of at most `limit` messages. Rows that cannot be read are left out.
 pub(in crate::store) fn list(
     transaction: &ReadTransaction,
+    damage: &Damage,
     filter: &MessageFilter,
     limit: usize,
     window_now: Timestamp,
 ) -> Result<MessagePage, ReadError> {
     let mut page = Page {
         rows: transaction.open_table(MESSAGES)?,
+        damage,
         filter,
         limit,
         window_now,
@@ -100,6 +103,7 @@ fn bounds(
 /// A page in the making.
 struct Page<'a> {
     rows: ReadOnlyTable<IdKey, Rows>,
+    damage: &'a Damage,
     filter: &'a MessageFilter,
     limit: usize,
     window_now: Timestamp,
@@ -116,7 +120,8 @@ impl Page<'_> {
     fn look_at(&mut self, id: MessageId) -> Result<(), ReadError> {
         self.looked_at += 1;
         let Some(row) = self.rows.get(id.as_bytes())? else { return Ok(()) };
-        let message = decode_message(id, row.value())?;
+        let read = decode_message(id, row.value()).in_row(MESSAGES, id);
+        let Some(message) = self.damage.left_out(read) else { return Ok(()) };
         if !message.is_expired(self.window_now) && self.filter.matches(&message) {
             self.bytes += row.value().len();
             self.messages.push(message);

@@ -7,6 +7,7 @@ use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::redb::apply::event_keys;
+use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::event::decode_event;
 use crate::store::redb::record::message::{decode_message, encode_message};
@@ -24,19 +25,20 @@ pub(in crate::store) fn read(
     let Some(row) = transaction.open_table(MESSAGES)?.get(id.as_bytes())? else {
         return Ok(None);
     };
-    let message = decode_message(id, row.value())?;
+    let message = decode_message(id, row.value()).in_row(MESSAGES, id)?;
     Ok((!message.is_expired(window_now)).then_some(message))
 }
 
-/// Reads a message's events, oldest first.
+/// Reads a message's events, oldest first. Rows that cannot be read are left out.
 pub(in crate::store) fn read_events(
     transaction: &ReadTransaction,
+    damage: &Damage,
     id: MessageId,
 ) -> Result<Vec<Event>, ReadError> {
     let mut events = Vec::new();
     let (first, last) = event_keys(id);
     for row in transaction.open_table(EVENTS)?.range::<&[u8]>(&first[..]..=&last[..])? {
-        events.push(decode_event(row?.1.value())?);
+        events.extend(damage.left_out(decode_event(row?.1.value()).in_row(EVENTS, id)));
     }
     Ok(events)
 }
@@ -84,19 +86,19 @@ pub(super) fn note_state(batch: &mut Batch<'_>, message: &Message) {
     batch.facts.push((message.organisation, fact));
 }
 
-/// When the first record in the table was made.
+/// When the first record in the table was made; of one that cannot be read, its id's instant.
 pub(in crate::store) fn oldest(
     transaction: &ReadTransaction,
 ) -> Result<Option<Timestamp>, ReadError> {
     let messages = transaction.open_table(MESSAGES)?;
     let Some((id, row)) = messages.first()? else { return Ok(None) };
-    let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
-    Ok(Some(message.created_at))
+    let id = MessageId::from_bytes(id.value());
+    Ok(Some(decode_message(id, row.value()).map_or(id.instant(), |message| message.created_at)))
 }
 
 pub(super) fn read_row(tables: &Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
     let row = tables.messages.get(id.as_bytes())?;
-    Ok(row.map(|row| decode_message(id, row.value())).transpose()?)
+    Ok(row.map(|row| decode_message(id, row.value()).in_row(MESSAGES, id)).transpose()?)
 }
 
 pub(super) fn write_row(tables: &mut Tables<'_>, message: &Message) -> Result<(), ReadError> {

@@ -13,10 +13,13 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Recorded, Transition};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
 use crate::store::OpenError;
+use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
-use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, META, Tables};
-use crate::store::redb::{Shared, key_use, lost, migrate, stray, suppress, write_lock, writer};
+use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, MESSAGES, META, Tables};
+use crate::store::redb::{
+    Shared, key_use, lost, migrate, set_aside, stray, suppress, write_lock, writer,
+};
 
 mod overlay;
 
@@ -77,13 +80,13 @@ impl Opener {
 
     /// Opens the file for the first time in this process, after a look at whether it is ours: a
     /// file that is not stays as it is to the last byte.
-    pub(in crate::store) fn open_first(&self) -> Result<Database, OpenError> {
+    pub(in crate::store) fn open_first(&self, damage: &Damage) -> Result<Database, OpenError> {
         let looked_at = (self.open_for_reading)().map_err(OpenError::from_database)?;
         let version = require_format(&looked_at)?;
         drop(looked_at);
         let database = (self.open)().map_err(OpenError::from_database)?;
         if version == 1 {
-            migrate::from_1(&database).map_err(OpenError::from_read)?;
+            migrate::from_1(&database, damage).map_err(OpenError::from_read)?;
         }
         Ok(database)
     }
@@ -181,7 +184,8 @@ pub struct Recovery {
 }
 
 /// Sets right what the end of the last process left: every pending message becomes `failed`, the
-/// directory and the index are read. Before this is done, nobody may ask the store anything.
+/// directory and the index are read. A row that cannot be read stops nothing: it is noted and left
+/// out. Before this is done, nobody may ask the store anything.
 pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recovery, OpenError> {
     let recovered = (|| -> Result<Recovery, ReadError> {
         let mut bodies_lost = 0;
@@ -196,6 +200,7 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
                 break;
             }
         }
+        set_aside::note_all(shared)?;
         shared.reload_directory()?;
         key_use::load(shared)?;
         suppress::load_filter(shared)?;
@@ -213,9 +218,13 @@ fn settle_pending(tables: &mut Tables<'_>, now: Timestamp) -> Result<usize, Read
         .collect::<Result<_, _>>()?;
     let mut lost = 0;
     for id in &pending {
-        let row = tables.messages.get(id.as_bytes())?;
-        let message = row.map(|row| decode_message(*id, row.value())).transpose()?;
-        if let Some(mut message) = message {
+        let row = tables.messages.get(id.as_bytes())?.map(|row| row.value().to_vec());
+        let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
+        if let (Some(row), Some(Err(damaged))) = (&row, &message) {
+            set_aside::keep(tables, *id, row, damaged, now)?;
+            lost += 1;
+        }
+        if let Some(Ok(mut message)) = message {
             let transition = Transition::BodyLost {
                 acceptance: Acceptance::Possible,
                 message: "the service restarted before the message was sent, and bodies are kept \
@@ -241,12 +250,14 @@ fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
     shared.read(|transaction| {
         let from = MessageId::first_of(now.minus(IDEMPOTENCY_WINDOW));
         let rows = transaction.open_table(IDEMPOTENCY)?.range(*from.as_bytes()..)?;
-        index.extend(rows.map(|row| {
+        let rows = rows.map(|row| -> Result<_, ReadError> {
             let (id, row) = row?;
-            let row = IdempotencyRow::decode(row.value())?;
-            let hash = hasher.hash(OrganisationId(row.organisation), row.key);
-            Ok((hash, MessageId::from_bytes(id.value())))
-        }))
+            let id = MessageId::from_bytes(id.value());
+            let read = IdempotencyRow::decode(row.value()).in_row(IDEMPOTENCY, id);
+            let row = shared.damage.left_out(read);
+            Ok(row.map(|row| (hasher.hash(OrganisationId(row.organisation), row.key), id)))
+        });
+        index.extend(rows.filter_map(Result::transpose))
     })?;
     Ok(index.len())
 }

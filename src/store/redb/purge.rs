@@ -11,7 +11,7 @@ use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::organisation_of;
 use crate::store::redb::tables::{IdKey, Rows};
 use crate::store::redb::writer::Batch;
-use crate::store::redb::{Shared, dead_letter, sent, unmatched, write_lock};
+use crate::store::redb::{Shared, dead_letter, sent, set_aside, unmatched, write_lock};
 
 /// Purges at most `limit` messages with their events, and at most `limit` idempotency keys.
 ///
@@ -35,10 +35,12 @@ pub(in crate::store) fn purge(
         let end = [last.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
         batch.tables.events.open()?.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
     }
+    set_aside::purge(&mut batch.tables, records_end)?;
     unmatched::expire(&mut batch.tables, window_now)?;
     dead_letter::expire(&mut batch.tables, window_now)?;
     let keys_end = MessageId::first_of(window_now.minus(IDEMPOTENCY_WINDOW));
     let keys = purge_range(&mut batch.tables.idempotency, keys_end, limit, |_| {})?;
+    batch.shared.damage.forget_before(records_end, keys_end);
     Ok(Purged { messages: messages.count, idempotency_keys: keys.count })
 }
 

@@ -3,17 +3,17 @@
 use std::ops::ControlFlow;
 
 use redb::{
-    Key, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, Value,
-    WriteTransaction,
+    Key, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle,
+    Value, WriteTransaction,
 };
 
 use crate::store::redb::tables::{
-    API_KEYS, BY_ORGANISATION, DEAD_LETTERS, DOMAINS, EVENTS, IDEMPOTENCY, KEY_USE, MESSAGES, META,
-    ORGANISATIONS, PENDING, SENT, SUPPRESSIONS, UNMATCHED,
+    API_KEYS, BY_ORGANISATION, DAMAGED_MESSAGES, DEAD_LETTERS, DOMAINS, EVENTS, IDEMPOTENCY,
+    KEY_USE, MESSAGES, META, ORGANISATIONS, PENDING, SENT, SUPPRESSIONS, UNMATCHED,
 };
 
 /// Every table of the file; a position here is the table's number in a [`Chunk`].
-pub(super) const TABLES: [&dyn RawTable; 14] = [
+pub(super) const TABLES: [&dyn RawTable; 15] = [
     &META,
     &MESSAGES,
     &BY_ORGANISATION,
@@ -28,6 +28,7 @@ pub(super) const TABLES: [&dyn RawTable; 14] = [
     &API_KEYS,
     &DOMAINS,
     &KEY_USE,
+    &DAMAGED_MESSAGES,
 ];
 
 /// Is shown a key and a value, and says whether it wants more.
@@ -37,6 +38,9 @@ type RawRows<'a, 'b> = &'a mut dyn Iterator<Item = (&'b [u8], &'b [u8])>;
 
 /// A table whose keys and values are taken as bytes.
 pub(super) trait RawTable: Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
     /// How many rows it has.
     fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error>;
 
@@ -58,6 +62,10 @@ pub(super) trait RawTable: Sync {
 impl<K: Key + Sync + 'static, V: Value + Sync + 'static> RawTable
     for TableDefinition<'static, K, V>
 {
+    fn name(&self) -> &str {
+        TableHandle::name(self)
+    }
+
     fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error> {
         Ok(transaction.open_table(*self)?.len()?)
     }

@@ -28,6 +28,7 @@ pub(in crate::store) mod check;
 pub(in crate::store) mod event;
 pub(in crate::store) mod feedback;
 pub(in crate::store) mod message;
+pub(in crate::store) mod set_aside;
 pub(in crate::store) mod tenant;
 
 /// The version of every kind of row that has no newer one.

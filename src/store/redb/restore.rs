@@ -9,6 +9,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::redb::copy::{Existing, sync_directory_of};
+use crate::store::redb::damage::{self, InRow};
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::open::{self, temporary_in};
@@ -34,6 +35,8 @@ pub struct Contents {
     pub domains: usize,
     /// Suppressed addresses.
     pub suppressions: u64,
+    /// Rows that cannot be read: messages, organisations, keys and domains beyond those above.
+    pub damaged: usize,
 }
 
 /// What became of a restoration.
@@ -186,16 +189,26 @@ fn inspect(path: &Path) -> Result<Contents, OpenError> {
     let read = (|| -> Result<Contents, ReadError> {
         let transaction = database.begin_read().map_err(redb::Error::from)?;
         let directory = Directory::load(&transaction)?;
-        let messages = transaction.open_table(MESSAGES)?;
-        let mut newest = None;
-        for row in messages.iter()? {
+        let (mut messages, mut newest) = (0, None);
+        let mut damaged = directory.damaged.len();
+        for row in transaction.open_table(MESSAGES)?.iter()? {
             let (id, row) = row?;
-            let message = decode_message(MessageId::from_bytes(id.value()), row.value())?;
-            newest = newest.max(Some(message.created_at));
+            let id = MessageId::from_bytes(id.value());
+            match decode_message(id, row.value()).in_row(MESSAGES, id) {
+                Ok(message) => {
+                    messages += 1;
+                    newest = newest.max(Some(message.created_at));
+                }
+                Err(row) => {
+                    damage::log(&row);
+                    damaged += 1;
+                }
+            }
         }
         Ok(Contents {
-            messages: messages.len()?,
+            messages,
             newest,
+            damaged,
             organisations: directory.organisations.len(),
             api_keys: directory.api_keys.len(),
             domains: directory.domains.len(),

@@ -29,7 +29,7 @@ pub(super) fn note(batch: &mut Batch<'_>, message: &mut Message) -> Result<(), R
     let State::Sent { ses_message_id, sent_at } = &message.state else { return Ok(()) };
     let key = (sent_at.unix_millis(), *message.id.as_bytes());
     batch.tables.sent.open()?.insert(key, ses_message_id.as_bytes())?;
-    let kept = unmatched::take(&mut batch.tables, ses_message_id)?;
+    let kept = unmatched::take(batch, ses_message_id)?;
     for early in kept {
         if is_owner(batch, message, early.organisation.as_deref()) {
             observe(batch, message, &early.event)?;

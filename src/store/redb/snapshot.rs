@@ -57,7 +57,10 @@ impl Snapshot {
                 }
                 hand_over(std::mem::replace(&mut chunk, Chunk::of(number)))
             });
-            let mut flow = read.map_err(ReadError::from)?;
+            let mut flow = read.map_err(|error| {
+                tracing::error!(table = table.name(), %error, "a read of the data file failed");
+                StoreError::Unavailable
+            })?;
             if flow.is_continue() && !chunk.is_empty() {
                 flow = hand_over(chunk);
             }

@@ -9,13 +9,15 @@ use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::SenderStatus;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::store::damage::of_organisation;
+use crate::store::redb::damage::{Damage, DamagedRow};
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::tenant::{decode_suppression, encode_suppression};
 use crate::store::redb::tables::{ALL_ORGANISATIONS, SUPPRESSIONS};
 use crate::store::redb::writer::{Batch, SuppressionChange};
 use crate::store::redb::{Shared, read_lock, write_lock};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, SuppressionPage};
 
 pub(in crate::store) use filter::SuppressionFilter;
 
@@ -26,15 +28,19 @@ pub(super) fn scope(organisation: Option<OrganisationId>) -> u32 {
     organisation.map_or(ALL_ORGANISATIONS, |organisation| organisation.0)
 }
 
-/// Adds a suppression. One that is there already stays as it is: the first cause counts.
+/// Adds a suppression. One that is there already stays as it is: the first cause counts. One that
+/// cannot be read is written anew.
 pub(in crate::store) fn insert_suppression(
     batch: &mut Batch<'_>,
     organisation: Option<OrganisationId>,
     suppression: &Suppression,
 ) -> Result<Change, ReadError> {
     let key = (scope(organisation), suppression.address.as_str());
-    if batch.tables.suppressions.open()?.get(key)?.is_some() {
-        return Ok(Change::None);
+    if let Some(row) = batch.tables.suppressions.open()?.get(key)? {
+        if decode_suppression(key.1, row.value()).is_ok() {
+            return Ok(Change::None);
+        }
+        batch.shared.damage.forget_suppression(key.0, key.1);
     }
     write_lock(&batch.shared.suppression_filter).insert(key.0, key.1);
     batch.tables.suppressions.open()?.insert(key, encode_suppression(suppression).as_slice())?;
@@ -87,41 +93,57 @@ pub(in crate::store) fn remove_suppression(
     organisation: Option<OrganisationId>,
     address: &SuppressedAddress,
 ) -> Result<Change, ReadError> {
-    let removed =
-        batch.tables.suppressions.open()?.remove((scope(organisation), address.as_str()))?;
-    Ok(if removed.is_some() { Change::Made } else { Change::None })
+    let key = (scope(organisation), address.as_str());
+    if batch.tables.suppressions.open()?.remove(key)?.is_none() {
+        return Ok(Change::None);
+    }
+    batch.shared.damage.forget_suppression(key.0, key.1);
+    Ok(Change::Made)
 }
 
 /// Reads suppressions in the order of their scope and address, from after `after` on.
 pub(in crate::store) fn list(
     transaction: &ReadTransaction,
+    damage: &Damage,
     after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
     limit: usize,
-) -> Result<Vec<(Option<OrganisationId>, Suppression)>, ReadError> {
+) -> Result<SuppressionPage, ReadError> {
     let table = transaction.open_table(SUPPRESSIONS)?;
     let start = after.map_or(std::ops::Bound::Unbounded, |(organisation, address)| {
         std::ops::Bound::Excluded((scope(organisation), address.as_str()))
     });
-    table
-        .range::<(u32, &str)>((start, std::ops::Bound::Unbounded))?
-        .take(limit)
-        .map(|row| {
-            let (key, row) = row?;
-            let (scope, address) = key.value();
-            let organisation = (scope != ALL_ORGANISATIONS).then_some(OrganisationId(scope));
-            Ok((organisation, decode_suppression(address, row.value())?))
-        })
-        .collect()
+    let mut page = SuppressionPage { suppressions: Vec::new(), damaged: Vec::new(), next: None };
+    let rows = table.range::<(u32, &str)>((start, std::ops::Bound::Unbounded))?;
+    for (row, number) in rows.take(limit).zip(1..) {
+        let (key, row) = row?;
+        let (scope, address) = key.value();
+        let organisation = (scope != ALL_ORGANISATIONS).then_some(OrganisationId(scope));
+        if number == limit {
+            page.next = Some((organisation, SuppressedAddress::from_stored(address)));
+        }
+        match decode_suppression(address, row.value()) {
+            Ok(suppression) => page.suppressions.push((organisation, suppression)),
+            Err(reason) => {
+                damage.note(DamagedRow::suppression(scope, address, &reason));
+                page.damaged.push((organisation, SuppressedAddress::from_stored(address)));
+            }
+        }
+    }
+    Ok(page)
 }
 
-/// Reads the filter's content from the file.
+/// Reads the filter's content from the file. A row that cannot be read suppresses as well, and is
+/// noted.
 pub(super) fn load_filter(shared: &Shared) -> Result<(), ReadError> {
     let mut filter = SuppressionFilter::default();
     shared.read(|transaction| {
         for row in transaction.open_table(SUPPRESSIONS)?.iter()? {
-            let (key, _) = row?;
+            let (key, row) = row?;
             let (scope, address) = key.value();
             filter.insert(scope, address);
+            if let Err(reason) = decode_suppression(address, row.value()) {
+                shared.damage.note(DamagedRow::suppression(scope, address, &reason));
+            }
         }
         Ok(())
     })?;
@@ -161,7 +183,7 @@ impl Facts for OrganisationFacts<'_> {
         if possible == [false; 2] {
             return Ok(false);
         }
-        self.store.noticed(shared.read(|transaction| {
+        let found = shared.read(|transaction| {
             let suppressions = transaction.open_table(SUPPRESSIONS)?;
             for (scope, _) in scopes.into_iter().zip(possible).filter(|(_, possible)| *possible) {
                 if suppressions.get((scope, address.as_str()))?.is_some() {
@@ -169,6 +191,7 @@ impl Facts for OrganisationFacts<'_> {
                 }
             }
             Ok(false)
-        }))
+        });
+        self.store.noticed(&SUPPRESSIONS, of_organisation(self.organisation), found)
     }
 }

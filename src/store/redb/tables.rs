@@ -63,6 +63,10 @@ pub(in crate::store) const UNMATCHED: TableDefinition<Rows, Kept> =
 /// Documents that could not be read, by their digest, with the time of their arrival. Bounded too.
 pub(in crate::store) const DEAD_LETTERS: TableDefinition<Rows, Kept> =
     TableDefinition::new("dead_letters");
+/// Records that were pending at a start and could not be read, by message, with the time of that
+/// start.
+pub(in crate::store) const DAMAGED_MESSAGES: TableDefinition<IdKey, Kept> =
+    TableDefinition::new("damaged_messages");
 /// Suppressed addresses by organisation.
 pub(in crate::store) const SUPPRESSIONS: TableDefinition<(u32, &str), Rows> =
     TableDefinition::new("suppressions");
@@ -117,6 +121,7 @@ pub(in crate::store) struct Tables<'txn> {
     pub(in crate::store) sent: OnDemand<'txn, (u64, IdKey), Rows>,
     pub(in crate::store) unmatched: OnDemand<'txn, Rows, Kept>,
     pub(in crate::store) dead_letters: OnDemand<'txn, Rows, Kept>,
+    pub(in crate::store) damaged_messages: OnDemand<'txn, IdKey, Kept>,
     pub(in crate::store) suppressions: OnDemand<'txn, (u32, &'static str), Rows>,
     pub(in crate::store) organisations: OnDemand<'txn, u32, Rows>,
     pub(in crate::store) api_keys: OnDemand<'txn, u32, Rows>,
@@ -137,6 +142,7 @@ impl<'txn> Tables<'txn> {
             sent: OnDemand::new(transaction, SENT),
             unmatched: OnDemand::new(transaction, UNMATCHED),
             dead_letters: OnDemand::new(transaction, DEAD_LETTERS),
+            damaged_messages: OnDemand::new(transaction, DAMAGED_MESSAGES),
             suppressions: OnDemand::new(transaction, SUPPRESSIONS),
             organisations: OnDemand::new(transaction, ORGANISATIONS),
             api_keys: OnDemand::new(transaction, API_KEYS),
@@ -152,6 +158,7 @@ impl<'txn> Tables<'txn> {
         self.sent.open()?;
         self.unmatched.open()?;
         self.dead_letters.open()?;
+        self.damaged_messages.open()?;
         self.suppressions.open()?;
         self.organisations.open()?;
         self.api_keys.open()?;

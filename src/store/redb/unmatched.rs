@@ -13,10 +13,11 @@ use sha2::{Digest, Sha256};
 use crate::domain::time::Timestamp;
 use crate::store::Report;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
+use crate::store::redb::damage::InRow;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::feedback::{EarlyEvent, decode_early, encode_early};
 use crate::store::redb::suppress::Change;
-use crate::store::redb::tables::Tables;
+use crate::store::redb::tables::{Tables, UNMATCHED};
 use crate::store::redb::writer::Batch;
 
 /// How long an event waits for its message (contract, section 3).
@@ -47,11 +48,13 @@ pub(super) fn keep(
     Ok(Change::Made)
 }
 
-/// Takes out the events of the message that the provider knows by this id.
+/// Takes out the events of the message that the provider knows by this id. One that cannot be read
+/// goes as well.
 pub(super) fn take(
-    tables: &mut Tables<'_>,
+    batch: &mut Batch<'_>,
     ses_message_id: &str,
 ) -> Result<Vec<EarlyEvent>, ReadError> {
+    let (tables, damage) = (&mut batch.tables, &batch.shared.damage);
     let mut events = Vec::new();
     if tables.unmatched.open()?.is_empty()? {
         return Ok(events);
@@ -65,10 +68,8 @@ pub(super) fn take(
     tables.unmatched.open()?.retain_in::<&[u8], _>(
         first.as_slice()..=last.as_slice(),
         |_, (_, row)| {
-            match decode_early(row) {
-                Ok(event) => events.push(event),
-                Err(error) => tracing::error!(%error, "an event that waited cannot be read"),
-            }
+            let read = decode_early(row).in_row(UNMATCHED, ses_message_id);
+            events.extend(damage.left_out(read));
             false
         },
     )?;

@@ -185,7 +185,7 @@ where
 {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
         let work = self.run.take().expect("an operation runs once");
-        self.done = Some(own_failure(work(batch))?);
+        self.done = Some(own_failure(work(batch), batch.shared)?);
         Ok(())
     }
 
@@ -204,11 +204,12 @@ where
 /// Tells a failure of the operation's own from one of the file.
 pub(in crate::store) fn own_failure<T>(
     result: Result<T, ReadError>,
+    shared: &Shared,
 ) -> Result<Result<T, StoreError>, redb::Error> {
     match result {
         Ok(done) => Ok(Ok(done)),
-        Err(ReadError::Row(error)) => {
-            tracing::error!(%error, "an operation met a row that cannot be read");
+        Err(ReadError::Row(row)) => {
+            shared.damage.note(row);
             Ok(Err(StoreError::Damaged))
         }
         Err(ReadError::File(error)) => Err(error),

@@ -391,11 +391,17 @@ pub(crate) const FAULTS: [Fault; 25] = [
                 }
             })
         },
-        alarms: &["PillarboxInternalErrors"],
-        page: &[Told {
-            text: "failed by a fault in the service",
-            known: |metrics| metrics["pillarbox_refusals_total{code=\"InternalError\"}"] > 0.0,
-        }],
+        alarms: &["PillarboxInternalErrors", "PillarboxRowsDamaged"],
+        page: &[
+            Told {
+                text: "failed by a fault in the service",
+                known: |metrics| metrics["pillarbox_refusals_total{code=\"InternalError\"}"] > 0.0,
+            },
+            Told {
+                text: "1 row of the data file cannot be read",
+                known: |metrics| is(metrics, "pillarbox_store_damaged_rows", 1),
+            },
+        ],
     },
     Fault {
         name: "connections used up",

@@ -58,7 +58,7 @@ type Outcome =
 
 fn outcome(fixture: &Fixture, id: MessageId, scope: OrganisationId) -> Outcome {
     let message = fixture.store.message(id, START).unwrap().unwrap();
-    let listed = fixture.store.suppressions(None, 100).unwrap();
+    let listed = fixture.store.suppressions(None, 100).unwrap().suppressions;
     let suppressions = listed.into_iter().filter(|(listed, _)| *listed == Some(scope));
     let suppressions = suppressions.map(|(_, s)| (s.address, s.reason, s.since)).collect();
     (fixture.store.events(id).unwrap(), message.last_event, suppressions)

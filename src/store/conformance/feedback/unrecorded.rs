@@ -19,7 +19,7 @@ fn bob() -> SuppressedAddress {
 }
 
 fn suppressions(fixture: &Fixture) -> Vec<(Option<OrganisationId>, Suppression)> {
-    fixture.store.suppressions(None, 9).unwrap()
+    fixture.store.suppressions(None, 9).unwrap().suppressions
 }
 
 async fn damage(fixture: &Fixture, id: MessageId) {

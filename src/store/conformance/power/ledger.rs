@@ -134,7 +134,7 @@ impl Ledger {
                 return Err(format!("the key {text} replays to {replay:?} and made {made:?}"));
             }
         }
-        let listed = store.suppressions(None, 100_000).map_err(|e| e.to_string())?;
+        let listed = store.suppressions(None, 100_000).map_err(|e| e.to_string())?.suppressions;
         for (address, certainty) in &mut self.suppressed {
             let seen = listed.iter().any(|(_, suppression)| suppression.address == *address);
             certainty.settle(seen, address.as_str())?;

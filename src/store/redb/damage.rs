@@ -1,0 +1,177 @@
+//! Rows that cannot be read: each is noted, told of and left out, and costs nobody but itself.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redb::TableHandle;
+
+use crate::domain::id::MessageId;
+use crate::store::redb::record::RowError;
+use crate::store::redb::tables::{ALL_ORGANISATIONS, EVENTS, IDEMPOTENCY, MESSAGES, SUPPRESSIONS};
+
+/// How many damaged rows are remembered; the log has all of them.
+const MAX_NOTED: usize = 1_000;
+
+/// A row that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("row {id} of table {table}: {reason}")]
+pub struct DamagedRow {
+    /// Name of its table.
+    pub table: String,
+    /// Its key, for people: a message's id for example.
+    pub id: String,
+    /// The recipient's address in its key, if there is one. It is not part of `id`, because it is
+    /// not for the log.
+    pub address: Option<String>,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+impl DamagedRow {
+    /// A suppression's row, whose key has an address.
+    pub(super) fn suppression(scope: u32, address: &str, reason: &RowError) -> Self {
+        let address = Some(address.to_owned());
+        let id = suppression_id(scope);
+        Self { table: SUPPRESSIONS.name().to_owned(), id, address, reason: reason.to_string() }
+    }
+}
+
+fn suppression_id(scope: u32) -> String {
+    match scope {
+        ALL_ORGANISATIONS => "all organisations".to_owned(),
+        organisation => format!("organisation {organisation}"),
+    }
+}
+
+/// Says where a row is that cannot be read.
+pub(super) trait InRow<T> {
+    /// Adds the table and the key, for people, to the error.
+    fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow>;
+}
+
+impl<T> InRow<T> for Result<T, RowError> {
+    fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow> {
+        self.map_err(|reason| DamagedRow {
+            table: table.name().to_owned(),
+            id: id.to_string(),
+            address: None,
+            reason: reason.to_string(),
+        })
+    }
+}
+
+/// Logs a damaged row.
+pub(super) fn log(row: &DamagedRow) {
+    let DamagedRow { table, id, address, reason } = row;
+    tracing::error!(table, id, reason, "a row of the data file cannot be read");
+    if let Some(address) = address {
+        tracing::debug!(table, id, address, "the address of the row that cannot be read");
+    }
+}
+
+/// The damaged rows that were found since the start, those of organisations, keys and domains
+/// aside: the directory has these.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Damage(Mutex<BTreeSet<DamagedRow>>);
+
+impl Damage {
+    /// Logs a damaged row and remembers it.
+    pub(in crate::store) fn note(&self, row: DamagedRow) {
+        log(&row);
+        let mut rows = self.locked();
+        if rows.len() < MAX_NOTED {
+            rows.insert(row);
+        }
+    }
+
+    /// What was read; a damaged row is noted and left out.
+    pub(super) fn left_out<T>(&self, read: Result<T, DamagedRow>) -> Option<T> {
+        read.map_err(|row| self.note(row)).ok()
+    }
+
+    /// The rows in the order of their tables.
+    pub(in crate::store) fn rows(&self) -> Vec<DamagedRow> {
+        self.locked().iter().cloned().collect()
+    }
+
+    /// Forgets a suppression's row: it was removed or written anew.
+    pub(super) fn forget_suppression(&self, scope: u32, address: &str) {
+        let mut rows = self.locked();
+        if !rows.is_empty() {
+            let id = suppression_id(scope);
+            let is_it = |row: &DamagedRow| row.id == id && row.address.as_deref() == Some(address);
+            rows.retain(|row| !is_it(row));
+        }
+    }
+
+    /// Forgets what is past its retention: records and events before one id, idempotency keys
+    /// before another.
+    pub(in crate::store) fn forget_before(&self, records_end: MessageId, keys_end: MessageId) {
+        let mut rows = self.locked();
+        if rows.is_empty() {
+            return;
+        }
+        // An id as text sorts like its bytes.
+        let (records_end, keys_end) = (records_end.to_string(), keys_end.to_string());
+        rows.retain(|row| match row.table.as_str() {
+            table if table == MESSAGES.name() || table == EVENTS.name() => row.id >= records_end,
+            table if table == IDEMPOTENCY.name() => row.id >= keys_end,
+            _ => true,
+        });
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeSet<DamagedRow>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time::Timestamp;
+    use crate::store::redb::tables::DEAD_LETTERS;
+
+    fn damaged(table: impl TableHandle, id: impl Display) -> DamagedRow {
+        Err::<(), _>(RowError::Version(9)).in_row(table, id).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_purged_is_forgotten_and_nothing_else() {
+        let id = |millis| MessageId::first_of(Timestamp::from_unix_millis(millis));
+        let damage = Damage::default();
+        for millis in [1_000, 2_000, 3_000] {
+            damage.note(damaged(MESSAGES, id(millis)));
+            damage.note(damaged(IDEMPOTENCY, id(millis)));
+        }
+        damage.note(damaged(EVENTS, id(1_000)));
+        damage.note(damaged(DEAD_LETTERS, "00"));
+        damage.forget_before(id(2_000), id(3_000));
+        let left: Vec<_> = damage.rows().into_iter().map(|row| (row.table, row.id)).collect();
+        let expected = [
+            ("dead_letters", "00".to_owned()),
+            ("idempotency", id(3_000).to_string()),
+            ("messages", id(2_000).to_string()),
+            ("messages", id(3_000).to_string()),
+        ];
+        assert_eq!(left, expected.map(|(table, id)| (table.to_owned(), id)));
+    }
+
+    #[test]
+    fn a_suppression_is_forgotten_by_its_whole_key_and_only_so_many_rows_are_remembered() {
+        let damage = Damage::default();
+        let suppression =
+            |scope, address| DamagedRow::suppression(scope, address, &RowError::Version(9));
+        for (scope, address) in [(0, "a@example.org"), (1, "a@example.org"), (1, "b@example.org")] {
+            damage.note(suppression(scope, address));
+        }
+        damage.forget_suppression(1, "a@example.org");
+        let left = [suppression(0, "a@example.org"), suppression(1, "b@example.org")];
+        assert_eq!(damage.rows(), left);
+        assert!(!left[0].to_string().contains('@'), "addresses are not for the log");
+        for number in 0..2 * MAX_NOTED {
+            damage.note(damaged(MESSAGES, number));
+        }
+        assert_eq!(damage.rows().len(), MAX_NOTED);
+    }
+}
