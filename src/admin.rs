@@ -153,7 +153,7 @@ impl Admin {
             Request::DeadLetterList {} => self.list_dead_letters(),
             Request::DeadLetterShow { id } => self.show_dead_letter(&id),
             Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
-            Request::Status {} => Ok(self.status()),
+            Request::Status {} => Ok(self.status().await),
             Request::Acknowledge {} => self.acknowledge().await,
             Request::Page {} => self.page(),
             Request::ClockConfirm {} => self.confirm_clock(),

@@ -66,6 +66,8 @@ pub struct Settings {
     pub on_unknown: OnUnknown,
     /// The least wait after such an attempt, so that an event can settle the question first.
     pub unknown_wait: Duration,
+    /// How long sending goes on once the service stops.
+    pub drain: Duration,
 }
 
 /// Sends what is in the outbox.

@@ -6,6 +6,7 @@
 //! last hold on its entry.
 
 use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -18,17 +19,23 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 
 use entries::Entries;
+use forecast::Forecaster;
 
 pub use budget::{Budget, Fill, NoRoom, Reservation};
+pub use forecast::DrainForecast;
 pub use live::{Live, View};
 pub use selection::{Selected, Selection};
 
 mod budget;
 mod entries;
 mod fair_queue;
+mod forecast;
 mod lanes;
 mod live;
 mod selection;
+
+/// Pending messages that a forecast looks at while others wait.
+const FORECAST_STEP: usize = 1_000;
 
 /// A message to be sent.
 pub struct Parcel {
@@ -303,6 +310,21 @@ impl Outbox {
     /// have been accepted.
     pub fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
         self.lock().remaining()
+    }
+
+    /// Forecasts what a drain until `end` leaves unsent, if `recipients` can be sent to until then.
+    /// Takes time in proportion to what is pending.
+    pub fn forecast_drain(&self, end: Instant, recipients: f64) -> DrainForecast {
+        let mut forecaster = Forecaster::new(end, recipients);
+        let mut after = Bound::Unbounded;
+        // A step at a time: senders and clients must not wait for all of it.
+        loop {
+            let last = self.lock().forecast(after, FORECAST_STEP, &mut forecaster);
+            match last {
+                Some(last) => after = Bound::Excluded(last),
+                None => return forecaster.forecast,
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {

@@ -345,6 +345,7 @@ fn settings(config: &Config) -> Settings {
         backoff: config.sending.backoff,
         retry_for: config.sending.retry_for,
         on_unknown: config.sending.on_unknown,
+        drain: config.sending.drain,
         unknown_wait: if has_events { WAIT_FOR_PROOF } else { Duration::ZERO },
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
 use crate::domain::message::Cancellation;
 use crate::feedback::Feedback;
-use crate::outbox::{Live, Outbox, Selection};
+use crate::outbox::{DrainForecast, Live, Outbox, Selection};
 use crate::quota::AccountCheck;
 use crate::store::StoreError;
 
@@ -18,6 +18,11 @@ use crate::store::StoreError;
 pub trait LiveView: Send + Sync {
     /// How sending goes.
     fn sending(&self) -> SendingStatus;
+
+    /// What a stop at this moment would leave unsent. May take long, so it is no work for a task.
+    fn forecast_stop(&self) -> DrainForecast {
+        DrainForecast::default()
+    }
 
     /// What is known of the AWS credentials.
     fn account(&self) -> AccountCheck {
@@ -55,6 +60,10 @@ pub struct Sending<P> {
 impl<P: Provider> LiveView for Sending<P> {
     fn sending(&self) -> SendingStatus {
         self.dispatcher.status()
+    }
+
+    fn forecast_stop(&self) -> DrainForecast {
+        self.dispatcher.forecast_stop()
     }
 
     fn account(&self) -> AccountCheck {

@@ -1,19 +1,23 @@
 //! How the service is doing, and the operator's word on its clock.
 
+use std::sync::Arc;
+
 use secrecy::ExposeSecret as _;
+use tokio::task::spawn_blocking;
 use tracing::info;
 
+use crate::admin::live::LiveView;
 use crate::admin::wire::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
     Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Refusal, Response,
-    Sending, ServiceStatus, StoreHealth, StoredEvents, TakenIn,
+    Sending, ServiceStatus, StopLoss, StoreHealth, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
-use crate::dispatch::SendingStatus;
 use crate::dispatch::health::{self, Condition};
 use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
+use crate::outbox::DrainForecast;
 use crate::quota::{self, AccountCheck};
 use crate::store::{self, Health};
 
@@ -21,13 +25,13 @@ use crate::store::{self, Health};
 const MAX_DAMAGED_SHOWN: usize = 20;
 
 impl Admin {
-    pub(super) fn status(&self) -> Response {
+    pub(super) async fn status(&self) -> Response {
         let (uptime_seconds, client_address, sending) = match &self.place {
             Place::File => (None, None, None),
             Place::Service { live, started, ways, .. } => (
                 Some(started.elapsed().as_secs()),
                 ways.as_ref().map(|ways| ways.clients),
-                Some(self.sending(live.sending(), live.account())),
+                Some(self.sending(live).await),
             ),
         };
         let domains = self.store.domains();
@@ -155,7 +159,11 @@ impl Admin {
         Ok(Response::ClockConfirmed(ClockConfirmed { now, jump }))
     }
 
-    fn sending(&self, status: SendingStatus, account: AccountCheck) -> Sending {
+    async fn sending(&self, live: &Arc<dyn LiveView>) -> Sending {
+        let (status, account) = (live.sending(), live.account());
+        let looking = Arc::clone(live);
+        let forecast = spawn_blocking(move || looking.forecast_stop());
+        let forecast = forecast.await.expect("a forecast does not panic and is not aborted");
         Sending {
             pending_messages: status.pending.messages,
             in_flight: status.pending.in_flight,
@@ -163,6 +171,7 @@ impl Admin {
             max_pending_bytes: status.max_pending_bytes,
             full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
             recipients_per_second: status.rate.limit(),
+            stop_would_lose: forecast.into(),
             account: match account {
                 AccountCheck::Unasked | AccountCheck::Passed => None,
                 AccountCheck::Failed { fault, message } => {
@@ -197,6 +206,18 @@ impl From<store::LostMessages> for LostMessages {
 impl From<Jump> for ClockJump {
     fn from(jump: Jump) -> Self {
         Self { expected: jump.expected.to_string(), wall: jump.wall.to_string() }
+    }
+}
+
+impl From<DrainForecast> for StopLoss {
+    fn from(forecast: DrainForecast) -> Self {
+        Self {
+            messages: forecast.messages(),
+            waiting_for_provider: forecast.provider,
+            waiting_for_domain: forecast.domain,
+            waiting_for_retry: forecast.retry,
+            beyond_pace: forecast.pace,
+        }
     }
 }
 

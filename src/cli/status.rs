@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::admin::wire::{
     AccountProblem, Counts, Damaged, DamagedRow, Provider, Request, Response, Sending,
-    ServiceStatus, StoreHealth,
+    ServiceStatus, StopLoss, StoreHealth,
 };
 use crate::cli::error::CliError;
 use crate::cli::reach::{Format, Reach, Session};
@@ -218,6 +218,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
             },
         ),
     ];
+    lines.push(("a stop now", stop(&sending.stop_would_lose)));
     if let Some(AccountProblem { fault, message }) = &sending.account {
         let (what, advice) = fault.explained();
         lines.push(("account", format!("{what} ({message}). {advice}")));
@@ -234,6 +235,21 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
         ));
     }
     lines
+}
+
+fn stop(loss: &StopLoss) -> String {
+    if loss.messages == 0 {
+        return "would lose no message, as far as can be foreseen".to_owned();
+    }
+    let parts = [
+        (loss.waiting_for_provider, "wait for the provider or the store"),
+        (loss.waiting_for_domain, "wait for a paused domain"),
+        (loss.waiting_for_retry, "wait for a retry after the drain"),
+        (loss.beyond_pace, "do not fit into the drain at this pace and quota"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+    format!("would lose {} messages: {}", loss.messages, parts.join(", "))
 }
 
 fn budget(in_use: usize, max: usize, full_for: &[String]) -> String {
@@ -272,6 +288,22 @@ fn provider(provider: &Provider) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_stop_would_lose_is_told_with_its_reasons() {
+        assert!(stop(&StopLoss::default()).starts_with("would lose no message"));
+        let loss = StopLoss {
+            messages: 12,
+            waiting_for_domain: 2,
+            beyond_pace: 10,
+            ..StopLoss::default()
+        };
+        assert_eq!(
+            stop(&loss),
+            "would lose 12 messages: 2 wait for a paused domain, 10 do not fit into the drain at \
+             this pace and quota"
+        );
+    }
 
     #[test]
     fn a_queue_is_called_full_only_where_it_is() {

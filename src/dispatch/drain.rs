@@ -9,7 +9,8 @@ use crate::dispatch::{Dispatcher, Phase};
 use crate::domain::attempt::Provider;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
-use crate::outbox::Next;
+use crate::outbox::{DrainForecast, Next};
+use crate::store::Health as StoreHealth;
 
 /// How many lost messages are recorded together.
 const RECORDING_STEP: usize = 1_000;
@@ -36,6 +37,23 @@ impl<P: Provider> Dispatcher<P> {
             Next::Never => return true,
         };
         next >= until
+    }
+
+    /// Forecasts what a stop at this moment would leave unsent. Takes time in proportion to what is
+    /// pending.
+    pub fn forecast_stop(&self) -> DrainForecast {
+        let drain = self.settings().drain;
+        let (is_up, rate, quota) = {
+            let flow = self.flow();
+            (flow.health.is_up(), flow.pace.rate(), flow.quota())
+        };
+        if !is_up || self.store.health() == StoreHealth::Refusing {
+            let provider = self.outbox.pending().messages;
+            return DrainForecast { provider, ..DrainForecast::default() };
+        }
+        let by_pace = rate.limit().map_or(f64::INFINITY, |rate| rate * drain.as_secs_f64());
+        let recipients = quota.map_or(by_pace, |quota| by_pace.min(quota.left));
+        self.outbox.forecast_drain(Instant::now() + drain, recipients)
     }
 
     /// Ends what is still under way and records every message that is left as lost.

@@ -115,6 +115,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
         retry_for: Duration::from_hours(12),
         on_unknown: OnUnknown::Retry,
         unknown_wait: Duration::ZERO,
+        drain: Duration::from_mins(1),
     };
     let dispatcher = Dispatcher::new(
         store.clone(),
@@ -180,6 +181,7 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
         retry_for: Duration::from_hours(12),
         on_unknown: OnUnknown::Retry,
         unknown_wait: Duration::ZERO,
+        drain: Duration::from_mins(1),
     };
     let dispatcher = Dispatcher::new(
         store.clone(),

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 use crate::outbox::fair_queue::FairQueue;
+use crate::outbox::forecast::Forecaster;
 use crate::outbox::lanes::{Forward, Turn, TurnKind};
 use crate::outbox::live::Live;
 use crate::outbox::selection::{Selected, Selection};
@@ -128,6 +129,36 @@ impl Entries {
             (entry.parcel.id, entry.attempts, acceptance)
         });
         left.collect()
+    }
+
+    /// Adds up to `limit` entries after one to a forecast; returns the last of them.
+    pub(super) fn forecast(
+        &self,
+        after: Bound<MessageId>,
+        limit: usize,
+        forecaster: &mut Forecaster,
+    ) -> Option<MessageId> {
+        let mut last = None;
+        let any_held = self.queue.any_held();
+        for (id, entry) in self.by_id.range((after, Bound::Unbounded)).take(limit) {
+            last = Some(*id);
+            let Parcel { organisation, envelope, .. } = &*entry.parcel;
+            let is_held = || self.queue.is_held(*organisation, &envelope.sender_domain());
+            match entry.place {
+                Place::Waiting(_) if any_held && is_held() => forecaster.forecast.domain += 1,
+                // Other retries are brought forward when a drain begins.
+                Place::Waiting(turn)
+                    if entry.acceptance == Acceptance::Possible && turn.due >= forecaster.end =>
+                {
+                    forecaster.forecast.retry += 1;
+                }
+                Place::Waiting(_) | Place::Returning(_) => {
+                    forecaster.goes(envelope.recipient_count());
+                }
+                Place::Claimed(_) | Place::Calling(_) => {}
+            }
+        }
+        last
     }
 
     pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Claim> {

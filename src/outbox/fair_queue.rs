@@ -173,6 +173,11 @@ impl FairQueue {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_held(domain))
     }
 
+    /// Whether messages wait because any domain is paused.
+    pub(super) fn any_held(&self) -> bool {
+        self.queues.values().any(|queue| queue.lanes.any_held())
+    }
+
     fn first_ready(&self, max_calls: usize) -> Option<(u64, OrganisationId)> {
         let free = max_calls.saturating_sub(self.calls);
         self.ready

@@ -82,6 +82,14 @@ impl Lane {
             Gate::Trying(..) => None,
         }
     }
+
+    fn is_held(&self) -> bool {
+        match self.gate {
+            Gate::Open | Gate::Reopened(_) => false,
+            Gate::Closed(_) => !self.turns.is_empty(),
+            Gate::Trying(..) => true,
+        }
+    }
 }
 
 impl Lanes {
@@ -139,12 +147,11 @@ impl Lanes {
     }
 
     pub(super) fn is_held(&self, domain: &DomainName<'_>) -> bool {
-        let lane = self.by_domain.get(domain.as_str());
-        lane.is_some_and(|lane| match lane.gate {
-            Gate::Open | Gate::Reopened(_) => false,
-            Gate::Closed(_) => !lane.turns.is_empty(),
-            Gate::Trying(..) => true,
-        })
+        self.by_domain.get(domain.as_str()).is_some_and(Lane::is_held)
+    }
+
+    pub(super) fn any_held(&self) -> bool {
+        self.by_domain.values().any(Lane::is_held)
     }
 
     /// Offers every later turn to be taken at `now`.

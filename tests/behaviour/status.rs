@@ -44,11 +44,16 @@ async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() 
     let second = server.send(&message()).await;
     shows(&server, &first, "sending_paused").await;
     shows(&server, &second, "sending_paused").await;
+    let status = status_with(&site, "would lose 2 messages: 2 wait for the provider").await;
+    assert!(status.contains("a stop now:"), "{status}");
+    let json = crate::certificate::status(&site);
+    assert_eq!(json["sending"]["stopWouldLose"]["messages"], 2);
     assert!(site.simulator.calls_total() < 10, "the backlog is not thrown at it");
     site.simulator.set_faults(Faults::none());
     server.wait_for(&first, "sent").await;
     server.wait_for(&second, "sent").await;
-    status_with(&site, "takes messages").await;
+    let status = status_with(&site, "takes messages").await;
+    assert!(status.contains("would lose no message"), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

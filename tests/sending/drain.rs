@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::{DailyQuota, Settings};
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::message::{Acceptance, FailureCode, State, Status};
 use pillarbox::domain::retry::Backoff;
+use pillarbox::outbox::DrainForecast;
 
-use crate::harness::{Answer, Limit, Sim, Simulated, settings};
+use crate::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
 
 const LATENCY: Duration = Duration::from_millis(60);
 const STEP: Duration = Duration::from_millis(10);
@@ -191,4 +192,83 @@ async fn what_was_lost_by_the_drain_is_recorded_in_shared_commits() {
     println!("3,000 leftovers recorded in {took:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert!(ids.iter().all(|id| sim.status(*id) == Status::Failed));
+}
+
+/// Drains, and holds what was lost against what had been foreseen.
+async fn drain_as_foreseen(sim: &mut Sim, drain: Duration, foreseen: DrainForecast) {
+    assert_eq!(sim.dispatcher.forecast_stop(), foreseen);
+    let pending: Vec<MessageId> = sim.outbox.remaining().iter().map(|(id, ..)| *id).collect();
+    sim.drain(drain).await;
+    sim.run_until(drain + SECOND, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    let lost = pending.iter().filter(|id| sim.status(**id) == Status::Failed).count();
+    assert_eq!(lost, foreseen.messages(), "of {}", pending.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_waits_for_the_provider_as_foreseen() {
+    let mut sim = sim(settings(), 200.0).await;
+    assert_eq!(sim.dispatcher.forecast_stop(), DrainForecast::default());
+    sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));
+    sim.accept_singles(0, 30).await;
+    sim.run(SECOND * 5, STEP).await;
+    let foreseen = DrainForecast { provider: 30, ..DrainForecast::default() };
+    drain_as_foreseen(&mut sim, MINUTE, foreseen).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_waits_for_a_domain_as_foreseen() {
+    let mut sim = sim(settings(), 200.0).await;
+    sim.provider.script(|call| match &*call.from {
+        "ann@other.example" => Answer::Refuse(ProblemKind::DomainFault),
+        _ => Answer::Accept,
+    });
+    sim.accept(0, vec![Mail::from_domain("other.example"); 7]).await;
+    sim.run(SECOND * 5, STEP).await;
+    sim.accept(0, vec![Mail::from_domain("example.com"); 5]).await;
+    let foreseen = DrainForecast { domain: 7, ..DrainForecast::default() };
+    drain_as_foreseen(&mut sim, MINUTE, foreseen).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_late_retries_of_lost_answers_alone_as_foreseen() {
+    let backoff = Backoff::try_new(MINUTE * 10, MINUTE * 10).unwrap();
+    for (drain, retry) in [(MINUTE / 2, 2), (MINUTE * 11, 0)] {
+        let settings = Settings { unknown_wait: MINUTE, backoff, drain, ..settings() };
+        let mut sim = sim(settings, 200.0).await;
+        let mut calls = 0;
+        sim.provider.script(move |_| {
+            calls += 1;
+            match calls {
+                1 | 2 => Answer::Lose,
+                // One that was not accepted for sure is brought forward.
+                3 => Answer::Refuse(ProblemKind::Unavailable),
+                _ => Answer::Accept,
+            }
+        });
+        sim.accept_singles(0, 3).await;
+        sim.run(SECOND, STEP).await;
+        assert_eq!(sim.outbox.pending().messages, 3);
+        let foreseen = DrainForecast { retry, ..DrainForecast::default() };
+        drain_as_foreseen(&mut sim, drain, foreseen).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_the_pace_leaves_as_foreseen() {
+    let mut sim = sim(Settings { drain: SECOND * 10, ..settings() }, 4.0).await;
+    sim.accept_singles(0, 100).await;
+    let foreseen = sim.dispatcher.forecast_stop();
+    assert_eq!(foreseen.messages(), foreseen.pace);
+    sim.drain(SECOND * 10).await;
+    sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    let lost = 100 - sim.provider.call_count();
+    assert!(foreseen.pace.abs_diff(lost) <= 2, "{foreseen:?}, and {lost} were lost");
+
+    let quota = DailyQuota { max: 100.0, left: 15.0 };
+    let sim = self::sim(settings(), 200.0).await;
+    sim.dispatcher.set_quota(Some(quota));
+    sim.accept_singles(0, 40).await;
+    assert!((25..=26).contains(&sim.dispatcher.forecast_stop().pace));
 }

@@ -355,6 +355,7 @@ pub(crate) fn settings() -> Settings {
         retry_for: Duration::from_hours(12),
         on_unknown: OnUnknown::Retry,
         unknown_wait: Duration::ZERO,
+        drain: Duration::from_mins(1),
     }
 }
 

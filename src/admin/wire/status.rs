@@ -163,6 +163,9 @@ pub struct Sending {
     pub full_for: Vec<String>,
     /// The pace, in recipients per second; `None` is as fast as calls return.
     pub recipients_per_second: Option<f64>,
+    /// What a stop at this moment would lose.
+    #[serde(default)]
+    pub stop_would_lose: StopLoss,
     /// What is wrong with the AWS credentials, if anything is.
     #[serde(default)]
     pub account: Option<AccountProblem>,
@@ -170,6 +173,22 @@ pub struct Sending {
     pub provider: Provider,
     /// Sender domains that the provider does not take for now.
     pub paused_domains: Vec<PausedDomain>,
+}
+
+/// Messages that a stop at this moment would lose, as far as can be foreseen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StopLoss {
+    /// All of them.
+    pub messages: usize,
+    /// Of these, the ones that wait because the provider takes no messages, or the store does not.
+    pub waiting_for_provider: usize,
+    /// The ones that wait because the provider does not take their sender's domain.
+    pub waiting_for_domain: usize,
+    /// The ones that may have been accepted, and whose retry is due only after the drain.
+    pub waiting_for_retry: usize,
+    /// The ones for which the drain is too short at the pace, or the daily quota too small.
+    pub beyond_pace: usize,
 }
 
 /// What the calls say of the provider.

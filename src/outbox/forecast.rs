@@ -1,0 +1,48 @@
+//! Forecast of a drain: the pending messages that it would leave unsent.
+
+use tokio::time::Instant;
+
+/// Messages that a drain would leave unsent, by what they wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DrainForecast {
+    /// The provider takes no messages, or the store does not.
+    pub provider: usize,
+    /// The provider does not take the sender's domain.
+    pub domain: usize,
+    /// The provider may have accepted the message, and its retry is due only after the drain.
+    pub retry: usize,
+    /// The pace or the daily quota lets no more messages go within the drain.
+    pub pace: usize,
+}
+
+impl DrainForecast {
+    /// All of them.
+    pub const fn messages(&self) -> usize {
+        self.provider + self.domain + self.retry + self.pace
+    }
+}
+
+/// A forecast in the making.
+pub(super) struct Forecaster {
+    pub(super) end: Instant,
+    /// Recipients that may still be sent to until then.
+    recipients_left: f64,
+    pub(super) forecast: DrainForecast,
+}
+
+impl Forecaster {
+    pub(super) fn new(end: Instant, recipients: f64) -> Self {
+        Self { end, recipients_left: recipients, forecast: DrainForecast::default() }
+    }
+
+    /// Takes account of a message that nothing but the pace holds back.
+    pub(super) fn goes(&mut self, recipients: u32) {
+        let recipients = f64::from(recipients);
+        if self.recipients_left >= recipients {
+            self.recipients_left -= recipients;
+        } else {
+            self.recipients_left = 0.0;
+            self.forecast.pace += 1;
+        }
+    }
+}
