@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::domain::admission::{AdmissionError, Admitted, admit};
 use crate::domain::envelope::Envelope;
-use crate::domain::id::{KeyId, MessageId, MessageIds};
+use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
-use crate::domain::request::SendRequest;
+use crate::domain::request::{IdempotencyKey, SendRequest};
 use crate::outbox::{NoRoom, Outbox, Parcel};
 use crate::ses::send::encode;
 use crate::store::{Accepted, Store, StoreError};
@@ -102,16 +102,41 @@ impl Intake {
         self.under_way.cleared().await;
     }
 
-    /// Accepts a request that came with this API key, if with one, or says why not. When this returns an acceptance, the message is on
-    /// disk; where the caller gives up waiting, it is accepted or not all the same. The log says
-    /// `request_id` with the message's own.
-    pub async fn accept(
-        &self,
+    /// Accepts a request, or says why not. `key` is the API key that it came with, if any. When
+    /// this returns an acceptance, the message is on disk. If the caller stops waiting, the message
+    /// is accepted or not all the same. The log names `request_id` with the message's id.
+    ///
+    /// The request is read at once, and what goes to the provider is encoded: the caller can let
+    /// go of it before it waits.
+    pub fn accept<'s, D: Display + Send + 'static>(
+        &'s self,
         organisation: &Organisation,
         key: Option<KeyId>,
         request: SendRequest<'_>,
-        request_id: impl Display + Send + 'static,
-    ) -> Result<Accepted, Refusal> {
+        request_id: D,
+    ) -> impl Future<Output = Result<Accepted, Refusal>> + Send + use<'s, D> {
+        let begun = self.begin(organisation, key, request, request_id);
+        let organisation = organisation.id;
+        async move {
+            match begun? {
+                Begun::Replayed(id) => Ok(Accepted::Replayed(id)),
+                Begun::Refused { refusal, key: None } => Err(refusal),
+                Begun::Refused { refusal, key: Some(key) } => {
+                    self.replay_or(organisation, &key, refusal).await
+                }
+                Begun::Storing(accepted) => Ok(accepted.await?),
+            }
+        }
+    }
+
+    /// All of an acceptance that needs the request.
+    fn begin<'s, D: Display + Send + 'static>(
+        &'s self,
+        organisation: &Organisation,
+        key: Option<KeyId>,
+        request: SendRequest<'_>,
+        request_id: D,
+    ) -> Result<Begun<impl Storing + use<'s, D>>, Refusal> {
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
         let admitted = admit(request, &self.store.facts(organisation.id)).map_err(refusal)?;
@@ -119,12 +144,12 @@ impl Intake {
         if let Some(key) = admitted.idempotency_key()
             && let Some(id) = self.store.replay(organisation.id, key, window_now)?
         {
-            return Ok(Accepted::Replayed(id));
+            return Ok(Begun::Replayed(id));
         }
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
         let under_way = self.under_way.mark();
         if self.is_closed() {
-            return self.replay_or(organisation, &admitted, Refusal::ShuttingDown).await;
+            return Ok(Begun::refused(Refusal::ShuttingDown, &admitted));
         }
         // Never before the time by which windows are judged: with the wall clock set back, a new
         // message would be born expired and its key would not replay.
@@ -135,10 +160,7 @@ impl Intake {
         let bytes = request.len() + envelope.len_bytes();
         let reservation = match self.outbox.budget().reserve(organisation.id, bytes) {
             Ok(reservation) => reservation,
-            Err(no_room) => {
-                let refusal = Refusal::QueueFull(no_room);
-                return self.replay_or(organisation, &admitted, refusal).await;
-            }
+            Err(no_room) => return Ok(Begun::refused(Refusal::QueueFull(no_room), &admitted)),
         };
         let parcel = Parcel {
             id,
@@ -156,24 +178,44 @@ impl Intake {
             outbox.add(parcel);
             drop(under_way);
         };
-        let accepted = self
-            .store
-            .accept(id, organisation.id, &admitted, created_at, window_now, on_new)
-            .await?;
-        Ok(accepted)
+        let (organisation, store) = (organisation.id, &self.store);
+        let storing = store.accept(id, organisation, &admitted, created_at, window_now, on_new);
+        Ok(Begun::Storing(storing))
     }
 
     /// A request that cannot be taken may still be a replay of one that is being committed now.
     async fn replay_or(
         &self,
-        organisation: &Organisation,
-        admitted: &Admitted<'_>,
+        organisation: OrganisationId,
+        key: &str,
         refusal: Refusal,
     ) -> Result<Accepted, Refusal> {
-        let Some(key) = admitted.idempotency_key() else { return Err(refusal) };
+        let key = IdempotencyKey::parse(key).expect("it was read from the request");
         let window_now = self.clock.settled();
-        let replay = self.store.replay_after_commit(organisation.id, key, window_now).await?;
+        let replay = self.store.replay_after_commit(organisation, key, window_now).await?;
         replay.map(Accepted::Replayed).ok_or(refusal)
+    }
+}
+
+/// What the store is doing for an acceptance.
+trait Storing: Future<Output = Result<Accepted, StoreError>> + Send {}
+
+impl<F: Future<Output = Result<Accepted, StoreError>> + Send> Storing for F {}
+
+/// How far an acceptance has come without waiting.
+enum Begun<S> {
+    /// It is a replay.
+    Replayed(MessageId),
+    /// It cannot be taken, unless its key is that of a message that is being committed now.
+    Refused { refusal: Refusal, key: Option<String> },
+    /// The message is being stored.
+    Storing(S),
+}
+
+impl<S> Begun<S> {
+    fn refused(refusal: Refusal, admitted: &Admitted<'_>) -> Self {
+        let key = admitted.idempotency_key().map(|key| key.as_str().to_owned());
+        Self::Refused { refusal, key }
     }
 }
 

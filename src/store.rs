@@ -143,18 +143,17 @@ impl Store {
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
     /// together. Where the key made a message before, that one is the answer and nothing is
     /// written. `on_new` runs once a new message is durable, also where the caller is gone.
-    pub async fn accept(
-        &self,
+    ///
+    /// What is to be stored is copied at once: while this waits, it needs nothing of the request.
+    pub fn accept<'s, F: FnOnce() + Send + 'static>(
+        &'s self,
         id: MessageId,
         organisation: OrganisationId,
         admitted: &Admitted<'_>,
         created_at: Timestamp,
         window_now: Timestamp,
-        on_new: impl FnOnce() + Send + 'static,
-    ) -> Result<Accepted, StoreError> {
-        if self.health() == Health::Refusing {
-            return Err(StoreError::Unavailable);
-        }
+        on_new: F,
+    ) -> impl Future<Output = Result<Accepted, StoreError>> + Send + use<'s, F> {
         let claim = admitted.idempotency_key().map(|key| KeyClaim {
             organisation,
             key: key.as_str().to_owned(),
@@ -172,8 +171,13 @@ impl Store {
             decided: None,
             reply,
         };
-        self.writer.submit(Box::new(accept)).await?;
-        answer.await.map_err(|_| StoreError::Unavailable)?
+        async move {
+            if self.health() == Health::Refusing {
+                return Err(StoreError::Unavailable);
+            }
+            self.writer.submit(Box::new(accept)).await?;
+            answer.await.map_err(|_| StoreError::Unavailable)?
+        }
     }
 
     /// Records what became of a message after `attempts` calls to the provider in all.

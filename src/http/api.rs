@@ -18,7 +18,7 @@ use crate::domain::message::Message;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
 use crate::http::Handler;
-use crate::http::body::BodyReader;
+use crate::http::body::{BodyReader, RequestBody};
 use crate::http::counts::Counts;
 use crate::http::error::{ApiError, JSON};
 use crate::http::limits::Limits;
@@ -174,7 +174,7 @@ impl Inner {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
                 let body = self.budgets.bodies.read(organisation.id, body).await?;
-                self.send(&organisation, key, &body, id).await
+                self.send(&organisation, key, body, id).await
             }
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await
@@ -205,12 +205,17 @@ impl Inner {
         &self,
         organisation: &Organisation,
         key: KeyId,
-        body: &[u8],
+        body: RequestBody,
         request_id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let document = SendDocument::parse(body)?;
-        let request = SendRequest::parse(document.draft()?)?;
-        let accepted = self.intake.accept(organisation, Some(key), request, request_id).await?;
+        let accepting = {
+            let document = SendDocument::parse(&body)?;
+            let request = SendRequest::parse(document.draft()?)?;
+            self.intake.accept(organisation, Some(key), request, request_id)
+        };
+        // What is sent is encoded by now: the memory of what was read is free again.
+        drop(body);
+        let accepted = accepting.await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
         match accepted {

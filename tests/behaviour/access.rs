@@ -195,9 +195,12 @@ async fn documents_that_break_readers_are_refused_in_short_and_soon() {
     for number in [digits.clone(), format!("-0.{digits}"), format!("1e{digits}")] {
         assert_eq!(refused(format!("{{\"subject\":{number}}}").into_bytes()).await, invalid);
     }
-    let mut keys: Vec<_> = (0..200_000).map(|number| format!("\"k{number}\":0")).collect();
+    let mut keys: Vec<_> = (0..99).map(|number| format!("\"k{number}\":0")).collect();
     assert_eq!(refused(format!("{{{}}}", keys.join(",")).into_bytes()).await, invalid);
     keys.push("\"k0\":0".to_owned());
+    assert_eq!(refused(format!("{{{}}}", keys.join(",")).into_bytes()).await, not_json);
+    // No object of ours has as many, so it is not read to its end.
+    let keys: Vec<_> = (0..200_000).map(|number| format!("\"k{number}\":0")).collect();
     assert_eq!(refused(format!("{{{}}}", keys.join(",")).into_bytes()).await, not_json);
     let long = "x".repeat(9 * mib);
     for field in ["subject", "from", "reply_to", "idempotencyKey"] {

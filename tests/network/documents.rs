@@ -60,7 +60,7 @@ impl Shape {
 
 /// An otherwise valid message with this field last, whose value is repeated.
 fn field(name: &str, before: &str, unit: &str, after: &str) -> Shape {
-    let rest: String = [
+    let rest: Vec<_> = [
         ("from", "\"ann@example.com\""),
         ("to", "[\"bob@example.org\"]"),
         ("subject", "\"Hi\""),
@@ -70,12 +70,14 @@ fn field(name: &str, before: &str, unit: &str, after: &str) -> Shape {
     .filter(|(other, _)| *other != name)
     .map(|(other, value)| format!("\"{other}\":{value},"))
     .collect();
+    let rest = rest.concat();
     let before = format!("{{{rest}\"{name}\":{before}");
     Shape::new(&format!("{name}: {unit}"), &before, unit, &format!("{after}}}"))
 }
 
 fn known() -> Vec<Shape> {
-    let sixteen: String = (0..16).map(|n| format!("\"{n}\":0,")).collect();
+    let sixteen: Vec<_> = (0..16).map(|n| format!("\"{n}\":0,")).collect();
+    let sixteen = sixteen.concat();
     let object = |members: u32| {
         let members: Vec<_> = (0..members).map(|n| format!("\"{n}\":0")).collect();
         format!("{{{}}},", members.join(","))
@@ -166,7 +168,7 @@ fn made_up() -> impl Strategy<Value = Shape> {
                 ('{', false) => before.push_str("\"a\":"),
                 (_, true) => {
                     unit = format!("{value},");
-                    after.insert_str(0, "0");
+                    after.insert(0, '0');
                 }
                 (_, false) => {}
             }
@@ -215,7 +217,7 @@ async fn six_of_the_largest_documents_take_their_own_size_and_little_more() {
         let (before, ticks) = (site.resident(), site.ticks());
         site.forget_peak();
         let (status, taken) = send(&site.target(), &document).await;
-        let more = site.peak().saturating_sub(before) as usize;
+        let more = usize::try_from(site.peak().saturating_sub(before)).unwrap();
         let cpu = (site.ticks() - ticks) * 10 / AT_ONCE as u64;
         let name: String = shape.name.chars().take(60).collect();
         println!(
