@@ -30,9 +30,11 @@ use domains::Domains;
 use flow::Flow;
 use health::Condition;
 use pace::Rate;
+use recent::Recent;
 
 pub use cancel::Cancelled;
 pub use flow::DailyQuota;
+pub use recent::RecentCalls;
 
 mod attempt;
 mod cancel;
@@ -43,6 +45,7 @@ mod expiry;
 mod flow;
 pub mod health;
 pub mod pace;
+mod recent;
 
 /// How many messages are looked at before others get their turn on the thread.
 const START_STEP: usize = 64;
@@ -88,6 +91,7 @@ pub struct Dispatcher<P> {
     /// Rounds of the loop that starts calls.
     turns: AtomicU64,
     counts: Counts,
+    recent: Recent,
     /// Told when rate or settings have changed.
     changed: Notify,
     /// Told when the provider takes messages again.
@@ -117,6 +121,8 @@ pub struct SendingStatus {
     pub condition: Condition,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
+    /// The calls of the last five minutes.
+    pub recent_calls: RecentCalls,
     /// Messages that the provider has accepted since the start.
     pub sent: u64,
 }
@@ -171,6 +177,7 @@ impl<P: Provider> Dispatcher<P> {
             unrecorded: Tally::default(),
             turns: AtomicU64::new(0),
             counts: Counts::default(),
+            recent: Recent::default(),
             changed: Notify::new(),
             returned: Notify::new(),
         })
@@ -252,6 +259,7 @@ impl<P: Provider> Dispatcher<P> {
             unrecorded: self.unrecorded.count(),
             condition: flow.health.condition().clone(),
             paused_domains: self.paused_domains(),
+            recent_calls: self.recent.read(Instant::now()),
             sent: self.counts.sent(),
         }
     }

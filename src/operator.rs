@@ -176,11 +176,9 @@ impl Operator {
     }
 
     fn readiness(&self) -> Response<Full<Bytes>> {
-        let reasons: Vec<_> = trouble::find(&self.parts)
-            .into_iter()
-            .filter(|trouble| trouble.readiness == Readiness::NotReady)
-            .collect();
-        let ready = reasons.is_empty();
+        // Also what does not keep it from its work: whoever asks here must not read that all is well.
+        let reasons = trouble::find(&self.parts);
+        let ready = reasons.iter().all(|trouble| trouble.readiness == Readiness::Ready);
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let document = ReadinessDocument { ready, reasons };
         response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))

@@ -23,7 +23,7 @@ use pillarbox::admin::wire::{
 use pillarbox::clock::Clock;
 use pillarbox::dispatch::health::{Cause, Condition};
 use pillarbox::dispatch::pace::Rate;
-use pillarbox::dispatch::{Cancelled, SendingStatus};
+use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
 use pillarbox::domain::admission::admit;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::event::{BounceType, Event, EventDetail};
@@ -67,6 +67,7 @@ impl LiveView for Facts {
             quota: None,
             unrecorded: 0,
             condition: self.condition.lock().unwrap().clone(),
+            recent_calls: RecentCalls { calls: 50, slow: 10, unanswered: 2 },
             paused_domains: vec![(OrganisationId(1), "example.com".into(), "no MX".into())],
             sent: 0,
         }

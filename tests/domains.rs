@@ -13,7 +13,7 @@ use pillarbox::admin::socket::Socket;
 use pillarbox::clock::Clock;
 use pillarbox::dispatch::health::Condition;
 use pillarbox::dispatch::pace::Rate;
-use pillarbox::dispatch::{Cancelled, SendingStatus};
+use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
 use pillarbox::domain::id::{MessageId, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
@@ -181,6 +181,7 @@ impl LiveView for Idle {
             sent: 0,
             condition: Condition::Up,
             paused_domains: Vec::new(),
+            recent_calls: RecentCalls::default(),
         }
     }
 

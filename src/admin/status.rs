@@ -10,7 +10,7 @@ use crate::admin::live::LiveView;
 use crate::admin::wire::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
     Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Refusal, Response,
-    Sending, ServiceStatus, StopLoss, StoreHealth, StoredEvents, TakenIn,
+    Sending, ServiceStatus, SlowCalls, StopLoss, StoreHealth, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::Jump;
@@ -178,6 +178,11 @@ impl Admin {
                     Some(AccountProblem { fault: fault.into(), message })
                 }
             },
+            slow_calls: status.recent_calls.are_slow().then_some(SlowCalls {
+                calls: status.recent_calls.calls,
+                slow: status.recent_calls.slow,
+            }),
+            unanswered_calls: status.recent_calls.unanswered,
             provider: match status.condition {
                 Condition::Up => Provider::Up,
                 Condition::Impaired { cause, message } => {

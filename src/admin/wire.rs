@@ -20,7 +20,7 @@ pub use self::message::{
 pub use self::status::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
     Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Sending,
-    ServiceStatus, StopLoss, StoreHealth, StoredEvents, TakenIn,
+    ServiceStatus, SlowCalls, StopLoss, StoreHealth, StoredEvents, TakenIn,
 };
 pub use self::suppression::{
     AtSes, ImportMode, ImportRow, RefusedRow, Suppression, SuppressionChange, SuppressionChanges,

@@ -224,6 +224,26 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
         lines.push(("account", format!("{what} ({message}). {advice}")));
     }
     lines.push(("provider", provider(&sending.provider)));
+    if let Some(calls) = &sending.slow_calls {
+        lines.push((
+            "slow calls",
+            format!(
+                "{} of {} calls to the provider took over 2.5 seconds in the last 5 minutes. Check \
+                 the network, and the AWS Health Dashboard",
+                calls.slow, calls.calls
+            ),
+        ));
+    }
+    if sending.unanswered_calls > 0 {
+        lines.push((
+            "unanswered",
+            format!(
+                "{} calls of the last 5 minutes got no answer. Check the network to SES: such \
+                 messages may be sent twice, or not, as sending.on_unknown says",
+                sending.unanswered_calls
+            ),
+        ));
+    }
     for paused in &sending.paused_domains {
         lines.push((
             "paused domain",

@@ -108,7 +108,9 @@ impl<P: Provider> Dispatcher<P> {
     /// Learns from a finished call.
     fn observe(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
         let now = Instant::now();
-        self.counts.call(outcome, now.duration_since(started));
+        let took = now.duration_since(started);
+        self.counts.call(outcome, took);
+        self.recent.note(outcome, took, now);
         self.observe_domain(parcel, outcome, started);
         let mut flow = self.flow();
         let before = flow.health.condition().clone();

@@ -203,6 +203,12 @@ impl Now {
         });
         to.gauges("pillarbox_account_fault", "1 for the fault of the AWS credentials.", faults)?;
         to.gauge(
+            "pillarbox_provider_slow",
+            "1 while more than one call in twenty of the last 5 minutes, and at least 3, took over \
+             2.5 seconds.",
+            flag(self.sending.recent_calls.are_slow()),
+        )?;
+        to.gauge(
             "pillarbox_paused_domains",
             "Sender domains that the provider refuses at the moment.",
             count(self.sending.paused_domains.len() as u64),

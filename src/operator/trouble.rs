@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::admin::wire::{AccountFault, Cause};
+use crate::dispatch::RecentCalls;
 use crate::dispatch::health::Condition;
 use crate::domain::time::RECORD_RETENTION;
 use crate::operator::Parts;
@@ -96,6 +97,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
             format!("Check it with: pillarbox domain check {domain}"),
         ));
     }
+    found.extend(calls(&status.recent_calls));
     if let Some(message) = parts.feedback.trouble() {
         found.push(ready(
             "events_unavailable",
@@ -168,6 +170,34 @@ fn damaged(rows: &[DamagedRow]) -> Option<Trouble> {
     ))
 }
 
+/// What is wrong with the calls of the last minutes. The alarm of a slow provider goes by the same
+/// measure: it is a metric.
+fn calls(recent: &RecentCalls) -> Vec<Trouble> {
+    const LATELY: &str = "in the last 5 minutes";
+    let mut found = Vec::new();
+    if recent.are_slow() {
+        found.push(ready(
+            "provider_slow",
+            format!(
+                "{} of {} calls to the provider took over 2.5 seconds {LATELY}",
+                recent.slow, recent.calls
+            ),
+            "Check the network, and the AWS Health Dashboard",
+        ));
+    }
+    if recent.unanswered > 0 {
+        found.push(ready(
+            "outcomes_unknown",
+            format!(
+                "No answer of the provider came to {} {LATELY}",
+                several(recent.unanswered, "call")
+            ),
+            "Check the network to SES: such messages may be sent twice, or not, as sending.on_unknown says",
+        ));
+    }
+    found
+}
+
 fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {
     const CODE: &str = "store_refusing";
     match (health, has_failed_lately) {
@@ -221,6 +251,18 @@ fn ready(code: &'static str, message: impl Into<String>, advice: impl Into<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_and_unanswered_calls_are_told_of() {
+        let codes = |slow, unanswered| {
+            let recent = RecentCalls { calls: 100, slow, unanswered };
+            calls(&recent).into_iter().map(|trouble| trouble.code).collect::<Vec<_>>()
+        };
+        assert!(codes(5, 0).is_empty());
+        assert_eq!(codes(6, 0), ["provider_slow"]);
+        assert_eq!(codes(1, 1), ["outcomes_unknown"]);
+        assert_eq!(codes(6, 6), ["provider_slow", "outcomes_unknown"]);
+    }
 
     #[test]
     fn a_store_that_fails_by_turns_is_told_of_in_between() {

@@ -161,9 +161,9 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Config;
-    use crate::dispatch::Phase;
     use crate::dispatch::health::Cause;
     use crate::dispatch::pace::Rate;
+    use crate::dispatch::{Phase, RecentCalls};
     use crate::domain::attempt::Outcome;
     use crate::domain::envelope::Envelope;
     use crate::outbox::{Outbox, Pending};
@@ -182,6 +182,7 @@ mod tests {
             unrecorded: 0,
             condition: Condition::Up,
             paused_domains: Vec::new(),
+            recent_calls: RecentCalls::default(),
             sent: 480,
         };
         assert_eq!(line(&status, 480, Health::Writable), "pending 12, sent 480/min");

@@ -3,7 +3,7 @@
 use pillarbox::simulator::{Fault, Options};
 use serde_json::json;
 
-use crate::harness::{Site, message, message_with};
+use crate::harness::{Site, answer, message, message_with};
 
 #[tokio::test]
 async fn a_message_is_accepted_sent_and_read_back() {
@@ -168,4 +168,80 @@ async fn a_recipient_suppressed_after_acceptance_is_not_written_to() {
     let record = server.wait_for(&id, "suppressed").await;
     assert_eq!(record["error"]["code"], "recipient_suppressed");
     assert_eq!(site.simulator.accepted_total(), 0);
+}
+
+/// The sentences by which SES tells of a quota, a rate, a paused account or a missing configuration
+/// set, as a lapsed domain's owner may write them into a display name.
+const HOSTILE: [&str; 5] = [
+    "daily message quota exceeded",
+    "Maximum sending rate exceeded",
+    "Sending paused for this account",
+    "Configuration set <x> does not exist.",
+    "on resource: arn:aws:ses:eu-west-1:1:configuration-set/x",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lapsed_domains_sender_writes_delays_no_other_organisation() {
+    let site = Site::with("[sending]\nmax_rate = 50.0", Options::default()).await;
+    let lapsed = site.add_organisation("beta", "lapsed.example");
+    let server = site.start();
+    let mut last = None;
+    for words in HOSTILE.iter().cycle().take(40) {
+        let from = format!("\"{words}\" <a@lapsed.example>");
+        let hostile = message_with("from", json!(from)).to_string();
+        let post = server.client.post(format!("{}/emails", server.base)).bearer_auth(&lapsed);
+        let post = post.header("content-type", "application/json").body(hostile);
+        let response = post.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        last = Some(answer(response).await.1["id"].as_str().unwrap().to_owned());
+    }
+    let start = std::time::Instant::now();
+    for _ in 0..10 {
+        server.wait_for(&server.send(&message()).await, "sent").await;
+    }
+    // Ten pauses of a second at least, if each of its sentences were believed.
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(6), "{took:?} for ten messages, one by one");
+    let (_, readiness) = answer(server.operator("/readyz").await).await;
+    assert_eq!(readiness["ready"], true, "{readiness}");
+    let codes: Vec<_> = readiness["reasons"].as_array().unwrap().iter().collect();
+    assert!(codes.iter().all(|reason| reason["code"] == "domain_paused"), "{readiness}");
+    assert_eq!(codes.len(), 1, "{readiness}");
+    let url = format!("{}/emails/{}", server.base, last.unwrap());
+    let (_, held) = answer(server.client.get(url).bearer_auth(&lapsed).send().await.unwrap()).await;
+    assert_eq!(held["status"], "queued", "{held}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_and_unanswered_calls_are_told_of_everywhere() {
+    let more = "[sending]\nrequest_timeout = \"3s\"";
+    let site = Site::with(more, Options::default()).await;
+    let server = site.start();
+    // Accepted, and answered after the time-out.
+    site.simulator.script(vec![Fault::Slow; 3]);
+    for _ in 0..3 {
+        server.send(&message()).await;
+    }
+    let end = std::time::Instant::now() + crate::harness::PATIENCE;
+    let readiness = loop {
+        let (status, document) = answer(server.operator("/readyz").await).await;
+        assert_eq!(status, 200);
+        if document["reasons"].as_array().unwrap().len() == 2 {
+            break document;
+        }
+        assert!(std::time::Instant::now() < end, "{document}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    assert_eq!(readiness["ready"], true);
+    assert_eq!(readiness["reasons"][0]["code"], "provider_slow");
+    assert_eq!(readiness["reasons"][1]["code"], "outcomes_unknown");
+    let metrics = server.operator("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains("\npillarbox_provider_slow 1.0\n"), "{metrics}");
+    let told = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    assert!(told.contains("calls to the provider took over 2.5 seconds"), "{told}");
+    assert!(told.contains("3 calls of the last 5 minutes got no answer"), "{told}");
+    let status = site.done(&["status", "--json"]).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!(status["sending"]["slowCalls"]["slow"], 3, "{status}");
+    assert_eq!(status["sending"]["unansweredCalls"], 3, "{status}");
 }

@@ -173,6 +173,22 @@ pub struct Sending {
     pub provider: Provider,
     /// Sender domains that the provider does not take for now.
     pub paused_domains: Vec<PausedDomain>,
+    /// The calls of the last five minutes, if too many of them were slow.
+    #[serde(default)]
+    pub slow_calls: Option<SlowCalls>,
+    /// Calls of the last five minutes that got no answer.
+    #[serde(default)]
+    pub unanswered_calls: u64,
+}
+
+/// Calls to a slow provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlowCalls {
+    /// Calls that ended in the last five minutes.
+    pub calls: u64,
+    /// Of these, the ones that took over 2.5 seconds.
+    pub slow: u64,
 }
 
 /// Messages that a stop at this moment would lose, as far as can be foreseen.

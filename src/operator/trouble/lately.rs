@@ -15,8 +15,6 @@ const MINUTES: (Duration, Duration) = (Duration::from_mins(5), Duration::from_se
 /// How far back the minutes go, in words.
 const LATELY: &str = " in the last 5 minutes";
 const DAY: (Duration, Duration) = (Duration::from_hours(24), Duration::from_hours(1));
-/// A call to the provider that takes longer is slow, in microseconds: one of its histogram's bounds.
-const SLOW_CALL: u64 = 2_500_000;
 /// A commit that takes longer is slow, in microseconds: one of its histogram's bounds.
 const SLOW_COMMIT: u64 = 500_000;
 /// Fewer calls or commits than this are no trend.
@@ -36,9 +34,7 @@ const COMPLAINTS: Limit = Limit { permille: 1, least: 1_000 };
 #[derive(Debug, Default)]
 struct Counted {
     calls: u64,
-    slow_calls: u64,
     throttled: u64,
-    unknown: u64,
     commits: u64,
     slow_commits: u64,
     internal_errors: u64,
@@ -104,9 +100,7 @@ impl Counted {
         let commits = parts.store.counts().commit_micros.read();
         Self {
             calls: calls.count(),
-            slow_calls: calls.count_above(SLOW_CALL),
             throttled: sending.outcomes.of("throttled"),
-            unknown: sending.outcomes.of("unknown"),
             commits: commits.count(),
             slow_commits: commits.count_above(SLOW_COMMIT),
             internal_errors: parts.clients.refused.of("InternalError"),
@@ -117,9 +111,7 @@ impl Counted {
     fn since(&self, earlier: &Self) -> Self {
         Self {
             calls: self.calls - earlier.calls,
-            slow_calls: self.slow_calls - earlier.slow_calls,
             throttled: self.throttled - earlier.throttled,
-            unknown: self.unknown - earlier.unknown,
             commits: self.commits - earlier.commits,
             slow_commits: self.slow_commits - earlier.slow_commits,
             internal_errors: self.internal_errors - earlier.internal_errors,
@@ -151,26 +143,6 @@ impl Counted {
                 "throttled",
                 format!("SES throttled {} of {} calls{LATELY}", self.throttled, self.calls),
                 "Something else sends from the same account, or sending.max_rate is above what it allows",
-            ));
-        }
-        if self.slow_calls >= FEW && self.slow_calls * 20 > self.calls {
-            found.push(ready(
-                "provider_slow",
-                format!(
-                    "{} of {} calls to the provider took over 2.5 seconds{LATELY}",
-                    self.slow_calls, self.calls
-                ),
-                "Check the network, and the AWS Health Dashboard",
-            ));
-        }
-        if self.unknown > 0 {
-            found.push(ready(
-                "outcomes_unknown",
-                format!(
-                    "No answer of the provider came to {}{LATELY}",
-                    several(self.unknown, "call")
-                ),
-                "Check the network to SES: such messages may be sent twice, or not, as sending.on_unknown says",
             ));
         }
         found
@@ -233,36 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn a_few_slow_or_throttled_calls_among_many_are_no_trouble() {
+    fn a_few_throttled_calls_among_many_are_no_trouble() {
         let quiet = Counted {
             calls: 100,
-            slow_calls: 5,
             throttled: 5,
             commits: 300,
             slow_commits: 3,
             ..Counted::default()
         };
         assert!(codes(quiet.troubles()).is_empty());
-        let few = Counted {
-            calls: 2,
-            slow_calls: 2,
-            throttled: 2,
-            commits: 2,
-            slow_commits: 2,
-            ..Counted::default()
-        };
+        let few =
+            Counted { calls: 2, throttled: 2, commits: 2, slow_commits: 2, ..Counted::default() };
         assert!(codes(few.troubles()).is_empty());
-        let bad = Counted {
-            calls: 100,
-            slow_calls: 6,
-            throttled: 6,
-            unknown: 1,
-            commits: 299,
-            slow_commits: 3,
-            internal_errors: 1,
-        };
-        let all =
-            ["internal_errors", "commits_slow", "throttled", "provider_slow", "outcomes_unknown"];
+        let bad =
+            Counted { calls: 100, throttled: 6, commits: 299, slow_commits: 3, internal_errors: 1 };
+        let all = ["internal_errors", "commits_slow", "throttled"];
         assert_eq!(codes(bad.troubles()), all);
         assert!(codes(bad.since(&bad).troubles()).is_empty(), "what is over is told no more");
     }
