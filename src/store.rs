@@ -19,9 +19,8 @@ use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 use crate::share::TooMany;
 
-use damage::of_organisation;
 use redb::accept::{Accept, KeyClaim};
-use redb::damage::Damage;
+use redb::damage::{Damage, of_organisation};
 use redb::open::Opener;
 use redb::tables::{EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS};
 use redb::writer::{Writer, WriterThread};

@@ -251,7 +251,7 @@ impl Now {
         )?;
         to.gauge(
             "pillarbox_store_damaged_rows",
-            "Rows of the data file that were found damaged; they are left out.",
+            "Rows of the data file that cannot be read and are left out.",
             count(parts.store.damaged().len() as u64),
         )?;
         to.gauge(

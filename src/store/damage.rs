@@ -4,7 +4,6 @@ use std::fmt::Display;
 
 use redb::TableHandle;
 
-use crate::domain::id::OrganisationId;
 use crate::store::redb::failure::ReadError;
 use crate::store::{DamagedRow, Health, Store, StoreError};
 
@@ -42,9 +41,4 @@ impl Store {
             }
         }
     }
-}
-
-/// An organisation's rows, for the log.
-pub(in crate::store) fn of_organisation(OrganisationId(number): OrganisationId) -> String {
-    format!("of organisation {number}")
 }

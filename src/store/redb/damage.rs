@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::TableHandle;
 
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::store::redb::record::RowError;
 use crate::store::redb::tables::{ALL_ORGANISATIONS, EVENTS, IDEMPOTENCY, MESSAGES, SUPPRESSIONS};
 
@@ -124,6 +124,11 @@ impl Damage {
     fn locked(&self) -> MutexGuard<'_, BTreeSet<DamagedRow>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An organisation's rows, for the log.
+pub(in crate::store) fn of_organisation(OrganisationId(number): OrganisationId) -> String {
+    format!("of organisation {number}")
 }
 
 #[cfg(test)]
