@@ -62,7 +62,7 @@ enum Command {
     Domain(domain::Domain),
     /// Add, remove, list, import and export suppressed addresses.
     Suppression(suppression::Suppression),
-    /// Show and list messages.
+    /// Show, list and cancel messages.
     Message(message::Message),
     /// Show and clear delivery events that could not be read.
     DeadLetter(dead_letter::DeadLetter),

@@ -30,7 +30,7 @@ pub(super) struct Message {
 enum Action {
     /// Show a message with what happened to each recipient.
     Show {
-        /// Its identifier.
+        /// Id of the message.
         id: String,
     },
     /// List messages, newest first.
@@ -42,34 +42,34 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct CancelArgs {
-    /// Identifiers of the messages.
+    /// Ids of the messages.
     #[arg(value_name = "ID", required_unless_present = "org", conflicts_with = "org")]
     ids: Vec<String>,
-    /// Everything that this organisation has queued.
+    /// All queued messages of this organisation.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// Only what this API key has posted, revoked or not.
+    /// Only messages that this API key posted, even if the key is revoked.
     #[arg(long, value_name = "ID", requires = "org")]
     key: Option<u32>,
-    /// Only what is sent from this domain.
+    /// Only messages from this domain.
     #[arg(long, value_name = "DOMAIN", requires = "org")]
     domain: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct Listing {
-    /// Only this organisation's.
+    /// Only messages of this organisation.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
-    /// Only those with this status.
+    /// Only messages with this status.
     #[arg(long, value_parser = PossibleValuesParser::new(
         ["queued", "sending", "sent", "failed", "suppressed"]
     ))]
     status: Option<String>,
-    /// At most so many.
+    /// Most messages to list.
     #[arg(long, default_value = "50", value_parser = clap::value_parser!(u32).range(1..=MAX_LISTED))]
     limit: u32,
-    /// Only those accepted before this one.
+    /// Only messages accepted before the one with this id.
     #[arg(long, value_name = "ID")]
     before: Option<String>,
 }

@@ -26,16 +26,16 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
-    /// Print the address that opens the operators' page in a browser, until the next restart.
+    /// Print the address that opens the operator's page in a browser. It changes at each start.
     #[arg(long, conflicts_with = "watch")]
     page: bool,
-    /// Take note of the messages that failed because the process ended: page, metrics and alarms
-    /// show them no more. They are shown for 24 hours otherwise.
+    /// Confirm that you have seen the messages that were lost at a stop or a crash. The page, the
+    /// metrics and the alerts no longer show them. Otherwise they do so for 24 hours.
     #[arg(long, conflicts_with_all = ["watch", "page"])]
     acknowledge: bool,
     #[command(flatten)]
     reach: Reach,
-    /// Show it again and again, until Ctrl-C; every two seconds unless told otherwise.
+    /// Repeat until Ctrl-C, every two seconds or as often as given.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "2s", value_parser = interval)]
     watch: Option<Duration>,
 }
