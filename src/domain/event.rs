@@ -83,6 +83,10 @@ pub enum EventType {
 }
 
 impl EventType {
+    /// Every type.
+    pub const ALL: [Self; 5] =
+        [Self::DeliveryDelay, Self::Delivery, Self::Reject, Self::Bounce, Self::Complaint];
+
     /// The specification's word for it (section 2.2).
     pub const fn as_str(self) -> &'static str {
         match self {

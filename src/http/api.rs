@@ -37,6 +37,11 @@ use crate::tally::Mark;
 /// The header on the answer to a replay.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
+/// Header that clients of other services send, and that is not implemented here.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Header on the answer to a request that has it.
+const NOTICE: HeaderName = HeaderName::from_static("pillarbox-notice");
+
 /// How many messages a page has where the client does not say.
 const DEFAULT_LIMIT: usize = 50;
 
@@ -110,7 +115,8 @@ impl Handler for Api {
     type Body = Full<Bytes>;
 
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
-        self.inner.answer(request, id).await.unwrap_or_else(|error| {
+        let has_ignored_key = request.headers().contains_key(IDEMPOTENCY_KEY);
+        let mut response = self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
             self.inner.counts.refuse(&error);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
@@ -120,7 +126,13 @@ impl Handler for Api {
                 tracing::debug!(request_id = %id, status = status.as_u16(), code, "refused");
             }
             error.into_response()
-        })
+        });
+        if has_ignored_key {
+            self.inner.counts.ignored_keys.one();
+            let notice = HeaderValue::from_static(wire::IDEMPOTENCY_KEY_NOTICE);
+            response.headers_mut().insert(NOTICE, notice);
+        }
+        response
     }
 
     fn refused(&self, error: &ApiError) {

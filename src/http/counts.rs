@@ -35,6 +35,8 @@ pub struct Counts {
     pub accepted: Count,
     /// Requests answered with an earlier message's id.
     pub replayed: Count,
+    /// Requests with an `Idempotency-Key` header, which is not implemented.
+    pub ignored_keys: Count,
     /// Requests refused, by the code that the client was told.
     pub refused: ByName<{ CODES.len() }>,
     /// Open connections.
@@ -46,6 +48,7 @@ impl Default for Counts {
         Self {
             accepted: Count::default(),
             replayed: Count::default(),
+            ignored_keys: Count::default(),
             refused: ByName::new(CODES),
             connections: Tally::default(),
         }

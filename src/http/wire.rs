@@ -38,6 +38,9 @@ pub(in crate::http) const FIELDS: [&str; 11] = [
     "idempotencyKey",
     "tag",
 ];
+/// What the answer to a request with an `Idempotency-Key` header says: nothing is ignored silently.
+pub(in crate::http) const IDEMPOTENCY_KEY_NOTICE: &str =
+    "the Idempotency-Key header is not implemented; put idempotencyKey into the JSON body";
 /// How alike an unknown field and a known one are, from 0 to 1, for the one to be taken for a
 /// misspelling of the other.
 const LIKELY: f64 = 0.8;

@@ -324,6 +324,11 @@ fn clients(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
         "Replays: requests answered with the id of an earlier message.",
         counts.replayed.get(),
     )?;
+    to.counter(
+        "pillarbox_ignored_idempotency_headers_total",
+        "Requests with an Idempotency-Key header, which is not implemented.",
+        counts.ignored_keys.get(),
+    )?;
     let refused = counts.refused.get().map(|(code, n)| ([label("code", code)], n));
     to.counters(
         "pillarbox_refusals_total",

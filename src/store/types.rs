@@ -1,7 +1,7 @@
 //! What the store is asked and what it answers, beyond the domain's own types.
 
 use crate::domain::api_key::ApiKeyHash;
-use crate::domain::event::Event;
+use crate::domain::event::{Event, EventType};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
 use crate::domain::suppression::{SuppressedAddress, Suppression};
@@ -124,6 +124,8 @@ pub struct MessageFilter {
     pub organisation: Option<OrganisationId>,
     /// Only those with this stored status.
     pub status: Option<Status>,
+    /// Only those whose latest event is of this type.
+    pub last_event: Option<EventType>,
     /// Only those with this recipient.
     pub recipient: Option<SuppressedAddress>,
     /// Only those accepted at this instant or after it.
@@ -146,6 +148,7 @@ impl MessageFilter {
     pub(in crate::store) fn matches(&self, message: &Message) -> bool {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)
             && self.status.is_none_or(|status| status == message.status())
+            && self.last_event.is_none_or(|wanted| is_last_event(wanted, message))
             && self.created_from.is_none_or(|from| from <= message.created_at)
             && self.created_before.is_none_or(|before| message.created_at < before)
             && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
@@ -161,6 +164,10 @@ pub struct NewApiKey {
     pub expires_at: Option<Timestamp>,
     /// The hash of the key.
     pub hash: ApiKeyHash,
+}
+
+fn is_last_event(wanted: EventType, message: &Message) -> bool {
+    message.last_event.is_some_and(|last| last.event_type == wanted)
 }
 
 fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {

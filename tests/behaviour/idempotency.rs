@@ -1,9 +1,10 @@
 //! Idempotency: one key, one message, for one organisation.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::harness::{Site, answer, message_with, refusal};
+use crate::certificate::metric;
+use crate::harness::{Site, answer, message, message_with, refusal};
 
 #[tokio::test]
 async fn two_hundred_concurrent_posts_of_one_key_make_one_message() {
@@ -83,4 +84,32 @@ async fn organisations_share_no_keys_and_no_messages() {
         let absent = get("/emails/0190b6a0-0000-7000-8000-000000000000".to_owned(), &other);
         assert_eq!(hidden, absent.send().await.unwrap().text().await.unwrap());
     }
+}
+
+#[tokio::test]
+async fn an_idempotency_key_header_is_ignored_and_the_answer_says_so() {
+    const NOTICE: &str =
+        "the Idempotency-Key header is not implemented; put idempotencyKey into the JSON body";
+    const METRIC: &str = "pillarbox_ignored_idempotency_headers_total";
+    let site = Site::new().await;
+    let server = site.start();
+    assert!(
+        !server.post(&message()).send().await.unwrap().headers().contains_key("pillarbox-notice")
+    );
+    assert_eq!(metric(&server, METRIC).await, Some(0.0));
+    let post = |body: &Value| server.post(body).header("idempotency-key", "k").send();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let response = post(&message()).await.unwrap();
+        assert_eq!(response.headers()["pillarbox-notice"], NOTICE);
+        assert!(!response.headers().contains_key("idempotent-replayed"));
+        let (status, body) = answer(response).await;
+        assert_eq!(status, 200, "{body}");
+        ids.push(body["id"].clone());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let refused = post(&message_with("subject", json!(""))).await.unwrap();
+    assert_eq!(refused.headers()["pillarbox-notice"], NOTICE);
+    assert_eq!(refusal(refused).await.1, "ValidationError");
+    assert_eq!(metric(&server, METRIC).await, Some(3.0));
 }

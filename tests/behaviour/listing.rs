@@ -1,9 +1,12 @@
 //! `GET /emails`: an organisation's own messages, newest first, in pages, filtered.
 
+use std::time::{Duration, Instant};
+
+use pillarbox::simulator::{EventOptions, Events, Options};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Server, Site, answer, message, message_with};
+use crate::harness::{PATIENCE, Server, Site, answer, message, message_with};
 
 async fn list(server: &Server, query: &str) -> (StatusCode, Value) {
     answer(server.get(&format!("/emails{query}")).send().await.unwrap()).await
@@ -72,6 +75,31 @@ async fn filters_narrow_the_list() {
 }
 
 #[tokio::test]
+async fn messages_are_found_by_their_latest_event() {
+    let events = Events::On(EventOptions::default());
+    let site = Site::with("", Options { events, ..Options::default() }).await;
+    site.read_events();
+    let server = site.start();
+    let delivered = server.send(&message()).await;
+    let bounce = json!(["bounce@simulator.amazonses.com"]);
+    let bounced = server.send(&message_with("to", bounce)).await;
+    for (id, event) in [(&delivered, "delivery"), (&bounced, "bounce")] {
+        let end = Instant::now() + PATIENCE;
+        while server.record(id).await["lastEvent"]["type"] != event {
+            assert!(Instant::now() < end, "no {event}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (_, page) = list(&server, &format!("?lastEvent={event}")).await;
+        assert_eq!(ids(&page), [id], "{event}");
+    }
+    for query in ["?lastEvent=complaint", "?lastEvent=bounce&status=failed"] {
+        assert!(ids(&list(&server, query).await.1).is_empty(), "{query}");
+    }
+    let (_, page) = list(&server, "?lastEvent=bounce&status=sent").await;
+    assert_eq!(ids(&page), [&bounced]);
+}
+
+#[tokio::test]
 async fn a_wrong_parameter_is_refused_by_its_name() {
     let site = Site::new().await;
     let server = site.start();
@@ -81,6 +109,8 @@ async fn a_wrong_parameter_is_refused_by_its_name() {
         ("?limit=x", "limit"),
         ("?before=1", "before"),
         ("?status=delivered", "status"),
+        ("?lastEvent=opened", "lastEvent"),
+        ("?lastEvent=", "lastEvent"),
         ("?recipient=Ada%20<ada@example.net>", "recipient"),
         ("?createdFrom=yesterday", "createdFrom"),
         ("?createdBefore=2026-13-01T00:00:00Z", "createdBefore"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::domain::event::EventType;
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
 use crate::domain::request::FieldError;
@@ -11,8 +12,8 @@ use crate::http::wire::unknown;
 use crate::store::MessageFilter;
 
 /// The parameters of a listing's query.
-pub(in crate::http) const PARAMETERS: [&str; 6] =
-    ["limit", "before", "status", "recipient", "createdFrom", "createdBefore"];
+pub(in crate::http) const PARAMETERS: [&str; 7] =
+    ["limit", "before", "status", "recipient", "createdFrom", "createdBefore", "lastEvent"];
 /// The most messages on a page.
 const MAX_LISTED: usize = 100;
 
@@ -38,6 +39,7 @@ impl ListQuery {
                 "limit" => list.limit = Some(limit(&value)?),
                 "before" => filter.before = Some(message_id(&value)?),
                 "status" => filter.status = Some(status(&value)?),
+                "lastEvent" => filter.last_event = Some(event_type(&name, &value)?),
                 "recipient" => filter.recipient = Some(recipient(&value)?),
                 "createdFrom" => filter.created_from = Some(instant(&name, &value)?),
                 "createdBefore" => filter.created_before = Some(instant(&name, &value)?),
@@ -65,6 +67,13 @@ fn status(value: &str) -> Result<Status, FieldError> {
     Status::ALL.into_iter().find(|status| status.as_str() == value).ok_or_else(|| {
         let all = Status::ALL.map(Status::as_str).join(", ");
         FieldError::new("status", format!("must be one of {all}"))
+    })
+}
+
+fn event_type(name: &str, value: &str) -> Result<EventType, FieldError> {
+    EventType::ALL.into_iter().find(|known| known.as_str() == value).ok_or_else(|| {
+        let all = EventType::ALL.map(EventType::as_str).join(", ");
+        FieldError::new(name, format!("must be one of {all}"))
     })
 }
 
