@@ -142,20 +142,25 @@ impl Shared {
     ) -> Result<T, ReadError> {
         let guard = read_lock(&self.database);
         let Handle::Writing(database) = &*guard else { return Err(closed()) };
-        let mut transaction = database.begin_write()?;
-        writer::prepare(&mut transaction);
-        let done = work(Tables::open(&transaction)?)?;
-        transaction.commit().map_err(redb::Error::from)?;
-        Ok(done)
+        write_into(database, work)
     }
 
-    /// Opens the file again: after an I/O error redb's handle refuses all that follows. Where it
-    /// cannot be opened, because that takes a write, it can be read all the same.
-    pub(super) fn reopen(&self) -> Result<(), redb::Error> {
+    /// Opens the file again and runs one write transaction, because after an I/O error redb's
+    /// handle refuses all that follows. If the file cannot be opened or written, it is open for
+    /// reading afterwards. Readers wait meanwhile: none meets a handle whose write failed.
+    pub(super) fn reopen(
+        &self,
+        work: impl FnOnce(Tables<'_>) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
         let mut guard = write_lock(&self.database);
         // The old handle holds the file's lock, so it goes first.
         *guard = Handle::Closed;
-        match self.opener.open() {
+        let opened = self.opener.open().map_err(ReadError::from);
+        let written = opened.and_then(|database| {
+            write_into(&database, work)?;
+            Ok(database)
+        });
+        match written {
             Ok(database) => {
                 *guard = Handle::Writing(database);
                 Ok(())
@@ -184,6 +189,17 @@ impl Shared {
     pub(super) fn directory(&self) -> Arc<Directory> {
         Arc::clone(&read_lock(&self.directory))
     }
+}
+
+fn write_into<T>(
+    database: &Database,
+    work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let mut transaction = database.begin_write()?;
+    writer::prepare(&mut transaction);
+    let done = work(Tables::open(&transaction)?)?;
+    transaction.commit().map_err(redb::Error::from)?;
+    Ok(done)
 }
 
 fn closed() -> ReadError {

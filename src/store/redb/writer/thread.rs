@@ -38,7 +38,8 @@ struct Effects {
 /// How far a batch came.
 #[derive(Default)]
 struct Progress {
-    /// Messages that it accepts, once their commit may have begun: what has to be undone then.
+    /// Messages that it accepts, once their commit may have begun: they have to be undone if the
+    /// commit fails.
     in_doubt: Option<Vec<MessageId>>,
     /// The operation that panicked.
     panicked: Option<usize>,
@@ -53,7 +54,8 @@ pub(super) struct Thread {
 /// What a failed batch leaves to clear up.
 struct Doubt {
     operations: Vec<Box<dyn Operation>>,
-    accepted: Vec<MessageId>,
+    /// As in [`Progress::in_doubt`].
+    accepted: Option<Vec<MessageId>>,
 }
 
 impl Thread {
@@ -112,12 +114,7 @@ impl Thread {
             // It would panic again: it must not be tried again.
             settle([operations.remove(guilty)], Err(StoreError::Damaged));
         }
-        let Some(accepted) = progress.in_doubt else {
-            // Nothing of the batch can be on disk, so nobody has to wait.
-            settle(operations, Err(StoreError::Unavailable));
-            return Err(Doubt { operations: Vec::new(), accepted: Vec::new() });
-        };
-        Err(Doubt { operations, accepted })
+        Err(Doubt { operations, accepted: progress.in_doubt })
     }
 
     fn run(
@@ -172,10 +169,16 @@ impl Thread {
     fn recover(&mut self, doubt: Doubt) {
         let mut pause = REOPEN_PAUSE_MIN;
         let Doubt { operations: mut waiting, accepted } = doubt;
+        let may_be_on_disk = accepted.is_some();
+        let accepted = accepted.unwrap_or_default();
         loop {
             // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
             let opened =
                 catch_unwind(AssertUnwindSafe(|| self.open_again(&accepted, &mut waiting)));
+            if !may_be_on_disk {
+                // Not before the file is open for reading: who is refused may read at once.
+                settle(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
+            }
             match opened {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) => tracing::warn!(%error, "the store does not take writes yet"),
@@ -194,20 +197,26 @@ impl Thread {
         tracing::info!("the store takes writes again");
     }
 
-    /// Opens the file again and cleans it. Callers whose rows are not on disk are refused at once:
+    /// Opens the file again and removes the rows of the batch in doubt; the write itself proves
+    /// that writes succeed. If it fails, callers whose rows are not on disk are refused at once:
     /// they need not wait until a write succeeds.
     fn open_again(
         &self,
         accepted: &[MessageId],
         waiting: &mut Vec<Box<dyn Operation>>,
     ) -> Result<(), ReadError> {
-        if let Err(error) = self.shared.reopen() {
-            tracing::error!(%error, "the store could not be opened again");
-        }
-        if !waiting.is_empty() && self.is_absent(accepted) {
+        let cleaned = self.shared.reopen(|mut tables| {
+            for id in accepted {
+                tables.remove_accepted(*id)?;
+            }
+            tables.meta.open()?.insert(PROBE, 0)?;
+            Ok(())
+        });
+        if cleaned.is_err() && !waiting.is_empty() && self.is_absent(accepted) {
             settle(std::mem::take(waiting), Err(StoreError::Unavailable));
         }
-        self.clean(accepted)
+        cleaned?;
+        self.shared.reload_directory()
     }
 
     fn is_absent(&self, accepted: &[MessageId]) -> bool {
@@ -221,18 +230,6 @@ impl Thread {
             Ok(false)
         });
         matches!(found, Ok(false))
-    }
-
-    /// Removes the rows of the batch in doubt; the write itself proves that writes succeed.
-    fn clean(&self, accepted: &[MessageId]) -> Result<(), ReadError> {
-        self.shared.write(|mut tables| {
-            for id in accepted {
-                tables.remove_accepted(*id)?;
-            }
-            tables.meta.open()?.insert(PROBE, 0)?;
-            Ok(())
-        })?;
-        self.shared.reload_directory()
     }
 
     /// Refuses what arrives until `end`: none of it was in a transaction.
