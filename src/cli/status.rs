@@ -140,9 +140,9 @@ fn shown(status: &ServiceStatus) -> String {
         lines.push((
             "lost messages",
             format!(
-                "{} failed because the process ended before sending them, last at {}. List them \
-                 with: pillarbox message list --status failed. Their senders have to post them \
-                 again with new keys. Then run: pillarbox status --acknowledge",
+                "{}; the process ended before it sent that mail, last at {}. List it with: \
+                 pillarbox message list --status failed. Its senders have to post it again \
+                 with new keys. Then run: pillarbox status --acknowledge",
                 lost.messages, lost.last_at
             ),
         ));

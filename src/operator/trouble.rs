@@ -137,11 +137,11 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
         found.push(ready(
             "bodies_lost",
             format!(
-                "{} failed because the process ended before sending them, last at {}",
+                "The process ended before it sent {}, last at {}; that mail has failed",
                 several(lost.messages, "message"),
                 lost.last_at
             ),
-            "List them: pillarbox message list --status failed. Their senders have to post them again with new keys. Then run: pillarbox status --acknowledge",
+            "List it: pillarbox message list --status failed. Its senders have to post it again with new keys. Then run: pillarbox status --acknowledge",
         ));
     }
     let oldest = parts.store.oldest().ok().flatten();

@@ -16,8 +16,10 @@ pub enum Fact {
         /// To so many recipients.
         recipients: u64,
     },
-    /// A message failed.
+    /// A message failed, but not by an operator's wish.
     Failed,
+    /// An operator cancelled a message.
+    Cancelled,
     /// A message was not sent, because a recipient became suppressed.
     Suppressed,
     /// An event came onto a record.
@@ -38,8 +40,10 @@ pub struct Account {
     pub sent: u64,
     /// Their recipients.
     pub sent_recipients: u64,
-    /// Messages that failed.
+    /// Messages that failed, but not by an operator's wish.
     pub failed: u64,
+    /// Messages that an operator cancelled.
+    pub cancelled: u64,
     /// Messages that were not sent because a recipient became suppressed.
     pub suppressed: u64,
     /// Delivery events.
@@ -88,6 +92,7 @@ impl Account {
                 self.sent_recipients += recipients;
             }
             Fact::Failed => self.failed += 1,
+            Fact::Cancelled => self.cancelled += 1,
             Fact::Suppressed => self.suppressed += 1,
             Fact::Event { event_type, hard_bounces } => {
                 let count = match event_type {
@@ -111,6 +116,7 @@ impl Account {
             sent: self.sent.saturating_sub(earlier.sent),
             sent_recipients: self.sent_recipients.saturating_sub(earlier.sent_recipients),
             failed: self.failed.saturating_sub(earlier.failed),
+            cancelled: self.cancelled.saturating_sub(earlier.cancelled),
             suppressed: self.suppressed.saturating_sub(earlier.suppressed),
             deliveries: self.deliveries.saturating_sub(earlier.deliveries),
             bounces: self.bounces.saturating_sub(earlier.bounces),
@@ -127,6 +133,7 @@ impl Account {
         self.sent += other.sent;
         self.sent_recipients += other.sent_recipients;
         self.failed += other.failed;
+        self.cancelled += other.cancelled;
         self.suppressed += other.suppressed;
         self.deliveries += other.deliveries;
         self.bounces += other.bounces;

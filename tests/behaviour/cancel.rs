@@ -83,6 +83,14 @@ async fn a_revoked_key_cancels_nothing_and_its_queued_mail_can_be_cancelled() {
         );
         assert!(record["error"]["message"].as_str().unwrap().contains("the operator cancelled"));
     }
+    // What the operator wanted raises no alarm.
+    let metrics = server.operator("/metrics").await.text().await.unwrap();
+    for (name, count) in [("cancelled", 2), ("failed", 0)] {
+        let line = format!(
+            "pillarbox_organisation_{name}_messages_total{{organisation=\"acme\"}} {count}\n"
+        );
+        assert!(metrics.contains(&line), "{metrics}");
+    }
     site.simulator.set_faults(Faults::none());
     server.wait_for(&by_first, "sent").await;
     assert_eq!(site.simulator.accepted_total(), 1);

@@ -24,9 +24,9 @@ async fn shows(site: &Site, server: &Server, messages: u64) {
         assert_eq!(lost, Value::Null);
         return;
     }
-    assert!(page.contains(&format!("{messages} messages failed because the process")), "{page}");
+    assert!(page.contains(&format!("The process ended before it sent {messages} messages")), "{page}");
     assert!(page.contains("pillarbox status --acknowledge"), "{page}");
-    assert!(text.contains(&format!("{messages} failed because the process")), "{text}");
+    assert!(text.contains(&format!("{messages}; the process ended before it sent")), "{text}");
     assert_eq!(lost["messages"], messages);
     // It is no reason to send no more mail here.
     wait_until_ready(server).await;

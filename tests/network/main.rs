@@ -14,6 +14,7 @@ mod client;
 mod descriptors;
 mod documents;
 mod frames;
+mod hostile;
 mod http2;
 mod neighbours;
 mod patrons;

@@ -38,9 +38,16 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
         "Recipients of the messages that the provider accepted.",
         |account| account.sent_recipients,
     )?;
-    each("pillarbox_organisation_failed_messages_total", "Failed messages.", |account| {
-        account.failed
-    })?;
+    each(
+        "pillarbox_organisation_failed_messages_total",
+        "Failed messages, without those that an operator cancelled.",
+        |account| account.failed,
+    )?;
+    each(
+        "pillarbox_organisation_cancelled_messages_total",
+        "Messages that an operator cancelled.",
+        |account| account.cancelled,
+    )?;
     each(
         "pillarbox_organisation_suppressed_messages_total",
         "Messages not sent because a recipient became suppressed.",

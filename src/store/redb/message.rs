@@ -4,7 +4,7 @@ use redb::{ReadTransaction, ReadableTable};
 
 use crate::domain::event::Event;
 use crate::domain::id::MessageId;
-use crate::domain::message::{Message, Recorded, State, Transition};
+use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::redb::apply::event_keys;
 use crate::store::redb::damage::{Damage, InRow};
@@ -80,6 +80,9 @@ pub(super) fn note_state(batch: &mut Batch<'_>, message: &Message) {
     let fact = match message.state {
         State::Queued { .. } => return,
         State::Sent { .. } => Fact::Sent { recipients: message.recipients.len() as u64 },
+        State::Failed { ref failure, .. } if failure.code == FailureCode::Cancelled => {
+            Fact::Cancelled
+        }
         State::Failed { .. } => Fact::Failed,
         State::Suppressed { .. } => Fact::Suppressed,
     };
