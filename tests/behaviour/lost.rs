@@ -24,7 +24,10 @@ async fn shows(site: &Site, server: &Server, messages: u64) {
         assert_eq!(lost, Value::Null);
         return;
     }
-    assert!(page.contains(&format!("The process ended before it sent {messages} messages")), "{page}");
+    assert!(
+        page.contains(&format!("The process ended before it sent {messages} messages")),
+        "{page}"
+    );
     assert!(page.contains("pillarbox status --acknowledge"), "{page}");
     assert!(text.contains(&format!("{messages}; the process ended before it sent")), "{text}");
     assert_eq!(lost["messages"], messages);
