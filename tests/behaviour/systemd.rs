@@ -42,6 +42,14 @@ impl Notified {
     }
 }
 
+#[test]
+fn the_unit_starts_after_the_clock_is_synchronised() {
+    let unit = include_str!("../../systemd/pillarbox.service");
+    let after = unit.lines().filter_map(|line| line.strip_prefix("After="));
+    let mut after = after.flat_map(str::split_whitespace);
+    assert!(after.any(|name| name == "time-sync.target"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_supervisor_hears_of_the_whole_life() {
     let site = Site::new().await;
