@@ -156,7 +156,7 @@ impl Admin {
             Request::Status {} => Ok(self.status().await),
             Request::Acknowledge {} => self.acknowledge().await,
             Request::Page {} => self.page(),
-            Request::ClockConfirm {} => self.confirm_clock(),
+            Request::ClockConfirm {} => self.confirm_clock().await,
             // Only the socket can go on after the answer.
             Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),
             Request::Examine { part } => self.examine(&part).await,

@@ -72,7 +72,7 @@ enum Command {
     Status(status::Status),
     /// Check the set-up, and say what to do if something is wrong.
     Doctor(doctor::Doctor),
-    /// Confirm the wall clock's time after a jump.
+    /// Confirm the wall clock's time if it is in doubt.
     Clock(clock::Clock),
     /// Copy all stored data into a file, whether the service runs or not.
     Backup(backup::Backup),

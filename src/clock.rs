@@ -1,17 +1,49 @@
-//! The wall clock: the one place that asks the system for the time, and its stand-in for tests.
+//! Clock: the only place that asks the system for the time, and its stand-in for tests.
 //!
-//! A wall clock can jump. The windows of 24 hours and 90 days are judged by the settled time,
-//! which stands still from a jump of over an hour against monotonic time until the two agree
-//! again or an operator confirms the new time: a wrong clock must purge nothing and expire no key.
+//! A wrong wall clock must purge nothing and expire no key. So there are three times:
+//!
+//! - [`Clock::now`] is the wall clock. Signatures, certificates and API keys are compared with it.
+//! - [`Clock::reckoned`] is the instant that is stored with a new message. It is the wall clock
+//!   while the clock is trusted. During a doubt it is the last trusted instant plus the time that
+//!   has passed since boot.
+//! - [`Clock::settled`] is the time by which windows are judged. It stands still during a doubt.
+//!
+//! A doubt begins if the wall clock moves by over an hour against the time since boot, or if at the
+//! start it is behind the file's time stamp or more than 24 hours ahead of it. A doubt ends if the
+//! clock agrees again, if the kernel says that its clock is synchronised, or if an operator
+//! confirms the clock. Then the error of the reckoned instants is known. The file keeps it as a
+//! correction ([`timeline`](crate::domain::timeline)), so that each message has its real age.
+//! A doubt and the corrections outlive the process: see [`TimeRecord`]. The clock itself writes
+//! nothing. It proposes a record, and goes by it once the record is durable.
+//!
+//! The time since boot is never wrong, so all instants of one process have the same error. A
+//! correction therefore holds for everything that this process stored since its clock was last
+//! confirmed. It holds for earlier processes too, but only if nobody ever confirmed the clock, and
+//! only if it makes their instants later: no window may end too early.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::{
+    Adjustment, Assurance, Correction, StoredDoubt, TimeRecord, WindowTime, corrected, lead_millis,
+    shifted,
+};
 
-/// How far the wall clock may move against monotonic time before it is doubted.
+pub use kernel::Synchronisation;
+
+mod kernel;
+
+/// Largest distance between the wall clock and the time since boot that is not a doubt.
 const LARGEST_DRIFT: Duration = Duration::from_hours(1);
+/// Largest distance of a start from the file's time stamp that is not a doubt.
+const LONGEST_ABSENCE: Duration = Duration::from_hours(24);
+/// Smallest difference between two instants.
+const TICK: Duration = Duration::from_millis(1);
 
 /// A source of wall-clock time. Cheap to clone; clones share their state.
 #[derive(Debug, Clone)]
@@ -20,95 +52,321 @@ pub struct Clock(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     source: Source,
-    agreed: Mutex<Agreement>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
 enum Source {
     System,
-    Manual { wall: AtomicU64, monotonic_millis: AtomicU64, start: Instant },
+    Manual { wall: AtomicU64, since_boot_millis: AtomicU64, synchronised: AtomicBool },
 }
 
-/// The last moment at which wall clock and monotonic time agreed.
+#[derive(Debug)]
+struct State {
+    /// Reckoned instant of the last moment without a doubt, and the time since boot then.
+    stored: Timestamp,
+    since_boot: Duration,
+    corrections: Arc<[Correction]>,
+    assurance: Assurance,
+    /// First reckoned instant of this process, or since the clock was last confirmed.
+    unsure_from: Timestamp,
+    doubt: Option<Doubt>,
+    /// Number that grows with each change that makes a proposal outdated.
+    generation: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
-struct Agreement {
-    wall: Timestamp,
-    monotonic: Instant,
-    jump: Option<Jump>,
+struct Doubt {
+    kept: StoredDoubt,
+    cause: Cause,
 }
 
-/// The wall clock jumped.
+/// Reason of a doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The clock moved while the process ran.
+    Moved,
+    /// At the start the clock was behind this time stamp, or too far ahead of it.
+    Start { stamp: Timestamp },
+}
+
+/// Doubt of the wall clock, as operators see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jump {
-    /// Where it should be by monotonic time, as of the last look.
+    /// Time at which windows stand still.
+    pub since: Timestamp,
+    /// Time that the clock should show by the time since boot; after a start, the earliest such
+    /// time.
     pub expected: Timestamp,
-    /// Where it is, as of the last look.
+    /// Time that the clock shows.
     pub wall: Timestamp,
+    cause: Cause,
+}
+
+/// Authority that confirms the wall clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfirmedBy {
+    /// Nobody confirms it.
+    Nobody,
+    /// The kernel says that its clock is synchronised.
+    Kernel,
+    /// An operator says that the clock is right.
+    Operator,
+}
+
+/// Record that is to be made durable, with its consequence for the clock.
+#[derive(Debug, Clone)]
+pub struct Proposal {
+    generation: u64,
+    confirmed_by: ConfirmedBy,
+    record: TimeRecord,
+    end: Option<End>,
+}
+
+/// End of a doubt.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    /// First instant to store after the doubt, and the time since boot then.
+    stored: Timestamp,
+    since_boot: Duration,
+    /// Bound of the corrected run: until the proposal is adopted, instants must be stored before it.
+    before: Timestamp,
+}
+
+/// Result of adopting a proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adoption {
+    /// The clock goes by the proposal.
+    Adopted,
+    /// The clock changed meanwhile; a new proposal is needed.
+    Outdated,
 }
 
 impl Clock {
-    /// The system's clock.
+    /// Returns the system's clock.
     pub fn system() -> Self {
         Self::new(Source::System)
     }
 
-    /// A clock that stands still until it is set or moved on.
+    /// Returns a clock that stands still until it is set or moved on. Its kernel does not say that
+    /// it is synchronised.
     pub fn manual(start: Timestamp) -> Self {
         Self::new(Source::Manual {
             wall: AtomicU64::new(start.unix_millis()),
-            monotonic_millis: AtomicU64::new(0),
-            start: Instant::now(),
+            since_boot_millis: AtomicU64::new(0),
+            synchronised: AtomicBool::new(false),
         })
     }
 
     fn new(source: Source) -> Self {
-        let agreed = Agreement { wall: source.wall(), monotonic: source.monotonic(), jump: None };
-        Self(Arc::new(Inner { source, agreed: Mutex::new(agreed) }))
+        let state = State {
+            stored: source.wall(),
+            since_boot: source.since_boot(),
+            corrections: Arc::default(),
+            assurance: Assurance::Never,
+            unsure_from: source.wall(),
+            doubt: None,
+            generation: 0,
+        };
+        Self(Arc::new(Inner { source, state: Mutex::new(state) }))
     }
 
-    /// The wall clock's time now.
+    /// Compares the clock with a file's record, and goes by the record's corrections. `newest` is
+    /// the last instant that is stored in the file. Call it once, when the file is opened. Without a
+    /// record there is no doubt.
+    pub fn open(
+        &self,
+        record: Option<TimeRecord>,
+        newest: Option<Timestamp>,
+        confirmed_by: ConfirmedBy,
+    ) {
+        let Some(record) = record else { return };
+        let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
+        let expected = corrected(&record.corrections, record.stamp);
+        // If nobody ever confirmed the clock, the file's own instants may be wrong as well.
+        let is_confirmed =
+            confirmed_by != ConfirmedBy::Nobody && record.assurance == Assurance::Given;
+        let is_trusted = record.doubt.is_none()
+            && wall >= expected
+            && (wall <= expected.plus(LONGEST_ABSENCE) || is_confirmed);
+        let (stored, corrections, doubt) = if is_trusted {
+            // Stored instants never go back. As soon as the clock is past them, no correction is
+            // needed any more.
+            let lead = lead_millis(expected, record.stamp);
+            let mut corrections = record.corrections;
+            let stored = if lead != 0 && wall > record.stamp {
+                corrections.push(Correction { from: wall, shift_millis: 0 });
+                wall
+            } else {
+                shifted(wall, lead.saturating_neg())
+            };
+            (stored, corrections, None)
+        } else {
+            // Messages that came after the stamp came before the doubt.
+            let latest = record.stamp.plus(LARGEST_DRIFT);
+            let newest = newest.filter(|newest| (record.stamp..=latest).contains(newest));
+            let stored = newest.map_or(record.stamp, |newest| newest.plus(TICK));
+            let begins = StoredDoubt { frozen_at: expected, unsure_from: stored };
+            let kept = record.doubt.unwrap_or(begins);
+            let doubt = Doubt { kept, cause: Cause::Start { stamp: expected } };
+            (stored, record.corrections, Some(doubt))
+        };
+        let mut state = self.state();
+        let generation = state.generation + 1;
+        *state = State {
+            stored,
+            since_boot,
+            corrections: corrections.into(),
+            assurance: record.assurance,
+            unsure_from: stored,
+            doubt,
+            generation,
+        };
+    }
+
+    /// Returns the wall clock's time.
     pub fn now(&self) -> Timestamp {
         self.0.source.wall()
     }
 
-    /// The time by which windows are judged: now, unless the wall clock has jumped.
-    pub fn settled(&self) -> Timestamp {
-        self.look().wall
+    /// Returns the instant to store with a message that comes in now.
+    pub fn reckoned(&self) -> Timestamp {
+        let state = self.look();
+        state.reckoned(self.0.source.since_boot())
     }
 
-    /// The jump that holds the settled time back, where there is one.
+    /// Returns the time by which windows are judged: now, unless the wall clock is in doubt.
+    pub fn settled(&self) -> WindowTime {
+        let state = self.look();
+        let now = match state.doubt {
+            Some(doubt) => doubt.kept.frozen_at,
+            None => corrected(&state.corrections, state.stored),
+        };
+        WindowTime::new(now, Arc::clone(&state.corrections))
+    }
+
+    /// Returns the doubt that holds the settled time back, if there is one.
     pub fn jump(&self) -> Option<Jump> {
-        self.look().jump
+        let state = self.look();
+        let doubt = state.doubt?;
+        let expected = state.expected(self.0.source.since_boot());
+        let wall = self.0.source.wall();
+        Some(Jump { since: doubt.kept.frozen_at, expected, wall, cause: doubt.cause })
     }
 
-    /// Takes the wall clock's time as right, whatever it was before: an operator's decision.
-    pub fn confirm(&self) {
-        let source = &self.0.source;
-        *self.agreed() =
-            Agreement { wall: source.wall(), monotonic: source.monotonic(), jump: None };
-    }
-
-    fn look(&self) -> Agreement {
-        let (wall, monotonic) = (self.0.source.wall(), self.0.source.monotonic());
-        let mut agreed = self.agreed();
-        let expected = agreed.wall.plus(monotonic.saturating_duration_since(agreed.monotonic));
-        let drift = wall.unix_millis().abs_diff(expected.unix_millis());
-        if u128::from(drift) <= LARGEST_DRIFT.as_millis() {
-            // Small corrections are taken over as they come.
-            *agreed = Agreement { wall, monotonic, jump: None };
-        } else {
-            agreed.jump = Some(Jump { expected, wall });
+    /// Asks whether the kernel says that its clock is synchronised.
+    pub async fn synchronisation(&self) -> Synchronisation {
+        match &self.0.source {
+            Source::System => kernel::ask().await,
+            Source::Manual { synchronised, .. } => {
+                if synchronised.load(Ordering::SeqCst) {
+                    Synchronisation::Yes
+                } else {
+                    Synchronisation::No
+                }
+            }
         }
-        *agreed
     }
 
-    /// Moves a manual clock on, wall and monotonic time together. The system's clock is not ours
-    /// to move: that call does nothing.
+    /// Returns the record that is to be made durable now. It ends a doubt if the clock is confirmed
+    /// or agrees again.
+    pub fn propose(&self, confirmed_by: ConfirmedBy) -> Proposal {
+        let state = self.look();
+        let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
+        let (reckoned, expected) = (state.reckoned(since_boot), state.expected(since_boot));
+        let assurance = match confirmed_by {
+            ConfirmedBy::Nobody => state.assurance,
+            ConfirmedBy::Kernel | ConfirmedBy::Operator => Assurance::Given,
+        };
+        let record = TimeRecord {
+            stamp: reckoned,
+            doubt: state.doubt.map(|doubt| doubt.kept),
+            assurance,
+            corrections: state.corrections.to_vec(),
+        };
+        let generation = state.generation;
+        let ends =
+            |doubt: &Doubt| confirmed_by != ConfirmedBy::Nobody || doubt.agrees(wall, expected);
+        let Some(doubt) = state.doubt.filter(ends) else {
+            return Proposal { generation, confirmed_by, record, end: None };
+        };
+        let mut corrections = record.corrections;
+        let mut before = Timestamp::LAST;
+        if !is_near(wall, expected) {
+            let adjustment = Adjustment {
+                unsure_from: doubt.kept.unsure_from.min(state.unsure_from),
+                stored: reckoned,
+                right: wall,
+                assurance: state.assurance,
+            };
+            corrections = adjustment.applied_to(&corrections);
+            if let Some(last) = corrections.last().filter(|last| last.from > reckoned) {
+                before = last.from;
+            }
+        }
+        let shift_millis = corrections.last().map_or(0, |last| last.shift_millis);
+        let stored = shifted(wall, shift_millis.saturating_neg());
+        let record = TimeRecord { stamp: stored, doubt: None, assurance, corrections };
+        let end = Some(End { stored, since_boot, before });
+        Proposal { generation, confirmed_by, record, end }
+    }
+
+    /// Goes by a proposal from now on. Its record must be durable.
+    pub fn adopt(&self, proposal: &Proposal) -> Adoption {
+        let Proposal { generation, confirmed_by, record, end } = proposal;
+        let mut state = self.state();
+        let reckoned = state.reckoned(self.0.source.since_boot());
+        if state.generation != *generation || end.is_some_and(|end| reckoned >= end.before) {
+            return Adoption::Outdated;
+        }
+        state.generation += 1;
+        state.assurance = record.assurance;
+        match confirmed_by {
+            ConfirmedBy::Nobody => {}
+            ConfirmedBy::Kernel | ConfirmedBy::Operator => state.unsure_from = record.stamp,
+        }
+        if let Some(End { stored, since_boot, before: _ }) = *end {
+            state.corrections = record.corrections.clone().into();
+            (state.stored, state.since_boot, state.doubt) = (stored, since_boot, None);
+        }
+        Adoption::Adopted
+    }
+
+    /// Compares the wall clock with the time since boot.
+    fn look(&self) -> MutexGuard<'_, State> {
+        let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
+        let mut state = self.state();
+        let agrees = is_near(wall, state.expected(since_boot));
+        match state.doubt {
+            Some(Doubt { cause: Cause::Start { .. }, .. }) => {}
+            Some(Doubt { cause: Cause::Moved, .. }) if !agrees => {}
+            None if !agrees => {
+                let frozen_at = corrected(&state.corrections, state.stored);
+                let kept = StoredDoubt { frozen_at, unsure_from: state.unsure_from };
+                state.doubt = Some(Doubt { kept, cause: Cause::Moved });
+                state.generation += 1;
+            }
+            doubt @ (None | Some(Doubt { cause: Cause::Moved, .. })) => {
+                // Small steps of the clock are followed.
+                let shift = state.corrections.last().map_or(0, |last| last.shift_millis);
+                state.stored = shifted(wall, shift.saturating_neg());
+                state.since_boot = since_boot;
+                if doubt.is_some() {
+                    state.doubt = None;
+                    state.generation += 1;
+                }
+            }
+        }
+        state
+    }
+
+    /// Moves a manual clock on, wall clock and time since boot together. The system's clock is not
+    /// ours to move: that call does nothing.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual { wall, monotonic_millis, .. } = &self.0.source {
+        if let Source::Manual { wall, since_boot_millis, .. } = &self.0.source {
             let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
             wall.fetch_add(millis, Ordering::SeqCst);
-            monotonic_millis.fetch_add(millis, Ordering::SeqCst);
+            since_boot_millis.fetch_add(millis, Ordering::SeqCst);
         }
     }
 
@@ -120,8 +378,68 @@ impl Clock {
         }
     }
 
-    fn agreed(&self) -> MutexGuard<'_, Agreement> {
-        self.0.agreed.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Lets a manual clock's kernel say from now on that it is synchronised. The system's clock is
+    /// not ours to set: that call does nothing.
+    pub fn synchronise(&self) {
+        if let Source::Manual { synchronised, .. } = &self.0.source {
+            synchronised.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_near(wall: Timestamp, expected: Timestamp) -> bool {
+    u128::from(wall.unix_millis().abs_diff(expected.unix_millis())) <= LARGEST_DRIFT.as_millis()
+}
+
+impl State {
+    fn reckoned(&self, since_boot: Duration) -> Timestamp {
+        self.stored.plus(since_boot.saturating_sub(self.since_boot))
+    }
+
+    /// Returns the time that the wall clock should show.
+    fn expected(&self, since_boot: Duration) -> Timestamp {
+        corrected(&self.corrections, self.reckoned(since_boot))
+    }
+}
+
+impl Doubt {
+    /// Returns true if a start with this clock would not begin a doubt.
+    fn agrees(&self, wall: Timestamp, expected: Timestamp) -> bool {
+        match self.cause {
+            Cause::Moved => is_near(wall, expected),
+            Cause::Start { stamp } => (stamp..=expected.plus(LONGEST_ABSENCE)).contains(&wall),
+        }
+    }
+}
+
+impl Proposal {
+    /// Returns the record that is to be made durable.
+    pub fn record(&self) -> &TimeRecord {
+        &self.record
+    }
+}
+
+impl fmt::Display for Jump {
+    /// Writes the end of a sentence that begins with "the clock".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { expected, wall, since: _, cause } = self;
+        match cause {
+            Cause::Moved => {
+                write!(f, "jumped: it shows {wall}; by the time that has passed it is {expected}")
+            }
+            Cause::Start { stamp } if wall < stamp => {
+                write!(f, "is in doubt: it shows {wall}, but the data file was in use at {stamp}")
+            }
+            Cause::Start { stamp } => write!(
+                f,
+                "is in doubt: it shows {wall}, more than 24 hours after the last use of the data \
+                 file at {stamp}"
+            ),
+        }
     }
 }
 
@@ -133,52 +451,19 @@ impl Source {
         }
     }
 
-    fn monotonic(&self) -> Instant {
+    /// The time since boot, suspension included: a machine that slept was not set wrong.
+    fn since_boot(&self) -> Duration {
         match self {
-            Self::System => Instant::now(),
-            Self::Manual { monotonic_millis, start, .. } => {
-                *start + Duration::from_millis(monotonic_millis.load(Ordering::SeqCst))
+            Self::System => {
+                let time = clock_gettime(ClockId::Boottime);
+                Duration::try_from(time).expect("a time since boot is not before it")
+            }
+            Self::Manual { since_boot_millis, .. } => {
+                Duration::from_millis(since_boot_millis.load(Ordering::SeqCst))
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
-    const DAY: Duration = Duration::from_hours(24);
-
-    #[test]
-    fn settled_time_follows_the_clock_and_its_small_corrections() {
-        let clock = Clock::manual(NOON);
-        clock.advance(DAY);
-        assert_eq!(clock.settled(), NOON.plus(DAY));
-        clock.set(clock.now().minus(Duration::from_mins(59)));
-        assert_eq!(clock.settled(), clock.now());
-        assert_eq!(clock.jump(), None);
-    }
-
-    #[test]
-    fn a_jump_holds_settled_time_back_until_the_clock_agrees_again() {
-        let clock = Clock::manual(NOON);
-        clock.set(NOON.plus(DAY));
-        assert_eq!(clock.settled(), NOON);
-        assert_eq!(clock.jump(), Some(Jump { expected: NOON, wall: NOON.plus(DAY) }));
-        clock.advance(Duration::from_hours(2));
-        assert_eq!(clock.settled(), NOON);
-        clock.set(NOON.plus(Duration::from_hours(2)));
-        assert_eq!(clock.settled(), NOON.plus(Duration::from_hours(2)));
-        assert_eq!(clock.jump(), None);
-    }
-
-    #[test]
-    fn an_operator_can_confirm_the_new_time() {
-        let clock = Clock::manual(NOON);
-        clock.set(NOON.minus(DAY));
-        assert_eq!(clock.settled(), NOON);
-        clock.confirm();
-        assert_eq!(clock.settled(), NOON.minus(DAY));
-    }
-}
+mod tests;

@@ -5,6 +5,8 @@
 
 pub mod time;
 
+pub mod timeline;
+
 pub mod id;
 
 pub mod organisation;

@@ -77,16 +77,17 @@ impl Feedback {
     /// them is durable, and they may be forgotten where they came from. Each may come again.
     pub async fn ingest(&self, documents: &[&str]) -> Result<(), StoreError> {
         let now = self.clock.now();
+        let stored_at = self.clock.reckoned();
         let mut sorted = Sorted::default();
         for document in documents {
-            sorted.add(document, now);
+            sorted.add(document, stored_at);
         }
         let Sorted { reports, letters, mut counts } = sorted;
         let reported = async {
             if reports.is_empty() {
                 return Ok(Vec::new());
             }
-            self.store.apply_all(reports, now).await
+            self.store.apply_all(reports, stored_at).await
         };
         let kept = async {
             if letters.is_empty() {

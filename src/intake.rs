@@ -142,7 +142,7 @@ impl Intake {
         let admitted = admit(request, &self.store.facts(organisation.id)).map_err(refusal)?;
         let window_now = self.clock.settled();
         if let Some(key) = admitted.idempotency_key()
-            && let Some(id) = self.store.replay(organisation.id, key, window_now)?
+            && let Some(id) = self.store.replay(organisation.id, key, window_now.clone())?
         {
             return Ok(Begun::Replayed(id));
         }
@@ -151,9 +151,8 @@ impl Intake {
         if self.is_closed() {
             return Ok(Begun::refused(Refusal::ShuttingDown, &admitted));
         }
-        // Never before the time by which windows are judged: with the wall clock set back, a new
-        // message would be born expired and its key would not replay.
-        let created_at = self.clock.now().max(window_now);
+        // Not the wall clock's time: if that is wrong, the new message could be expired at once.
+        let created_at = self.clock.reckoned();
         let id = self.ids.next(created_at);
         let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
         let envelope = Envelope::from(&admitted);

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  http  admin  operator  logging
-//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  setup  verification  listing
+//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  setup  verification  listing  timekeeper
 //! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  share  tally
 //! ```
@@ -43,4 +43,5 @@ pub mod share;
 pub mod simulator;
 pub mod store;
 pub mod tally;
+pub mod timekeeper;
 pub mod verification;

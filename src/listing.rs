@@ -4,7 +4,7 @@
 
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
-use crate::domain::time::Timestamp;
+use crate::domain::timeline::WindowTime;
 use crate::outbox::{Live, View};
 use crate::store::{ListError, MessageFilter, MessagePage, Store};
 
@@ -27,7 +27,7 @@ pub async fn list<T: Send + 'static>(
     live: impl Fn(MessageId) -> Option<Live> + Send + 'static,
     mut filter: MessageFilter,
     limit: usize,
-    window_now: Timestamp,
+    window_now: WindowTime,
     then: impl FnOnce(Listing) -> T + Send + 'static,
 ) -> Result<T, ListError> {
     let wanted = filter.status;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 use crate::clock::Clock;
 use crate::store::{Health, Store};
@@ -30,23 +30,7 @@ pub async fn keep_key_use(store: Store) {
 
 /// Purges for as long as it is polled.
 pub async fn run(store: Store, clock: Clock) {
-    let mut alarmed = false;
     loop {
-        match (clock.jump(), alarmed) {
-            (Some(jump), false) => {
-                alarmed = true;
-                error!(
-                    expected = %jump.expected, clock = %jump.wall,
-                    "the system's clock has jumped: nothing is purged and no idempotency key \
-                     expires until it is right again or `pillarbox clock confirm` says that it is"
-                );
-            }
-            (None, true) => {
-                alarmed = false;
-                warn!("the system's clock is trusted again");
-            }
-            _ => {}
-        }
         let pause =
             if store.health() == Health::Refusing { REST } else { step(&store, &clock).await };
         tokio::time::sleep(pause).await;

@@ -32,6 +32,7 @@ use crate::ses::credentials::Credentials;
 use crate::ses::sqs::Queue;
 use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Store};
+use crate::timekeeper::Timekeeper;
 use crate::{quota, retention, verification};
 
 use listeners::{Listeners, SocketOwner};
@@ -114,6 +115,7 @@ impl Service {
         let max_connections =
             descriptors::make_room(config.max_connections, config.sending.max_in_flight);
         let store = store::open(config, &clock).await?;
+        let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
         let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
@@ -132,7 +134,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let mut background = upkeep(&store, &ses, &clock);
+        let mut background = upkeep(keeper, &store, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         let (check, account) = watch::channel(AccountCheck::Unasked);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
@@ -350,9 +352,11 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// What goes on beside requests and sending: the purge, the use of keys, the state of domains.
-fn upkeep(store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
+/// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
+/// state of domains.
+fn upkeep(keeper: Timekeeper, store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
+    tasks.spawn(keeper.run());
     tasks.spawn(retention::run(store.clone(), clock.clone()));
     tasks.spawn(retention::keep_key_use(store.clone()));
     tasks.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));

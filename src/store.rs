@@ -17,14 +17,15 @@ use crate::domain::message::{Message, Recorded, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::{TimeRecord, WindowTime};
 use crate::share::TooMany;
 
 use redb::accept::{Accept, KeyClaim};
 use redb::damage::{Damage, of_organisation};
 use redb::open::Opener;
-use redb::tables::{EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS};
+use redb::tables::{CLOCK, EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS, TIME_KEY};
 use redb::writer::{Writer, WriterThread};
-use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress};
+use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress, time_record};
 
 pub use counts::Counts;
 pub use error::{ListError, OpenError, StoreError};
@@ -60,6 +61,8 @@ pub const CACHE_BYTES: usize = 64 << 20;
 
 /// About how many bytes a suppression writes.
 const SUPPRESSION_WEIGHT: usize = 128;
+/// Bytes that a record of the clock writes, about.
+const TIME_RECORD_WEIGHT: usize = 128;
 
 /// The store, open. Cheap to clone; the file is closed when the last clone is gone.
 #[derive(Debug, Clone)]
@@ -119,9 +122,10 @@ impl Store {
         &self,
         organisation: OrganisationId,
         key: IdempotencyKey<'_>,
-        window_now: Timestamp,
+        window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
-        let found = redb::accept::find_replay(&self.shared, organisation, key.as_str(), window_now);
+        let found =
+            redb::accept::find_replay(&self.shared, organisation, key.as_str(), &window_now.into());
         self.noticed(&IDEMPOTENCY, of_organisation(organisation), found)
     }
 
@@ -130,7 +134,7 @@ impl Store {
         &self,
         organisation: OrganisationId,
         key: IdempotencyKey<'_>,
-        window_now: Timestamp,
+        window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
         if self.health() == Health::Writable {
             // Where that commit fails, what it held is as good as never asked for.
@@ -144,20 +148,20 @@ impl Store {
     /// written. `on_new` runs once a new message is durable, also where the caller is gone.
     ///
     /// What is to be stored is copied at once: while this waits, it needs nothing of the request.
-    pub fn accept<'s, F: FnOnce() + Send + 'static>(
+    pub fn accept<'s, F: FnOnce() + Send + 'static, W: Into<WindowTime>>(
         &'s self,
         id: MessageId,
         organisation: OrganisationId,
         admitted: &Admitted<'_>,
         created_at: Timestamp,
-        window_now: Timestamp,
+        window_now: W,
         on_new: F,
-    ) -> impl Future<Output = Result<Accepted, StoreError>> + Send + use<'s, F> {
+    ) -> impl Future<Output = Result<Accepted, StoreError>> + Send + use<'s, F, W> {
         let claim = admitted.idempotency_key().map(|key| KeyClaim {
             organisation,
             key: key.as_str().to_owned(),
             hash: read_lock(&self.shared.index).hasher().hash(organisation, key.as_str()),
-            window_now,
+            window_now: window_now.into(),
         });
         let (reply, answer) = oneshot::channel();
         let accept = Accept {
@@ -193,9 +197,10 @@ impl Store {
     pub fn message(
         &self,
         id: MessageId,
-        window_now: Timestamp,
+        window_now: impl Into<WindowTime>,
     ) -> Result<Option<Message>, StoreError> {
-        let read = self.shared.read(|transaction| message::read(transaction, id, window_now));
+        let window_now = window_now.into();
+        let read = self.shared.read(|transaction| message::read(transaction, id, &window_now));
         self.noticed(&MESSAGES, id, read)
     }
 
@@ -211,7 +216,7 @@ impl Store {
         &self,
         filter: MessageFilter,
         limit: usize,
-        window_now: Timestamp,
+        window_now: impl Into<WindowTime>,
     ) -> Result<MessagePage, ListError> {
         self.list_then(filter, limit, window_now, |page| page).await
     }
@@ -222,21 +227,21 @@ impl Store {
         &self,
         filter: MessageFilter,
         limit: usize,
-        window_now: Timestamp,
+        window_now: impl Into<WindowTime>,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let own = self.shared.listings_of.take(filter.organisation).await;
         let own = own.map_err(|TooMany| ListError::TooMany)?;
         let listings = Arc::clone(&self.shared.listings);
         let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
-        let shared = Arc::clone(&self.shared);
+        let (shared, window_now) = (Arc::clone(&self.shared), window_now.into());
         // A filter that matches little reads much. Whoever asked may go meanwhile; the read does
         // not, so the turns are its own.
         let listed = tokio::task::spawn_blocking(move || {
             let _turns = (own, turn);
             let damage = &shared.damage;
             let page = shared
-                .read(|transaction| list::list(transaction, damage, &filter, limit, window_now));
+                .read(|transaction| list::list(transaction, damage, &filter, limit, &window_now));
             page.map(then)
         });
         let listed = listed.await.expect("a listing does not panic and is not aborted");
@@ -244,10 +249,15 @@ impl Store {
     }
 
     /// Removes a bounded part of what is past its window at `window_now`.
-    pub async fn purge(&self, window_now: Timestamp, limit: usize) -> Result<Purged, StoreError> {
-        purge::expire_index(&self.shared, window_now);
+    pub async fn purge(
+        &self,
+        window_now: impl Into<WindowTime>,
+        limit: usize,
+    ) -> Result<Purged, StoreError> {
+        let window_now = window_now.into();
+        purge::expire_index(&self.shared, &window_now);
         let purged =
-            self.writer.run(0, move |batch| purge::purge(batch, window_now, limit)).await?;
+            self.writer.run(0, move |batch| purge::purge(batch, &window_now, limit)).await?;
         self.shared.counts.purged(purged);
         Ok(purged)
     }
@@ -273,8 +283,30 @@ impl Store {
     }
 
     /// When the oldest record was made, past its window or not; nothing where there is none.
-    pub fn oldest(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.noticed(&MESSAGES, "the oldest", self.shared.read(message::oldest))
+    pub fn oldest(
+        &self,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let oldest = self.shared.read(message::oldest);
+        let (oldest, window_now) =
+            (self.noticed(&MESSAGES, "the oldest", oldest)?, window_now.into());
+        Ok(oldest.map(|stored| window_now.corrected(stored)))
+    }
+
+    /// Returns the stored instant of the last message's id, or `None` if there is no message.
+    pub fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.noticed(&MESSAGES, "the newest", self.shared.read(message::newest))
+    }
+
+    /// Returns the file's record of the clock, or `None` if the file is new or of an earlier
+    /// version.
+    pub fn time_record(&self) -> Result<Option<TimeRecord>, StoreError> {
+        self.noticed(&CLOCK, TIME_KEY, self.shared.read(time_record::read))
+    }
+
+    /// Stores the file's record of the clock.
+    pub async fn keep_time_record(&self, record: TimeRecord) -> Result<(), StoreError> {
+        self.writer.run(TIME_RECORD_WEIGHT, move |batch| time_record::write(batch, &record)).await
     }
 
     /// Suppresses an address for an organisation, or for all.

@@ -195,6 +195,8 @@ async fn all_is_well_from_the_configuration_to_the_delivery_event() {
     ] {
         assert_eq!(examined.about(about).0, "ok", "{about}: {examined:?}");
     }
+    let kernel = examined.about("clock synchronisation");
+    assert!(kernel.1.starts_with("the kernel"), "{kernel:?}");
     assert_eq!(examined.code, 0);
     let sent = site.simulator.messages();
     assert_eq!(sent.len(), 1);

@@ -13,13 +13,14 @@ use crate::admin::wire::{
     Sending, ServiceStatus, SlowCalls, StopLoss, StoreHealth, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
-use crate::clock::Jump;
+use crate::clock::{ConfirmedBy, Jump};
 use crate::dispatch::health::{self, Condition};
 use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
 use crate::outbox::DrainForecast;
 use crate::quota::{self, AccountCheck};
 use crate::store::{self, Health};
+use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
 const MAX_DAMAGED_SHOWN: usize = 20;
@@ -48,7 +49,7 @@ impl Admin {
             clock_jump: self.clock.jump().map(ClockJump::from),
             lost_messages: self
                 .store
-                .lost_messages(self.clock.settled())
+                .lost_messages(self.clock.settled().now())
                 .ok()
                 .flatten()
                 .map(LostMessages::from),
@@ -123,7 +124,7 @@ impl Admin {
 
     /// Takes an operator's word that the lost messages were seen.
     pub(super) async fn acknowledge(&self) -> Result<Response, Refusal> {
-        let lost = self.store.acknowledge_lost_messages(self.clock.settled()).await?;
+        let lost = self.store.acknowledge_lost_messages(self.clock.settled().now()).await?;
         if let Some(lost) = lost {
             info!(messages = lost.messages, "an operator has acknowledged the lost messages");
         }
@@ -143,18 +144,18 @@ impl Admin {
         }
     }
 
-    pub(super) fn confirm_clock(&self) -> Result<Response, Refusal> {
+    pub(super) async fn confirm_clock(&self) -> Result<Response, Refusal> {
         match self.place {
             Place::Service { .. } => {}
             Place::File => {
                 return Err(Refusal::new(
-                    "no service runs, so there is nothing to confirm: a service that starts takes \
-                     the clock as it is",
+                    "no service runs, so there is nothing to confirm; start the service, and \
+                     confirm the clock if `pillarbox status` says that it is in doubt",
                 ));
             }
         }
         let jump = self.clock.jump().map(ClockJump::from);
-        self.clock.confirm();
+        timekeeper::settle(&self.store, &self.clock, ConfirmedBy::Operator).await?;
         let now = self.clock.now().to_string();
         Ok(Response::ClockConfirmed(ClockConfirmed { now, jump }))
     }
@@ -210,7 +211,12 @@ impl From<store::LostMessages> for LostMessages {
 
 impl From<Jump> for ClockJump {
     fn from(jump: Jump) -> Self {
-        Self { expected: jump.expected.to_string(), wall: jump.wall.to_string() }
+        Self {
+            expected: jump.expected.to_string(),
+            wall: jump.wall.to_string(),
+            since: jump.since.to_string(),
+            explanation: jump.to_string(),
+        }
     }
 }
 

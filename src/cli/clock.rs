@@ -1,4 +1,4 @@
-//! `clock`: the operator's word on the wall clock.
+//! `clock`: confirms the wall clock.
 
 use clap::{Args, Subcommand};
 
@@ -16,8 +16,9 @@ pub(super) struct Clock {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Accept the clock's time after a jump. Records and idempotency keys that are expired by
-    /// this time are deleted.
+    /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
+    /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
+    /// their whole time.
     Confirm,
 }
 
@@ -31,8 +32,8 @@ impl Clock {
             Response::ClockConfirmed(confirmed) => {
                 Ok(session.show(&confirmed, |confirmed| match &confirmed.jump {
                     Some(jump) => format!(
-                        "{} is taken as right; by the time that had passed it was {}\n",
-                        confirmed.now, jump.expected
+                        "{} is taken as right; nothing was purged since {}\n",
+                        confirmed.now, jump.since
                     ),
                     None => format!("the clock, {}, was not in doubt\n", confirmed.now),
                 }))

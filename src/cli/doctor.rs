@@ -12,7 +12,7 @@ use crate::admin::client::{Client, ConnectError};
 use crate::admin::examine::Examiner;
 use crate::admin::wire::{Domain, Finding, Part, Request, Response};
 use crate::cli::error::CliError;
-use crate::clock::Clock;
+use crate::clock::{Clock, Synchronisation};
 use crate::config::{self, Config};
 use crate::service;
 use crate::ses::SesClient;
@@ -62,6 +62,7 @@ impl Doctor {
         let config = Config::load(self.config.as_deref(), config::environment())?;
         report.add_all(settings::look(&config));
         report.add_all(files::look(&config));
+        report.add(synchronisation().await);
         let (client, findings) = socket::look(&config).await;
         report.add_all(findings);
         let (mut asker, domains) = match client {
@@ -113,6 +114,26 @@ fn own(config: &Config, report: &mut Report) -> Option<Asker> {
             let advice = "correct ses.region and ses.endpoint, or install the root certificates";
             report.add(Finding::not_ok("SES", error.to_string(), advice));
             None
+        }
+    }
+}
+
+/// Asks whether the kernel's clock is synchronised. If it is, no start waits for an operator.
+async fn synchronisation() -> Finding {
+    const ABOUT: &str = "clock synchronisation";
+    const ADVICE: &str = "run a time daemon, such as systemd-timesyncd or chrony; without one, \
+                          confirm the clock if it is in doubt: pillarbox clock confirm";
+    match Clock::system().synchronisation().await {
+        Synchronisation::Yes => {
+            Finding::ok(ABOUT, "the kernel says that its clock is synchronised")
+        }
+        Synchronisation::No => {
+            let message = "the kernel does not say that its clock is synchronised";
+            Finding::warning(ABOUT, message, ADVICE)
+        }
+        Synchronisation::Unknown { reason } => {
+            let message = format!("the kernel's answer is not known: {reason}");
+            Finding::warning(ABOUT, message, ADVICE)
         }
     }
 }

@@ -129,10 +129,9 @@ fn shown(status: &ServiceStatus) -> String {
         lines.push((
             "clock",
             format!(
-                "it jumped: it says {}, and by the time that has passed it is {}. Until the two \
-                 agree, nothing is purged and no idempotency key expires. Set the clock right, or \
-                 take its time as right with: pillarbox clock confirm",
-                jump.wall, jump.expected
+                "it {}. Since {} nothing is purged and no idempotency key expires. Set the clock \
+                 right. If it is right, confirm it: pillarbox clock confirm",
+                jump.explanation, jump.since
             ),
         ));
     }

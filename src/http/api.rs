@@ -210,7 +210,7 @@ impl Inner {
             return Err(ApiError::Unauthorized);
         }
         let key = ApiKey::parse(key.trim()).map_err(|_| ApiError::Unauthorized)?;
-        self.store.authenticate(&key.hash(), self.clock.settled()).ok_or(ApiError::Unauthorized)
+        self.store.authenticate(&key.hash(), self.clock.now()).ok_or(ApiError::Unauthorized)
     }
 
     async fn send(

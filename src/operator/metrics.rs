@@ -58,8 +58,8 @@ struct Now {
 impl Now {
     fn of(parts: &Parts) -> Self {
         // Where the file is being opened again, what is in it is left out for the moment.
-        let oldest = parts.store.oldest().ok().flatten();
-        let lost = parts.store.lost_messages(parts.clock.settled());
+        let oldest = parts.store.oldest(parts.clock.settled()).ok().flatten();
+        let lost = parts.store.lost_messages(parts.clock.settled().now());
         Self {
             sending: parts.dispatcher.status(),
             process: Process::now(),

@@ -82,11 +82,10 @@ pub(super) fn find(parts: &Parts) -> Vec<Trouble> {
         found.push(ready(
             "clock_jumped",
             format!(
-                "The clock jumped: it says {}, and by the time that has passed it is {}; nothing \
-                 is purged and no idempotency key expires",
-                jump.wall, jump.expected
+                "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
+                jump.since
             ),
-            "Set the clock right, or take its time as right with: pillarbox clock confirm",
+            "Set the clock right. If it is right, confirm it: pillarbox clock confirm",
         ));
     }
     for (organisation, domain, message) in &status.paused_domains {
@@ -133,7 +132,7 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
     found.extend(parts.dispatcher.status().quota.and_then(room::quota));
     found.extend(room::connections(parts.clients.connections.count(), parts.max_connections));
     found.extend(room::descriptors(Process::now()));
-    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.settled()) {
+    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.settled().now()) {
         found.push(ready(
             "bodies_lost",
             format!(
@@ -144,14 +143,14 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Trouble> {
             "List it: pillarbox message list --status failed. Its senders have to post it again with new keys. Then run: pillarbox status --acknowledge",
         ));
     }
-    let oldest = parts.store.oldest().ok().flatten();
+    let oldest = parts.store.oldest(parts.clock.settled()).ok().flatten();
     if oldest
         .is_some_and(|oldest| oldest.is_past(RECORD_RETENTION + PURGE_SLACK, parts.clock.now()))
     {
         found.push(ready(
             "purge_behind",
             "Records are kept for longer than 90 days",
-            "See the log for why the purge waits: a clock that jumped, or a full disk",
+            "See the log for why the purge waits: a clock in doubt, or a full disk",
         ));
     }
     found

@@ -45,6 +45,7 @@ pub(super) mod stray;
 pub(super) mod suppress;
 pub(super) mod tables;
 mod tag;
+pub(super) mod time_record;
 pub(super) mod unmatched;
 pub(super) mod writer;
 

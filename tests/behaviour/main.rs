@@ -7,6 +7,7 @@ mod backup;
 mod cancel;
 mod caught;
 mod certificate;
+mod clock;
 mod credentials;
 mod dev;
 #[cfg(feature = "interop")]

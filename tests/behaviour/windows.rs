@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::clock::Clock;
+use pillarbox::clock::{Clock, ConfirmedBy};
 use pillarbox::config::Config;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
@@ -12,6 +12,7 @@ use pillarbox::service::Service;
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::{Options, Simulator};
 use pillarbox::store::NewApiKey;
+use pillarbox::timekeeper::settle;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -136,11 +137,15 @@ async fn a_clock_that_jumps_expires_nothing_until_the_jump_is_confirmed() {
     let place = Place::new().await;
     let (id, _) = place.send("k").await;
     place.clock.set(NOON.plus(DAY * 400));
+    place.clock.advance(DAY * 2);
     assert_eq!(place.get(&format!("/emails/{id}")).await.0, 200);
     assert_eq!(place.send("k").await, (id.clone(), true));
-    place.clock.confirm();
-    assert_eq!(place.get(&format!("/emails/{id}")).await.0, 404);
+    settle(place.service.store(), &place.clock, ConfirmedBy::Operator).await.unwrap();
+    // Two days have passed, whatever the clock said.
     assert!(!place.send("k").await.1);
+    assert_eq!(place.get(&format!("/emails/{id}")).await.0, 200);
+    place.clock.advance(DAY * 88);
+    assert_eq!(place.get(&format!("/emails/{id}")).await.0, 404);
     place.service.stop().await;
 }
 

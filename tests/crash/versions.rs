@@ -123,6 +123,7 @@ async fn files_of_every_version_are_read() {
         std::fs::copy(&file, directory.path().join(pillarbox::store::FILE_NAME)).unwrap();
         let (store, recovery) = Store::open(directory.path(), THEN).unwrap();
         assert_eq!((recovery.bodies_lost, recovery.live_keys), (PENDING, PENDING + 1), "{file:?}");
+        assert_eq!(store.time_record(), Ok(None), "{file:?}: no time stamp, so no doubt");
         check(&store).await;
         versions += 1;
     }

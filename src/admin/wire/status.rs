@@ -22,7 +22,7 @@ pub struct ServiceStatus {
     /// Rows of the data file that cannot be read.
     #[serde(default)]
     pub damaged: Damaged,
-    /// The jump that holds windows back, if there is one.
+    /// Doubt of the clock that holds windows back, if there is one.
     pub clock_jump: Option<ClockJump>,
     /// Messages that failed because their process ended, and that nobody has acknowledged.
     #[serde(default)]
@@ -136,14 +136,20 @@ pub enum StoreHealth {
     Refusing,
 }
 
-/// The wall clock jumped.
+/// Doubt of the wall clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClockJump {
-    /// Where it should be.
+    /// Time that the clock should show, or the earliest such time.
     pub expected: String,
-    /// Where it is.
+    /// Time that the clock shows.
     pub wall: String,
+    /// Time at which windows stand still.
+    #[serde(default)]
+    pub since: String,
+    /// End of a sentence that begins with "the clock": what is wrong.
+    #[serde(default)]
+    pub explanation: String,
 }
 
 /// How sending goes.

@@ -101,10 +101,10 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         findings.push(Finding::not_ok(
             "clock",
             format!(
-                "it jumped: it says {}, and by the time passed it is {}",
-                jump.wall, jump.expected
+                "it {}. Since {} nothing is purged and no idempotency key expires",
+                jump.explanation, jump.since
             ),
-            "set it right, or take its time as right: pillarbox clock confirm",
+            "set it right; if it is right, confirm it: pillarbox clock confirm",
         ));
     }
     findings.extend(status.sending.iter().flat_map(sending_findings));

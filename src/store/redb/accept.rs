@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::domain::timeline::WindowTime;
 use crate::store::redb::damage::InRow;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
@@ -20,7 +21,7 @@ pub(in crate::store) struct KeyClaim {
     pub(in crate::store) key: String,
     pub(in crate::store) hash: KeyHash,
     /// The time by which the windows of earlier keys are judged.
-    pub(in crate::store) window_now: Timestamp,
+    pub(in crate::store) window_now: WindowTime,
 }
 
 /// The acceptance of one message.
@@ -92,7 +93,7 @@ fn find_in_batch(batch: &Batch<'_>, claim: &KeyClaim) -> Result<Option<MessageId
         candidates,
         claim.organisation,
         &claim.key,
-        claim.window_now,
+        &claim.window_now,
     )
 }
 
@@ -101,7 +102,7 @@ pub(in crate::store) fn find_replay(
     shared: &Shared,
     organisation: OrganisationId,
     key: &str,
-    window_now: Timestamp,
+    window_now: &WindowTime,
 ) -> Result<Option<MessageId>, ReadError> {
     let candidates: Vec<MessageId> = {
         let index = read_lock(&shared.index);
@@ -120,7 +121,7 @@ fn find_live(
     candidates: Vec<MessageId>,
     organisation: OrganisationId,
     key: &str,
-    window_now: Timestamp,
+    window_now: &WindowTime,
 ) -> Result<Option<MessageId>, ReadError> {
     for id in candidates {
         let Some(row) = log.get(id.as_bytes())? else { continue };
@@ -128,7 +129,7 @@ fn find_live(
         let created_at = Timestamp::from_unix_millis(row.created_at);
         if row.organisation == organisation.0
             && row.key == key
-            && !created_at.is_past(IDEMPOTENCY_WINDOW, window_now)
+            && !window_now.is_past(created_at, IDEMPOTENCY_WINDOW)
         {
             return Ok(Some(id));
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redb::{ReadableTable, ReadableTableMetadata, StorageError};
 
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::WindowTime;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::tables::{Kept, Rows, Table};
 
@@ -42,12 +43,12 @@ pub(super) fn make_room(
 /// Removes the rows that are `window` old.
 pub(super) fn expire(
     table: &mut Table<'_, Rows, Kept>,
-    window_now: Timestamp,
+    window_now: &WindowTime,
     window: Duration,
 ) -> Result<(), ReadError> {
     if !table.is_empty()? {
         table.retain(|_, (time, _)| {
-            !Timestamp::from_unix_millis(time).is_past(window, window_now)
+            !window_now.is_past(Timestamp::from_unix_millis(time), window)
         })?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::TableHandle;
@@ -105,18 +106,23 @@ impl Damage {
         }
     }
 
-    /// Forgets what is past its retention: records and events before one id, idempotency keys
-    /// before another.
-    pub(in crate::store) fn forget_before(&self, records_end: MessageId, keys_end: MessageId) {
+    /// Forgets what is past its retention: records and events with ids in `records`, idempotency
+    /// keys with ids in `keys`.
+    pub(in crate::store) fn forget(&self, records: &[Range<MessageId>], keys: &[Range<MessageId>]) {
         let mut rows = self.locked();
         if rows.is_empty() {
             return;
         }
         // An id as text sorts like its bytes.
-        let (records_end, keys_end) = (records_end.to_string(), keys_end.to_string());
+        let text = |ids: &Range<MessageId>| ids.start.to_string()..ids.end.to_string();
+        let texts = |runs: &[Range<MessageId>]| runs.iter().map(text).collect::<Vec<_>>();
+        let (records, keys) = (texts(records), texts(keys));
+        let is_in = |runs: &[Range<String>], id: &String| runs.iter().any(|run| run.contains(id));
         rows.retain(|row| match row.table.as_str() {
-            table if table == MESSAGES.name() || table == EVENTS.name() => row.id >= records_end,
-            table if table == IDEMPOTENCY.name() => row.id >= keys_end,
+            table if table == MESSAGES.name() || table == EVENTS.name() => {
+                !is_in(&records, &row.id)
+            }
+            table if table == IDEMPOTENCY.name() => !is_in(&keys, &row.id),
             _ => true,
         });
     }
@@ -151,7 +157,7 @@ mod tests {
         }
         damage.note(damaged(EVENTS, id(1_000)));
         damage.note(damaged(DEAD_LETTERS, "00"));
-        damage.forget_before(id(2_000), id(3_000));
+        damage.forget(&[id(0)..id(2_000)], &[id(0)..id(3_000)]);
         let left: Vec<_> = damage.rows().into_iter().map(|row| (row.table, row.id)).collect();
         let expected = [
             ("dead_letters", "00".to_owned()),

@@ -7,6 +7,7 @@ use redb::{ReadTransaction, ReadableTable};
 use sha2::{Digest, Sha256};
 
 use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::domain::timeline::WindowTime;
 use crate::store::DeadLetter;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::damage::{Damage, InRow};
@@ -83,6 +84,6 @@ pub(in crate::store) fn list(
 }
 
 /// Removes those that are past a record's retention.
-pub(super) fn expire(tables: &mut Tables<'_>, window_now: Timestamp) -> Result<(), ReadError> {
+pub(super) fn expire(tables: &mut Tables<'_>, window_now: &WindowTime) -> Result<(), ReadError> {
     expire_rows(tables.dead_letters.open()?, window_now, RECORD_RETENTION)
 }

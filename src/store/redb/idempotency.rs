@@ -13,6 +13,7 @@ use hashbrown::HashTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::domain::timeline::WindowTime;
 use crate::store::redb::tag::{self, spread};
 
 const SHARD_MILLIS: u64 = 3_600_000;
@@ -108,9 +109,13 @@ impl IdempotencyIndex {
     }
 
     /// Drops the hours in which every key is past the window.
-    pub(in crate::store) fn expire(&mut self, now: Timestamp) {
-        let oldest = now.minus(IDEMPOTENCY_WINDOW).unix_millis() / SHARD_MILLIS;
-        self.shards.retain(|shard| shard.hour >= oldest);
+    pub(in crate::store) fn expire(&mut self, window_now: &WindowTime) {
+        let past = window_now.past(IDEMPOTENCY_WINDOW);
+        self.shards.retain(|shard| {
+            let start = Timestamp::from_unix_millis(shard.hour * SHARD_MILLIS);
+            let end = Timestamp::from_unix_millis((shard.hour + 1) * SHARD_MILLIS);
+            !past.iter().any(|run| run.start <= start && end <= run.end)
+        });
     }
 
     /// How many keys are held.
@@ -241,9 +246,9 @@ mod tests {
         assert_eq!(index.candidates(index.hasher().hash(OrganisationId(2), "0")).count(), 0);
 
         let end = start.plus(IDEMPOTENCY_WINDOW);
-        index.expire(end);
+        index.expire(&end.into());
         assert_eq!(index.candidates(first).count(), 1, "its hour is not over");
-        index.expire(end.plus(std::time::Duration::from_hours(1)));
+        index.expire(&end.plus(std::time::Duration::from_hours(1)).into());
         assert_eq!(index.candidates(first).count(), 0);
         assert!(index.len() >= 540);
     }

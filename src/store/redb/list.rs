@@ -7,8 +7,10 @@ use redb::{ReadOnlyTable, ReadTransaction};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::domain::timeline::WindowTime;
 use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
+use crate::store::redb::message::corrected;
 use crate::store::redb::record::message::decode_message;
 use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, IdKey, MESSAGES, META, Rows};
 use crate::store::{MessageFilter, MessagePage};
@@ -24,7 +26,7 @@ pub(in crate::store) fn list(
     damage: &Damage,
     filter: &MessageFilter,
     limit: usize,
-    window_now: Timestamp,
+    window_now: &WindowTime,
 ) -> Result<MessagePage, ReadError> {
     let mut page = Page {
         rows: transaction.open_table(MESSAGES)?,
@@ -54,7 +56,7 @@ type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
 fn newest_first(
     transaction: &ReadTransaction,
     filter: &MessageFilter,
-    window_now: Timestamp,
+    window_now: &WindowTime,
 ) -> Result<Ids, ReadError> {
     let (first, end) = bounds(transaction, filter, window_now)?;
     let Some(OrganisationId(number)) = filter.organisation else {
@@ -74,20 +76,25 @@ fn newest_first(
 
 /// The first id that can match and the one that all are before, if there is such a one.
 ///
-/// An id's instant is that of acceptance or later, so nothing accepted from `t` on has an id
-/// before `t`, and nothing accepted before `t` one later than `t` and the most that an id was
-/// ever ahead.
+/// An id's instant is that of acceptance, as it was stored, or later. So nothing that was stored
+/// from `t` on has an id before `t`, and nothing that was stored before `t` has one later than `t`
+/// and the most that an id was ever ahead.
 fn bounds(
     transaction: &ReadTransaction,
     filter: &MessageFilter,
-    window_now: Timestamp,
+    window_now: &WindowTime,
 ) -> Result<(MessageId, Option<MessageId>), ReadError> {
-    let retained = window_now.minus(RECORD_RETENTION);
-    let first = MessageId::first_of(filter.created_from.map_or(retained, |at| at.max(retained)));
+    let retained = window_now.now().minus(RECORD_RETENTION);
+    let from = filter.created_from.map_or(retained, |at| at.max(retained));
+    // Only what is before it from the beginning on; later runs are told apart row by row.
+    let zero = Timestamp::from_unix_millis(0);
+    let earlier = window_now.before(from);
+    let first = earlier.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);
     let created = match filter.created_before {
         Some(before) => {
             let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
-            let end = before.unix_millis().saturating_add(lead);
+            let end = window_now.before(before).last().map_or(zero, |run| run.end);
+            let end = end.unix_millis().saturating_add(lead);
             Some(MessageId::first_of(Timestamp::from_unix_millis(end)))
         }
         None => None,
@@ -97,7 +104,7 @@ fn bounds(
         (Some(a), Some(b)) => Some(a.min(b)),
         (one, other) => one.or(other),
     };
-    Ok((first, end))
+    Ok((MessageId::first_of(first), end))
 }
 
 /// A page in the making.
@@ -106,7 +113,7 @@ struct Page<'a> {
     damage: &'a Damage,
     filter: &'a MessageFilter,
     limit: usize,
-    window_now: Timestamp,
+    window_now: &'a WindowTime,
     looked_at: usize,
     bytes: usize,
     messages: Vec<Message>,
@@ -122,7 +129,8 @@ impl Page<'_> {
         let Some(row) = self.rows.get(id.as_bytes())? else { return Ok(()) };
         let read = decode_message(id, row.value()).in_row(MESSAGES, id);
         let Some(message) = self.damage.left_out(read) else { return Ok(()) };
-        if !message.is_expired(self.window_now) && self.filter.matches(&message) {
+        let message = corrected(message, self.window_now);
+        if !message.is_expired(self.window_now.now()) && self.filter.matches(&message) {
             self.bytes += row.value().len();
             self.messages.push(message);
         }

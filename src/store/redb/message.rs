@@ -6,6 +6,7 @@ use crate::domain::event::Event;
 use crate::domain::id::MessageId;
 use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::WindowTime;
 use crate::store::redb::apply::event_keys;
 use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
@@ -20,13 +21,19 @@ use crate::tally::ledger::Fact;
 pub(in crate::store) fn read(
     transaction: &ReadTransaction,
     id: MessageId,
-    window_now: Timestamp,
+    window_now: &WindowTime,
 ) -> Result<Option<Message>, ReadError> {
     let Some(row) = transaction.open_table(MESSAGES)?.get(id.as_bytes())? else {
         return Ok(None);
     };
     let message = decode_message(id, row.value()).in_row(MESSAGES, id)?;
-    Ok((!message.is_expired(window_now)).then_some(message))
+    let message = corrected(message, window_now);
+    Ok((!message.is_expired(window_now.now())).then_some(message))
+}
+
+/// Returns a message as readers see it: with the corrected time of its acceptance.
+pub(super) fn corrected(message: Message, window_now: &WindowTime) -> Message {
+    Message { created_at: window_now.corrected(message.created_at), ..message }
 }
 
 /// Reads a message's events, oldest first. Rows that cannot be read are left out.
@@ -89,7 +96,8 @@ pub(super) fn note_state(batch: &mut Batch<'_>, message: &Message) {
     batch.facts.push((message.organisation, fact));
 }
 
-/// When the first record in the table was made; of one that cannot be read, its id's instant.
+/// When the first record in the table was made, as it is stored; of one that cannot be read, its
+/// id's instant.
 pub(in crate::store) fn oldest(
     transaction: &ReadTransaction,
 ) -> Result<Option<Timestamp>, ReadError> {
@@ -97,6 +105,15 @@ pub(in crate::store) fn oldest(
     let Some((id, row)) = messages.first()? else { return Ok(None) };
     let id = MessageId::from_bytes(id.value());
     Ok(Some(decode_message(id, row.value()).map_or(id.instant(), |message| message.created_at)))
+}
+
+/// Returns the instant of the last id in the table.
+pub(in crate::store) fn newest(
+    transaction: &ReadTransaction,
+) -> Result<Option<Timestamp>, ReadError> {
+    let messages = transaction.open_table(MESSAGES)?;
+    let last = messages.last()?;
+    Ok(last.map(|(id, _)| MessageId::from_bytes(id.value()).instant()))
 }
 
 pub(super) fn read_row(tables: &Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {

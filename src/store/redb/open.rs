@@ -18,7 +18,7 @@ use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, MESSAGES, META, Tables};
 use crate::store::redb::{
-    Shared, key_use, lost, migrate, set_aside, stray, suppress, write_lock, writer,
+    Shared, key_use, lost, migrate, set_aside, stray, suppress, time_record, write_lock, writer,
 };
 
 mod overlay;
@@ -193,7 +193,9 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
             let step = shared.write(|mut tables| {
                 // An earlier version may not have had all of them.
                 tables.create()?;
-                settle_pending(&mut tables, now)
+                // A clock that is behind the file's time stamp is wrong.
+                let reached = time_record::reached(&mut tables)?;
+                settle_pending(&mut tables, reached.map_or(now, |reached| reached.now().max(now)))
             })?;
             bodies_lost += step;
             if step < RECOVERY_STEP {
@@ -244,11 +246,34 @@ fn settle_pending(tables: &mut Tables<'_>, now: Timestamp) -> Result<usize, Read
     Ok(pending.len())
 }
 
+/// Returns what was read; a damaged row is noted and left out.
+fn left_out<T>(shared: &Shared, read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(ReadError::Row(row)) => {
+            shared.damage.note(row);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the keys that may still replay. A lookup decides whether a key does; by then it is known
+/// whether the clock is in doubt.
 fn rebuild_index(shared: &Shared, now: Timestamp) -> Result<usize, ReadError> {
     let mut index = write_lock(&shared.index);
     let hasher = index.hasher().clone();
     shared.read(|transaction| {
-        let from = MessageId::first_of(now.minus(IDEMPOTENCY_WINDOW));
+        // The time stamp and not the clock decides, because the clock may be wrong.
+        let reached = match left_out(shared, time_record::read(transaction))? {
+            Some(Some(record)) => record.reached(),
+            Some(None) => now.into(),
+            None => Timestamp::from_unix_millis(0).into(),
+        };
+        let past = reached.past(IDEMPOTENCY_WINDOW);
+        let zero = Timestamp::from_unix_millis(0);
+        let first = past.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);
+        let from = MessageId::first_of(first);
         let rows = transaction.open_table(IDEMPOTENCY)?.range(*from.as_bytes()..)?;
         let rows = rows.map(|row| -> Result<_, ReadError> {
             let (id, row) = row?;

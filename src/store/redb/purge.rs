@@ -1,11 +1,13 @@
 //! The purge: what is past its window goes, oldest first, a bounded step at a time.
 
 use std::collections::BTreeSet;
+use std::ops;
 
 use redb::ReadableTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, RECORD_RETENTION, Timestamp};
+use crate::domain::timeline::WindowTime;
 use crate::store::Purged;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::organisation_of;
@@ -15,38 +17,60 @@ use crate::store::redb::{Shared, dead_letter, sent, set_aside, unmatched, write_
 
 /// Purges at most `limit` messages with their events, and at most `limit` idempotency keys.
 ///
-/// Message ids carry the time of acceptance or a later one, so nothing goes too early.
+/// Message ids carry the stored time of acceptance or a later one, so nothing goes too early.
 pub(in crate::store) fn purge(
     batch: &mut Batch<'_>,
-    window_now: Timestamp,
+    window_now: &WindowTime,
     limit: usize,
 ) -> Result<Purged, ReadError> {
-    let records_end = MessageId::first_of(window_now.minus(RECORD_RETENTION));
-    sent::purge(&mut batch.tables, records_end, limit)?;
-    let mut organisations = BTreeSet::new();
-    let messages = purge_range(&mut batch.tables.messages, records_end, limit, |row| {
-        organisations.extend(organisation_of(row));
-    })?;
-    if let Some(last) = messages.last {
-        for OrganisationId(number) in organisations {
-            let run = (number, [0; 16])..=(number, *last.as_bytes());
-            batch.tables.by_organisation.retain_in(run, |_, ()| false)?;
-        }
-        let end = [last.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
-        batch.tables.events.open()?.retain_in::<&[u8], _>(..=end.as_slice(), |_, _| false)?;
+    let mut purged = Purged::default();
+    let records_past: Vec<_> = window_now.past(RECORD_RETENTION).iter().map(ids).collect();
+    for run in &records_past {
+        purged.messages += purge_messages(batch, run, limit - purged.messages)?;
+        set_aside::purge(&mut batch.tables, run)?;
     }
-    set_aside::purge(&mut batch.tables, records_end)?;
     unmatched::expire(&mut batch.tables, window_now)?;
     dead_letter::expire(&mut batch.tables, window_now)?;
-    let keys_end = MessageId::first_of(window_now.minus(IDEMPOTENCY_WINDOW));
-    let keys = purge_range(&mut batch.tables.idempotency, keys_end, limit, |_| {})?;
-    batch.shared.damage.forget_before(records_end, keys_end);
-    Ok(Purged { messages: messages.count, idempotency_keys: keys.count })
+    let keys_past: Vec<_> = window_now.past(IDEMPOTENCY_WINDOW).iter().map(ids).collect();
+    for run in &keys_past {
+        let keys = &mut batch.tables.idempotency;
+        let range = purge_range(keys, run, limit - purged.idempotency_keys, |_| {})?;
+        purged.idempotency_keys += range.count;
+    }
+    batch.shared.damage.forget(&records_past, &keys_past);
+    Ok(purged)
 }
 
 /// Drops the expired hours of the index; their rows may still be on disk, and are not found.
-pub(in crate::store) fn expire_index(shared: &Shared, window_now: Timestamp) {
+pub(in crate::store) fn expire_index(shared: &Shared, window_now: &WindowTime) {
     write_lock(&shared.index).expire(window_now);
+}
+
+/// Returns the ids of the instants of a run.
+fn ids(run: &ops::Range<Timestamp>) -> ops::Range<MessageId> {
+    MessageId::first_of(run.start)..MessageId::first_of(run.end)
+}
+
+fn purge_messages(
+    batch: &mut Batch<'_>,
+    ids: &ops::Range<MessageId>,
+    limit: usize,
+) -> Result<usize, ReadError> {
+    sent::purge(&mut batch.tables, ids, limit)?;
+    let mut organisations = BTreeSet::new();
+    let messages = purge_range(&mut batch.tables.messages, ids, limit, |row| {
+        organisations.extend(organisation_of(row));
+    })?;
+    let Some(last) = messages.last else { return Ok(0) };
+    let (first, last) = (ids.start.as_bytes(), last.as_bytes());
+    for OrganisationId(number) in organisations {
+        let run = (number, *first)..=(number, *last);
+        batch.tables.by_organisation.retain_in(run, |_, ()| false)?;
+    }
+    let end = [last.as_slice(), &[u8::MAX; 17]].concat();
+    let events = first.as_slice()..=end.as_slice();
+    batch.tables.events.open()?.retain_in::<&[u8], _>(events, |_, _| false)?;
+    Ok(messages.count)
 }
 
 struct Range {
@@ -56,17 +80,17 @@ struct Range {
 
 fn purge_range(
     table: &mut redb::Table<'_, IdKey, Rows>,
-    end: MessageId,
+    ids: &ops::Range<MessageId>,
     limit: usize,
     mut look_at: impl FnMut(&[u8]),
 ) -> Result<Range, ReadError> {
     let mut range = Range { count: 0, last: None };
-    for row in table.range(..*end.as_bytes())?.take(limit) {
+    for row in table.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit) {
         range.last = Some(MessageId::from_bytes(row?.0.value()));
         range.count += 1;
     }
     if let Some(last) = range.last {
-        table.retain_in(..=*last.as_bytes(), |_, row| {
+        table.retain_in(*ids.start.as_bytes()..=*last.as_bytes(), |_, row| {
             look_at(row);
             false
         })?;

@@ -8,12 +8,12 @@ use redb::{
 };
 
 use crate::store::redb::tables::{
-    API_KEYS, BY_ORGANISATION, DAMAGED_MESSAGES, DEAD_LETTERS, DOMAINS, EVENTS, IDEMPOTENCY,
+    API_KEYS, BY_ORGANISATION, CLOCK, DAMAGED_MESSAGES, DEAD_LETTERS, DOMAINS, EVENTS, IDEMPOTENCY,
     KEY_USE, MESSAGES, META, ORGANISATIONS, PENDING, SENT, SUPPRESSIONS, UNMATCHED,
 };
 
 /// Every table of the file; a position here is the table's number in a [`Chunk`].
-pub(super) const TABLES: [&dyn RawTable; 15] = [
+pub(super) const TABLES: [&dyn RawTable; 16] = [
     &META,
     &MESSAGES,
     &BY_ORGANISATION,
@@ -29,6 +29,7 @@ pub(super) const TABLES: [&dyn RawTable; 15] = [
     &DOMAINS,
     &KEY_USE,
     &DAMAGED_MESSAGES,
+    &CLOCK,
 ];
 
 /// Is shown a key and a value, and says whether it wants more.

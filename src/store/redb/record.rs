@@ -30,6 +30,7 @@ pub(in crate::store) mod feedback;
 pub(in crate::store) mod message;
 pub(in crate::store) mod set_aside;
 pub(in crate::store) mod tenant;
+pub(in crate::store) mod time_record;
 
 /// The version of every kind of row that has no newer one.
 const VERSION: u8 = 1;

@@ -4,6 +4,7 @@
 //! by them would cost the sends an order of magnitude at some million rows. The price is a bounded
 //! search around the time at which the provider says that it accepted the message.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use redb::ReadableTable;
@@ -67,14 +68,14 @@ pub(super) fn find(
     Ok(None)
 }
 
-/// Removes what stands here of the first `limit` messages before `end`, ahead of their records.
+/// Removes what stands here of the first `limit` messages of `ids`, ahead of their records.
 pub(super) fn purge(
     tables: &mut Tables<'_>,
-    end: MessageId,
+    ids: &Range<MessageId>,
     limit: usize,
 ) -> Result<(), ReadError> {
     let mut keys = Vec::new();
-    for row in tables.messages.range(..*end.as_bytes())?.take(limit) {
+    for row in tables.messages.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit) {
         let (id, row) = row?;
         // A record that cannot be read must not keep all others from being purged.
         let Ok(message) = decode_message(MessageId::from_bytes(id.value()), row.value()) else {

@@ -3,6 +3,8 @@
 //!
 //! The record itself stays where it is, so that nobody is told that it never was.
 
+use std::ops::Range;
+
 use redb::ReadableTable;
 
 use crate::domain::id::MessageId;
@@ -48,11 +50,11 @@ pub(super) fn note_all(shared: &Shared) -> Result<(), ReadError> {
     })
 }
 
-/// Removes those of records before `end`.
-pub(super) fn purge(tables: &mut Tables<'_>, end: MessageId) -> Result<(), ReadError> {
+/// Removes those of records with these ids.
+pub(super) fn purge(tables: &mut Tables<'_>, ids: &Range<MessageId>) -> Result<(), ReadError> {
     let table = tables.damaged_messages.open()?;
     if table.first()?.is_some() {
-        table.retain_in(..*end.as_bytes(), |_, _| false)?;
+        table.retain_in(*ids.start.as_bytes()..*ids.end.as_bytes(), |_, _| false)?;
     }
     Ok(())
 }

@@ -82,6 +82,11 @@ pub(in crate::store) const DOMAINS: TableDefinition<(u32, &str), Rows> =
 /// When each API key was last used, in milliseconds, by the key's number.
 pub(in crate::store) const KEY_USE: TableDefinition<u32, u64> = TableDefinition::new("key_use");
 
+/// File's record of the clock, under [`TIME_KEY`].
+pub(in crate::store) const CLOCK: TableDefinition<&str, Rows> = TableDefinition::new("clock");
+/// The one key of [`CLOCK`].
+pub(in crate::store) const TIME_KEY: &str = "time";
+
 pub(in crate::store) type Table<'txn, K, V> = redb::Table<'txn, K, V>;
 
 /// A table that not every transaction touches. It is opened at its first use: to open all of them
@@ -127,6 +132,7 @@ pub(in crate::store) struct Tables<'txn> {
     pub(in crate::store) api_keys: OnDemand<'txn, u32, Rows>,
     pub(in crate::store) domains: OnDemand<'txn, (u32, &'static str), Rows>,
     pub(in crate::store) key_use: OnDemand<'txn, u32, u64>,
+    pub(in crate::store) clock: OnDemand<'txn, &'static str, Rows>,
 }
 
 impl<'txn> Tables<'txn> {
@@ -148,6 +154,7 @@ impl<'txn> Tables<'txn> {
             api_keys: OnDemand::new(transaction, API_KEYS),
             domains: OnDemand::new(transaction, DOMAINS),
             key_use: OnDemand::new(transaction, KEY_USE),
+            clock: OnDemand::new(transaction, CLOCK),
         })
     }
 
@@ -164,6 +171,7 @@ impl<'txn> Tables<'txn> {
         self.api_keys.open()?;
         self.domains.open()?;
         self.key_use.open()?;
+        self.clock.open()?;
         Ok(())
     }
 

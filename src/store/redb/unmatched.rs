@@ -11,6 +11,7 @@ use redb::{ReadableTable, ReadableTableMetadata};
 use sha2::{Digest, Sha256};
 
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::WindowTime;
 use crate::store::Report;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::damage::InRow;
@@ -77,7 +78,7 @@ pub(super) fn take(
 }
 
 /// Removes the events that have waited long enough.
-pub(super) fn expire(tables: &mut Tables<'_>, window_now: Timestamp) -> Result<(), ReadError> {
+pub(super) fn expire(tables: &mut Tables<'_>, window_now: &WindowTime) -> Result<(), ReadError> {
     expire_rows(tables.unmatched.open()?, window_now, WAIT)
 }
 

@@ -15,9 +15,10 @@ use crate::store::redb::record::tenant::{
     decode_api_key, decode_domain, decode_organisation, decode_suppression, encode_api_key,
     encode_domain, encode_organisation, encode_suppression,
 };
+use crate::store::redb::record::time_record::{decode_time, encode_time};
 
 /// How many kinds of rows there are.
-const KINDS: u8 = 9;
+const KINDS: u8 = 10;
 /// For what is in a row's key.
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -47,7 +48,8 @@ pub fn check_row(data: &[u8]) -> bool {
         5 => is_lasting(row, |row| decode_suppression("a@example.org", row), encode_suppression),
         6 => is_lasting(row, decode_organisation, encode_organisation),
         7 => is_lasting(row, |row| decode_api_key(1, row), encode_api_key),
-        _ => is_lasting(row, |row| decode_domain(1, "example.com", row), encode_domain),
+        8 => is_lasting(row, |row| decode_domain(1, "example.com", row), encode_domain),
+        _ => is_lasting(row, decode_time, encode_time),
     }
 }
 

@@ -1,0 +1,245 @@
+use super::*;
+
+const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+const DAY: Duration = Duration::from_hours(24);
+const HOUR: Duration = Duration::from_hours(1);
+
+/// A clock that reads `wall`, in a process that opens a file with this record.
+fn opened(record: &TimeRecord, wall: Timestamp) -> Clock {
+    let clock = Clock::manual(wall);
+    clock.open(Some(record.clone()), None, ConfirmedBy::Nobody);
+    clock
+}
+
+/// The record of a file that was in use at `NOON`, under a clock that was said to be right.
+fn record() -> TimeRecord {
+    let (doubt, assurance) = (None, Assurance::Given);
+    TimeRecord { stamp: NOON, doubt, assurance, corrections: Vec::new() }
+}
+
+/// Makes a record durable, as it were.
+fn keep(clock: &Clock, word: ConfirmedBy) -> TimeRecord {
+    let proposal = clock.propose(word);
+    assert_eq!(clock.adopt(&proposal), Adoption::Adopted);
+    proposal.record().clone()
+}
+
+#[test]
+fn settled_time_follows_the_clock_and_its_small_corrections() {
+    let clock = Clock::manual(NOON);
+    clock.advance(DAY);
+    assert_eq!(clock.settled().now(), NOON.plus(DAY));
+    clock.set(clock.now().minus(Duration::from_mins(59)));
+    assert_eq!(clock.settled().now(), clock.now());
+    assert_eq!(clock.reckoned(), clock.now());
+    assert_eq!(clock.jump(), None);
+}
+
+#[test]
+fn a_jump_holds_settled_time_back_until_the_clock_agrees_again() {
+    let clock = Clock::manual(NOON);
+    clock.set(NOON.plus(DAY));
+    assert_eq!(clock.settled().now(), NOON);
+    let jump = clock.jump().unwrap();
+    assert_eq!((jump.since, jump.expected, jump.wall), (NOON, NOON, NOON.plus(DAY)));
+    clock.advance(HOUR * 2);
+    assert_eq!(clock.settled().now(), NOON);
+    assert_eq!(clock.reckoned(), NOON.plus(HOUR * 2), "what comes in is as old as it is");
+    clock.set(NOON.plus(HOUR * 2));
+    assert_eq!(clock.settled().now(), NOON.plus(HOUR * 2));
+    assert_eq!(clock.jump(), None);
+}
+
+#[test]
+fn an_operator_or_the_kernel_can_say_that_the_new_time_is_right() {
+    for word in [ConfirmedBy::Operator, ConfirmedBy::Kernel] {
+        let clock = Clock::manual(NOON);
+        clock.set(NOON.minus(DAY));
+        assert_eq!(clock.settled().now(), NOON);
+        let nobody = clock.propose(ConfirmedBy::Nobody);
+        assert!(nobody.record().doubt.is_some());
+        assert_eq!(clock.adopt(&nobody), Adoption::Adopted);
+        assert!(clock.jump().is_some(), "nobody has said so");
+        let kept = keep(&clock, word);
+        assert_eq!((kept.doubt, kept.assurance), (None, Assurance::Given));
+        assert_eq!(clock.settled().now(), NOON.minus(DAY));
+    }
+}
+
+#[test]
+fn a_doubt_does_not_end_before_its_end_is_durable() {
+    let clock = Clock::manual(NOON);
+    clock.set(NOON.plus(DAY * 95));
+    let proposal = clock.propose(ConfirmedBy::Operator);
+    assert_eq!(clock.settled().now(), NOON);
+    assert!(clock.jump().is_some());
+    // It takes so long that what came in meanwhile would be taken for what comes after it.
+    clock.advance(DAY * 95);
+    assert_eq!(clock.adopt(&proposal), Adoption::Outdated);
+    keep(&clock, ConfirmedBy::Operator);
+    assert_eq!(clock.settled().now(), NOON.plus(DAY * 190));
+    assert_eq!(clock.adopt(&proposal), Adoption::Outdated);
+}
+
+#[test]
+fn what_was_stored_before_the_last_confirmation_is_not_corrected() {
+    let clock = Clock::manual(NOON);
+    clock.advance(HOUR);
+    keep(&clock, ConfirmedBy::Kernel);
+    clock.advance(HOUR);
+    let unsure = clock.reckoned();
+    clock.set(NOON.plus(DAY * 40));
+    keep(&clock, ConfirmedBy::Kernel);
+    assert_eq!(clock.settled().corrected(NOON), NOON);
+    assert_eq!(clock.settled().corrected(unsure), NOON.plus(DAY * 40));
+}
+
+#[test]
+fn a_start_within_a_day_of_the_time_stamp_is_trusted() {
+    for ahead in [Duration::ZERO, HOUR, DAY] {
+        let clock = opened(&record(), NOON.plus(ahead));
+        assert_eq!(clock.jump(), None, "{ahead:?}");
+        assert_eq!(clock.settled().now(), NOON.plus(ahead));
+    }
+}
+
+#[test]
+fn a_start_behind_the_time_stamp_or_over_a_day_ahead_of_it_is_in_doubt() {
+    let millisecond = Duration::from_millis(1);
+    for wall in [NOON.minus(millisecond), NOON.plus(DAY).plus(millisecond)] {
+        let clock = opened(&record(), wall);
+        let jump = clock.jump().unwrap();
+        assert_eq!((jump.since, jump.expected, jump.wall), (NOON, NOON, wall));
+        assert_eq!(clock.settled().now(), NOON);
+        assert_eq!(clock.reckoned(), NOON);
+        clock.advance(HOUR);
+        assert_eq!(clock.reckoned(), NOON.plus(HOUR));
+        assert_eq!(clock.settled().now(), NOON);
+    }
+}
+
+#[test]
+fn a_start_with_a_confirmed_clock_corrects_nothing_unless_the_clock_was_never_confirmed() {
+    let wall = NOON.plus(DAY * 95);
+    let clock = Clock::manual(wall);
+    clock.open(Some(record()), None, ConfirmedBy::Kernel);
+    assert_eq!(clock.jump(), None);
+    assert_eq!((clock.settled().now(), clock.reckoned()), (wall, wall));
+    assert_eq!(keep(&clock, ConfirmedBy::Kernel).corrections, []);
+
+    // The file was made under a clock that was always behind.
+    let clock = Clock::manual(wall);
+    let never = TimeRecord { assurance: Assurance::Never, ..record() };
+    clock.open(Some(never), None, ConfirmedBy::Kernel);
+    keep(&clock, ConfirmedBy::Kernel);
+    assert_eq!(clock.settled().corrected(NOON), wall);
+}
+
+#[test]
+fn a_doubt_of_the_start_ends_once_a_start_would_be_trusted() {
+    let clock = opened(&record(), NOON.minus(HOUR));
+    clock.advance(HOUR.saturating_sub(Duration::from_millis(1)));
+    assert!(keep(&clock, ConfirmedBy::Nobody).doubt.is_some());
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(keep(&clock, ConfirmedBy::Nobody).doubt, None);
+    assert_eq!(clock.jump(), None);
+
+    // Ten hours after the last use, once the clock is right.
+    let clock = opened(&record(), NOON.plus(DAY * 95));
+    let stored = clock.reckoned();
+    clock.set(NOON.plus(HOUR * 10));
+    keep(&clock, ConfirmedBy::Nobody);
+    assert_eq!(clock.settled().now(), NOON.plus(HOUR * 10));
+    assert_eq!(clock.settled().corrected(stored), NOON.plus(HOUR * 10));
+    assert_eq!(clock.settled().corrected(NOON.minus(HOUR)), NOON.minus(HOUR));
+}
+
+#[test]
+fn what_was_stored_since_the_time_stamp_is_not_part_of_the_doubt() {
+    let before = NOON.plus(HOUR / 2);
+    let clock = Clock::manual(NOON.plus(DAY * 95));
+    clock.open(Some(record()), Some(before), ConfirmedBy::Nobody);
+    let stored = clock.reckoned();
+    assert!(stored > before);
+    keep(&clock, ConfirmedBy::Kernel);
+    assert_eq!(clock.settled().corrected(before), before);
+    assert_eq!(clock.settled().corrected(stored), NOON.plus(DAY * 95));
+}
+
+#[test]
+fn a_confirmation_holds_over_restarts_until_the_next_jump() {
+    let clock = opened(&record(), NOON.plus(DAY * 95));
+    let mut kept = keep(&clock, ConfirmedBy::Operator);
+    for hours in [1, 2, 3] {
+        let wall = NOON.plus(DAY * 95).plus(HOUR * hours);
+        let clock = opened(&kept, wall);
+        assert_eq!(clock.jump(), None);
+        kept = keep(&clock, ConfirmedBy::Nobody);
+    }
+    assert!(opened(&kept, NOON).jump().is_some());
+}
+
+#[test]
+fn a_doubt_outlives_the_process_with_what_it_leaves_to_correct() {
+    // In doubt, stored an instant, killed, started again, and only then put right.
+    let clock = opened(&record(), NOON.plus(DAY * 300));
+    clock.advance(HOUR);
+    let stored = clock.reckoned();
+    let kept = keep(&clock, ConfirmedBy::Nobody);
+    assert_eq!(kept.stamp, NOON.plus(HOUR));
+
+    let clock = opened(&kept, NOON.plus(DAY * 300));
+    assert_eq!(clock.settled().now(), NOON, "it stands still where it stood");
+    let later = clock.reckoned();
+    clock.set(NOON.plus(DAY * 95));
+    let kept = keep(&clock, ConfirmedBy::Kernel);
+    let right = NOON.plus(DAY * 95);
+    assert_eq!(clock.settled().corrected(later), right);
+    // How long the process was away is not known: it counts as no time at all.
+    assert_eq!(clock.settled().corrected(stored), right);
+
+    let clock = opened(&kept, right.plus(HOUR));
+    assert_eq!(clock.settled().corrected(stored), right);
+    assert_eq!(clock.settled().corrected(NOON.minus(HOUR)), NOON.minus(HOUR));
+}
+
+#[test]
+fn a_trusted_start_after_a_doubt_corrects_what_the_doubt_left() {
+    let clock = Clock::manual(NOON);
+    clock.open(Some(record()), None, ConfirmedBy::Nobody);
+    clock.set(NOON.plus(HOUR * 10));
+    let stored = clock.reckoned();
+    let kept = keep(&clock, ConfirmedBy::Nobody);
+    let clock = opened(&kept, NOON.plus(HOUR * 10));
+    assert!(clock.jump().is_some(), "until the correction is durable");
+    keep(&clock, ConfirmedBy::Nobody);
+    assert_eq!(clock.jump(), None);
+    assert_eq!(clock.settled().corrected(stored), NOON.plus(HOUR * 10));
+}
+
+#[test]
+fn what_is_stored_never_goes_back_though_the_clock_was_far_ahead() {
+    let clock = Clock::manual(NOON.plus(DAY * 95));
+    let ahead = clock.reckoned();
+    let kept = {
+        clock.set(NOON);
+        keep(&clock, ConfirmedBy::Kernel)
+    };
+    assert_eq!(clock.settled().now(), NOON);
+    assert_eq!(clock.settled().corrected(ahead), NOON);
+    clock.advance(HOUR);
+    let after = clock.reckoned();
+    assert_eq!(after, ahead.plus(HOUR));
+    assert_eq!(clock.settled().corrected(after), NOON.plus(HOUR));
+
+    // Over a restart too, until the clock has come to what is stored.
+    let kept = TimeRecord { stamp: after, ..kept };
+    let clock = opened(&kept, NOON.plus(HOUR * 2));
+    assert_eq!(clock.reckoned(), ahead.plus(HOUR * 2));
+    assert_eq!(clock.settled().now(), NOON.plus(HOUR * 2));
+    let kept = TimeRecord { stamp: ahead.plus(DAY), ..kept };
+    let clock = opened(&kept, NOON.plus(DAY * 97));
+    keep(&clock, ConfirmedBy::Operator);
+    assert_eq!(clock.reckoned(), NOON.plus(DAY * 97));
+    assert_eq!(clock.settled().corrected(ahead), NOON);
+}

@@ -1,0 +1,180 @@
+//! Timekeeper: renews the file's time stamp and ends doubts of the clock.
+//!
+//! A doubt ends only once its end is durable. A process that is killed right after it then starts
+//! with the same idea of the age of its records.
+
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use crate::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
+use crate::domain::time::Timestamp;
+use crate::store::{Store, StoreError};
+
+/// Pause between two looks at the clock.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+/// Age at which the file's time stamp is renewed.
+const STAMP_INTERVAL: Duration = Duration::from_hours(1);
+
+/// Task that keeps a file's time stamp and ends doubts.
+#[derive(Debug)]
+pub struct Timekeeper {
+    store: Store,
+    clock: Clock,
+    /// Last stamp that was stored.
+    stamp: Option<Timestamp>,
+    logged: Logged,
+}
+
+/// State of the clock, as last logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Logged {
+    Trusted,
+    InDoubt,
+}
+
+impl Timekeeper {
+    /// Compares the clock with the file's record, and ends a doubt at once if the kernel says that
+    /// its clock is synchronised. Call it before any window is judged.
+    pub async fn start(store: Store, clock: Clock) -> Self {
+        let confirmed_by = confirmation(&clock).await;
+        let known = store.time_record().and_then(|record| Ok((record, store.newest()?)));
+        match known {
+            Ok((record, newest)) => clock.open(record, newest, confirmed_by),
+            Err(error) => {
+                error!(%error, "the file's time stamp cannot be read; the clock is taken as right");
+            }
+        }
+        let mut keeper = Self { store, clock, stamp: None, logged: Logged::Trusted };
+        keeper.settle(confirmed_by).await;
+        keeper
+    }
+
+    /// Keeps time for as long as it is polled.
+    pub async fn run(mut self) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            self.step().await;
+        }
+    }
+
+    /// Looks at the clock once. Stores its record if the stamp is due or the clock is in doubt.
+    pub async fn step(&mut self) {
+        let reckoned = self.clock.reckoned();
+        let is_due = self.stamp.is_none_or(|stamp| stamp.is_past(STAMP_INTERVAL, reckoned));
+        if is_due || self.clock.jump().is_some() || self.logged == Logged::InDoubt {
+            self.settle(confirmation(&self.clock).await).await;
+        }
+    }
+
+    async fn settle(&mut self, confirmed_by: ConfirmedBy) {
+        match settle(&self.store, &self.clock, confirmed_by).await {
+            Ok(stamp) => self.stamp = Some(stamp),
+            Err(error) => {
+                warn!(%error, "the file's time stamp could not be stored; it will be tried again");
+            }
+        }
+        self.log();
+    }
+
+    fn log(&mut self) {
+        match (self.clock.jump(), self.logged) {
+            (Some(jump), Logged::Trusted) => {
+                self.logged = Logged::InDoubt;
+                error!(
+                    since = %jump.since, expected = %jump.expected, clock = %jump.wall,
+                    "the system's clock {jump}. Nothing is purged and no idempotency key expires \
+                     until the clock is right. If it is right, run: pillarbox clock confirm"
+                );
+            }
+            (None, Logged::InDoubt) => {
+                self.logged = Logged::Trusted;
+                warn!(clock = %self.clock.now(), "the system's clock is trusted again");
+            }
+            (Some(_), Logged::InDoubt) | (None, Logged::Trusted) => {}
+        }
+    }
+}
+
+async fn confirmation(clock: &Clock) -> ConfirmedBy {
+    match clock.synchronisation().await {
+        Synchronisation::Yes => ConfirmedBy::Kernel,
+        Synchronisation::No | Synchronisation::Unknown { .. } => ConfirmedBy::Nobody,
+    }
+}
+
+/// Stores the clock's record and returns its stamp. If the clock is confirmed, a doubt is over when
+/// this returns, and its end is durable.
+pub async fn settle(
+    store: &Store,
+    clock: &Clock,
+    confirmed_by: ConfirmedBy,
+) -> Result<Timestamp, StoreError> {
+    loop {
+        let proposal = clock.propose(confirmed_by);
+        store.keep_time_record(proposal.record().clone()).await?;
+        match clock.adopt(&proposal) {
+            Adoption::Adopted => return Ok(proposal.record().stamp),
+            Adoption::Outdated => info!("the clock changed meanwhile; its record is stored again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn stamp(store: &Store) -> Option<Timestamp> {
+        store.time_record().unwrap().map(|record| record.stamp)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_doubt_is_kept_and_ends_by_itself_once_the_kernel_calls_the_clock_synchronised() {
+        let (store, ..) = Store::on_small_disk(NOON);
+        let clock = Clock::manual(NOON);
+        let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
+        assert_eq!(stamp(&store), Some(NOON));
+        let keeping = tokio::spawn(keeper.run());
+        // The writer's thread does not wait for paused time.
+        let a_look = async || {
+            for _ in 0..3 {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                store.answered().await;
+            }
+        };
+        clock.set(NOON.plus(DAY * 95));
+        assert!(clock.jump().is_some());
+        a_look().await;
+        assert!(clock.jump().is_some(), "nobody has said that it is right");
+        assert!(store.time_record().unwrap().unwrap().doubt.is_some(), "and that is durable");
+        clock.synchronise();
+        a_look().await;
+        assert_eq!(clock.jump(), None);
+        assert_eq!(stamp(&store), Some(NOON.plus(DAY * 95)));
+        keeping.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_stamp_is_renewed_every_hour_and_waits_for_a_full_disk() {
+        let (store, fill, free) = Store::on_small_disk(NOON);
+        let clock = Clock::manual(NOON);
+        let mut keeper = Timekeeper::start(store.clone(), clock.clone()).await;
+        clock.advance(STAMP_INTERVAL.saturating_sub(Duration::from_millis(1)));
+        keeper.step().await;
+        assert_eq!(stamp(&store), Some(NOON));
+        fill();
+        clock.advance(Duration::from_millis(1));
+        keeper.step().await;
+        clock.set(NOON.plus(DAY * 95));
+        assert!(settle(&store, &clock, ConfirmedBy::Operator).await.is_err());
+        assert!(clock.jump().is_some(), "what is not durable does not count");
+        free();
+        clock.set(NOON.plus(STAMP_INTERVAL));
+        store.writable().await;
+        keeper.step().await;
+        assert_eq!(stamp(&store), Some(NOON.plus(STAMP_INTERVAL)));
+    }
+}
