@@ -21,7 +21,7 @@ async fn a_crash_before_sending_fails_the_message_and_keeps_its_key() {
     server.kill();
     let server = site.start();
     let told = look(&site, &server).await;
-    assert!(told.contains("20 messages failed because the process ended"), "{told}");
+    assert!(told.contains("The process ended before it sent 20 messages"), "{told}");
     for (n, id) in ids.iter().enumerate() {
         let record = server.record(id).await;
         assert_eq!(record["status"], "failed");
