@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 
 use crate::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
 use crate::domain::time::Timestamp;
+use crate::domain::timeline::TimeRecord;
 use crate::store::{Store, StoreError};
 
 /// Pause between two looks at the clock.
@@ -38,13 +39,19 @@ impl Timekeeper {
     /// its clock is synchronised. Call it before any window is judged.
     pub async fn start(store: Store, clock: Clock) -> Self {
         let confirmed_by = confirmation(&clock).await;
-        let known = store.time_record().and_then(|record| Ok((record, store.newest()?)));
-        match known {
-            Ok((record, newest)) => clock.open(record, newest, confirmed_by),
-            Err(error) => {
-                error!(%error, "the file's time stamp cannot be read; the clock is taken as right");
-            }
-        }
+        let newest = store.newest().unwrap_or_else(|error| {
+            error!(%error, "the newest message cannot be read");
+            None
+        });
+        let record = store.time_record().unwrap_or_else(|error| {
+            error!(
+                %error,
+                "the file's record of the clock cannot be read; the newest message stands in for \
+                 its time stamp"
+            );
+            newest.map(TimeRecord::at)
+        });
+        clock.open(record, newest, confirmed_by);
         let mut keeper = Self { store, clock, stamp: None, logged: Logged::Trusted };
         keeper.settle(confirmed_by).await;
         keeper

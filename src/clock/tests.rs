@@ -13,8 +13,7 @@ fn opened(record: &TimeRecord, wall: Timestamp) -> Clock {
 
 /// The record of a file that was in use at `NOON`, under a clock that was said to be right.
 fn record() -> TimeRecord {
-    let (doubt, assurance) = (None, Assurance::Given);
-    TimeRecord { stamp: NOON, doubt, assurance, corrections: Vec::new() }
+    TimeRecord::at(NOON)
 }
 
 /// Makes a record durable, as it were.

@@ -53,6 +53,11 @@ pub struct TimeRecord {
 }
 
 impl TimeRecord {
+    /// Returns the record of a clock that was right at an instant.
+    pub fn at(stamp: Timestamp) -> Self {
+        Self { stamp, doubt: None, assurance: Assurance::Given, corrections: Vec::new() }
+    }
+
     /// Returns the time of the stamp, to judge windows by.
     pub fn reached(self) -> WindowTime {
         WindowTime::new(corrected(&self.corrections, self.stamp), self.corrections.into())

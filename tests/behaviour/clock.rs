@@ -13,8 +13,9 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::service::Service;
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::{Options, Simulator};
-use pillarbox::store::NewApiKey;
+use pillarbox::store::{FILE_NAME, NewApiKey};
 use pillarbox::timekeeper::settle;
+use redb::{Database, TableDefinition};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -328,6 +329,37 @@ async fn a_start_with_a_synchronised_clock_waits_for_nobody() {
     assert_eq!(process.clock.jump(), None);
     assert_eq!(place.record(&process, &old).await, 404);
     assert!(!place.send(&process, "old").await.1);
+    process.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_of_the_clock_leaves_the_newest_message_to_compare_with() {
+    const CLOCK: TableDefinition<&str, &[u8]> = TableDefinition::new("clock");
+    let place = Place::new().await;
+    let process = place.first(NOON, Kernel::Synchronised).await;
+    let (old, _) = place.send(&process, "old").await;
+    process.stop().await;
+    // Until the last task of the process has let go of the file.
+    let end = Instant::now() + PATIENCE;
+    let file = loop {
+        match Database::open(place.config.data_dir.join(FILE_NAME)) {
+            Ok(file) => break file,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let writing = file.begin_write().unwrap();
+    writing.open_table(CLOCK).unwrap().insert("time", &[0xff; 9][..]).unwrap();
+    writing.commit().unwrap();
+    drop(file);
+
+    let process = place.start(NOON.plus(DAY * 95), Kernel::Silent).await;
+    assert!(process.clock.jump().is_some());
+    place.is_whole(&process, (&old, "old"), "a damaged record").await;
+    assert_eq!(process.service.store().damaged().len(), 1);
+    process.settle(ConfirmedBy::Operator).await;
+    assert_eq!(process.clock.jump(), None);
+    assert_eq!(place.record(&process, &old).await, 404);
     process.stop().await;
 }
 
