@@ -28,6 +28,7 @@ mod dead_letter;
 mod domain;
 pub mod examine;
 mod expiry;
+pub mod identity;
 mod line;
 pub mod live;
 mod message;
@@ -39,6 +40,7 @@ mod test_send;
 pub mod wire;
 
 use examine::EventRoute;
+use identity::Identity;
 use live::LiveView;
 
 /// Marks the number of an organisation that was removed: no name has this character.
@@ -63,6 +65,7 @@ enum Place {
         ways: Option<Ways>,
         /// The address of the operators' page, with what opens it.
         page: Option<SecretString>,
+        identity: Option<Identity>,
     },
 }
 
@@ -87,7 +90,8 @@ impl Admin {
 
     /// A handler in a running service.
     pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        let place = Place::Service { ses, live, started: Instant::now(), ways: None, page: None };
+        let started = Instant::now();
+        let place = Place::Service { ses, live, started, ways: None, page: None, identity: None };
         Self { store, clock, place }
     }
 
@@ -105,6 +109,15 @@ impl Admin {
     pub fn with_page(mut self, url: SecretString) -> Self {
         if let Place::Service { page, .. } = &mut self.place {
             *page = Some(url);
+        }
+        self
+    }
+
+    /// Lets commands check that this is the service that they mean.
+    #[must_use]
+    pub fn with_identity(mut self, given: Identity) -> Self {
+        if let Place::Service { identity, .. } = &mut self.place {
+            *identity = Some(given);
         }
         self
     }
@@ -153,6 +166,7 @@ impl Admin {
             Request::DeadLetterList {} => self.list_dead_letters(),
             Request::DeadLetterShow { id } => self.show_dead_letter(&id),
             Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
+            Request::Identity {} => self.identity(),
             Request::Status {} => Ok(self.status().await),
             Request::Acknowledge {} => self.acknowledge().await,
             Request::Page {} => self.page(),
@@ -167,6 +181,17 @@ impl Admin {
     /// This moment of everything that is stored.
     pub fn snapshot(&self) -> Result<Snapshot, Refusal> {
         Ok(self.store.snapshot()?)
+    }
+
+    fn identity(&self) -> Result<Response, Refusal> {
+        match &self.place {
+            Place::Service { identity: Some(identity), .. } => {
+                Ok(Response::Identity(identity.clone()))
+            }
+            Place::Service { identity: None, .. } | Place::File => {
+                Err(Refusal::new("no data directory is known here"))
+            }
+        }
     }
 
     /// The organisation with this name.

@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin::examine::EventRoute;
+use crate::admin::identity::Identity;
 use crate::admin::live::Sending;
+use crate::admin::socket::Socket;
 use crate::admin::{Admin, Ways};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
@@ -114,6 +116,8 @@ impl Service {
         let started = SystemTime::now();
         let max_connections =
             descriptors::make_room(config.max_connections, config.sending.max_in_flight);
+        // First: a start that must not take another service's socket leaves nothing behind.
+        let socket = Socket::bind(&config.admin_socket).await?;
         let store = store::open(config, &clock).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
@@ -150,9 +154,10 @@ impl Service {
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let key = PageKey::generate()?;
         let page = key.url(operators::address_of(&listeners.operators)?);
-        let admin = Arc::new(admin.with_ways(ways).with_page(page.clone()));
+        let admin = admin.with_ways(ways).with_page(page.clone());
+        let admin = Arc::new(admin.with_identity(identity(config)?));
         let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(listeners.admin.serve(Arc::clone(&admin), async move {
+        let administering = tokio::spawn(socket.serve(Arc::clone(&admin), async move {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
@@ -320,6 +325,12 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     sleep(LONGEST_HOLD).await;
     drain.close_connections();
     std::future::pending().await
+}
+
+/// Identifies the service to its commands. The data directory is there by now.
+fn identity(config: &Config) -> Result<Identity, ServiceError> {
+    let what = "cannot look at the data directory";
+    Identity::of(&config.data_dir).map_err(|source| ServiceError::System { what, source })
 }
 
 /// How events come back by this configuration.

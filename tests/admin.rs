@@ -110,7 +110,7 @@ impl Service {
         });
         let live: Arc<dyn LiveView> = facts.clone();
         let admin = Arc::new(Admin::in_service(store.clone(), clock.clone(), ses, live));
-        let socket = Socket::bind(&directory.path().join("admin.sock")).unwrap();
+        let socket = Socket::bind(&directory.path().join("admin.sock")).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(socket.serve(admin, async { stopped.await.unwrap_or(()) }));
         write_config(directory.path());
@@ -272,17 +272,16 @@ async fn a_stale_socket_is_replaced_and_anything_else_is_left_alone() {
     let path = directory.path().join("admin.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(matches!(Client::connect(&path).await, Err(ConnectError::Refused { .. })));
-    let first = Socket::bind(&path).unwrap();
+    let socket = Socket::bind(&path).await.unwrap();
     Client::connect(&path).await.unwrap();
 
-    let second = Socket::bind(&path).unwrap();
-    drop(first);
+    assert!(matches!(Socket::bind(&path).await, Err(BindError::InUse { .. })));
     Client::connect(&path).await.unwrap();
-    drop(second);
+    drop(socket);
     assert!(matches!(Client::connect(&path).await, Err(ConnectError::Absent { .. })));
 
     fs::write(&path, "precious").unwrap();
-    assert!(matches!(Socket::bind(&path), Err(BindError::NotASocket { .. })));
+    assert!(matches!(Socket::bind(&path).await, Err(BindError::NotASocket { .. })));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 

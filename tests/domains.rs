@@ -195,10 +195,10 @@ impl LiveView for Idle {
 }
 
 /// Serves the site's administration socket for as long as the test runs.
-fn serve(site: &Site) {
+async fn serve(site: &Site) {
     let admin =
         Admin::in_service(site.store.clone(), site.clock.clone(), site.ses.clone(), Arc::new(Idle));
-    let socket = Socket::bind(&socket(site.directory.path())).unwrap();
+    let socket = Socket::bind(&socket(site.directory.path())).await.unwrap();
     tokio::spawn(socket.serve(Arc::new(admin), std::future::pending()));
 }
 
@@ -219,7 +219,7 @@ async fn pillarbox(site: &Site, arguments: &[&str]) -> (i32, String) {
 async fn adding_a_domain_prints_its_records_as_a_table_a_zone_file_and_json() {
     let zone = "dkim.region.example";
     let site = Site::new(Options { dkim_zone: zone.to_owned(), ..Options::default() }).await;
-    serve(&site);
+    serve(&site).await;
     let mail_from = "bounce.example.com";
     let add = ["add", "--org", "acme", "example.com", "--mail-from", mail_from];
     let (code, text) = pillarbox(&site, &add).await;
@@ -249,7 +249,7 @@ async fn adding_a_domain_prints_its_records_as_a_table_a_zone_file_and_json() {
 #[tokio::test]
 async fn a_mail_from_domain_is_below_the_sender_domain_and_nothing_is_sent_from_it() {
     let site = Site::new(Options::default()).await;
-    serve(&site);
+    serve(&site).await;
     site.put("other", "news.example.com", DomainState::Assumed).await;
     for mail_from in ["example.com", "bounce.example.org", "badexample.com", "news.example.com"] {
         let add = ["add", "--org", "acme", "example.com", "--mail-from", mail_from];
@@ -265,7 +265,7 @@ async fn a_mail_from_domain_is_below_the_sender_domain_and_nothing_is_sent_from_
 #[tokio::test]
 async fn a_check_tells_pending_failed_and_temporary_failure_apart_and_says_what_to_do() {
     let site = Site::new(Options::default()).await;
-    serve(&site);
+    serve(&site).await;
     let add = ["add", "--org", "acme", "example.com", "--mail-from", "bounce.example.com"];
     assert_eq!(pillarbox(&site, &add).await.0, 0);
     for (status, words) in [

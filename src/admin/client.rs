@@ -39,6 +39,28 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
     },
+    /// Another service listens there.
+    #[error(
+        "the service at {} works on {}, but the configuration names the data directory {}; correct \
+         admin_socket or data_dir, or reach that service with --socket {}",
+        path.display(), serves.display(), configured.display(), path.display()
+    )]
+    OtherService {
+        /// The path.
+        path: PathBuf,
+        /// The service's data directory.
+        serves: PathBuf,
+        /// The data directory of the configuration.
+        configured: PathBuf,
+    },
+    /// The service does not say what it works on.
+    #[error("the service at {} does not say which data it works on: {source}", path.display())]
+    Silent {
+        /// The path.
+        path: PathBuf,
+        /// Why there is no answer.
+        source: AskError,
+    },
     /// Something else is wrong.
     #[error("the socket {} cannot be used: {source}; is the path right?", path.display())]
     Other {
@@ -95,6 +117,23 @@ impl Client {
                 io::ErrorKind::PermissionDenied => ConnectError::Denied { path },
                 _ => ConnectError::Other { path, source },
             }),
+        }
+    }
+
+    /// Connects to the socket at `path`, whose service must work on `data_dir`.
+    pub async fn connect_to(path: &Path, data_dir: &Path) -> Result<Self, ConnectError> {
+        let mut client = Self::connect(path).await?;
+        match client.ask(&Request::Identity {}).await {
+            Ok(Response::Identity(service)) if !service.works_on(data_dir) => {
+                Err(ConnectError::OtherService {
+                    path: path.to_owned(),
+                    serves: service.data_dir,
+                    configured: data_dir.to_owned(),
+                })
+            }
+            // A service of an earlier version does not know the request, and cannot be checked.
+            Ok(_) => Ok(client),
+            Err(source) => Err(ConnectError::Silent { path: path.to_owned(), source }),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Knows lines and the handler, and nothing of what is asked.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, warn};
 
 use crate::admin::line::{self, Line};
@@ -31,6 +31,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// How long accepting rests after a failure (too many open files, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long another service may take to bind a socket in the same directory.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the directory's lock is tried.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Read and written by its owner alone.
 const SOCKET_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
@@ -48,6 +52,15 @@ pub enum BindError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
+    },
+    /// A process listens there.
+    #[error(
+        "another service answers at {}; stop that service, or set admin_socket to another path",
+        path.display()
+    )]
+    InUse {
+        /// The socket's path.
+        path: PathBuf,
     },
     /// Something else is there, and it is left alone.
     #[error("{} is there and is not a socket; set admin_socket to another path", path.display())]
@@ -82,24 +95,24 @@ struct SocketFile {
 }
 
 impl Socket {
-    /// Listens at `path`, in place of a socket that an earlier process left there. Only the holder
-    /// of the store's file lock may call this: that lock is what says that the earlier process is
-    /// gone.
-    pub fn bind(path: &Path) -> Result<Self, BindError> {
+    /// Listens at `path`. Replaces a socket that a dead process left there, and refuses if anybody
+    /// listens on it.
+    pub async fn bind(path: &Path) -> Result<Self, BindError> {
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             Some(_) | None => Path::new("."),
         };
         let failed = |source| BindError::Directory { path: path.to_owned(), source };
-        match DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed(error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        let builder = &mut DirBuilder::new();
+        builder.mode(DIRECTORY_MODE).recursive(true).create(directory).map_err(failed)?;
+        // Two services that start at one time must not both find that nobody listens.
+        let _lock = lock(directory).await.map_err(failed)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(BindError::NotASocket { path: path.to_owned() });
+            }
+            Ok(_) if is_in_use(path).await => {
+                return Err(BindError::InUse { path: path.to_owned() });
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -174,6 +187,30 @@ impl Drop for SocketFile {
             .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode));
         if ours && let Err(error) = fs::remove_file(&self.path) {
             warn!(path = %self.path.display(), %error, "the socket's file could not be removed");
+        }
+    }
+}
+
+/// Locks a directory until the result is dropped.
+async fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    let end = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(LOCK_PAUSE).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Returns whether a process listens on a socket. A process that is too busy to accept counts, and
+/// so does one that this user may not ask.
+async fn is_in_use(path: &Path) -> bool {
+    match UnixStream::connect(path).await {
+        Ok(_) => true,
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
         }
     }
 }

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::identity::Identity;
+
 pub use self::dead_letter::{
     DeadLetter, DeadLetterList, DeadLetterShown, DeadLettersCleared, Letters,
 };
@@ -188,6 +190,8 @@ pub enum Request {
         /// Which.
         letters: Letters,
     },
+    /// Tell which data directory the service works on.
+    Identity {},
     /// Tell how the service is doing.
     Status {},
     /// Note that an operator has seen the lost messages.
@@ -259,6 +263,8 @@ pub enum Response {
     DeadLetter(DeadLetterShown),
     /// They are gone.
     DeadLettersCleared(DeadLettersCleared),
+    /// The service's data directory.
+    Identity(Identity),
     /// How the service is doing.
     Status(Box<ServiceStatus>),
     /// The lost messages are shown no more.

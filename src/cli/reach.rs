@@ -83,7 +83,7 @@ impl Reach {
             return Err(CliError::Usage(rule.to_owned()));
         }
         let config = Config::load(self.config.as_deref(), config::environment())?;
-        match Client::connect(&config.admin_socket).await {
+        match Client::connect_to(&config.admin_socket, &config.data_dir).await {
             Ok(_) => Err(CliError::Running { socket: config.admin_socket }),
             Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
                 if config.data_dir.is_dir() {
@@ -111,11 +111,14 @@ impl Reach {
     /// Finds the running service, and leaves the data file alone.
     pub(super) async fn open_service(self) -> Result<Session, CliError> {
         let format = self.format();
-        let socket = match self.socket {
-            Some(socket) => socket,
-            None => Config::load(self.config.as_deref(), config::environment())?.admin_socket,
+        let client = match self.socket {
+            Some(socket) => Client::connect(&socket).await?,
+            None => {
+                let config = Config::load(self.config.as_deref(), config::environment())?;
+                Client::connect_to(&config.admin_socket, &config.data_dir).await?
+            }
         };
-        Ok(Session { backend: Backend::Service(Client::connect(&socket).await?), format })
+        Ok(Session { backend: Backend::Service(client), format })
     }
 
     /// Finds who does what is asked.
@@ -129,7 +132,7 @@ impl Reach {
             (Some(socket), None) => Backend::Service(Client::connect(&socket).await?),
             (None, config) => {
                 let config = Config::load(config.as_deref(), config::environment())?;
-                match Client::connect(&config.admin_socket).await {
+                match Client::connect_to(&config.admin_socket, &config.data_dir).await {
                     Ok(client) => Backend::Service(client),
                     Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
                         Backend::File(open_file(&config, connect, format)?)

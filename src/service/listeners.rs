@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tracing::{error, warn};
 
-use crate::admin::socket::Socket;
 use crate::config::Config;
 use crate::http;
 use crate::http::api::Api;
@@ -28,8 +27,6 @@ pub(super) enum SocketOwner {
 
 /// The listeners.
 pub(super) struct Listeners {
-    /// Where operators' commands come in.
-    pub(super) admin: Socket,
     /// Where clients come in.
     pub(super) clients: TcpListener,
     /// What TLS is spoken with there, if it is.
@@ -48,7 +45,6 @@ impl Listeners {
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
-        let admin = Socket::bind(&config.admin_socket)?;
         let failed = |source| ServiceError::Listen { address: config.listen, source };
         let (clients, owner) = if let Some(listener) = inherited {
             listener.set_nonblocking(true).map_err(failed)?;
@@ -61,7 +57,7 @@ impl Listeners {
             warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
         }
         let operators = operators::bind(config.operator_listen).await?;
-        Ok(Self { admin, clients, tls, address, owner, operators })
+        Ok(Self { clients, tls, address, owner, operators })
     }
 }
 

@@ -28,6 +28,7 @@ mod refusals;
 mod restart;
 mod secrets;
 mod sending;
+mod sockets;
 mod status;
 mod systemd;
 mod tls;

@@ -27,13 +27,18 @@ const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
 
 pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<Finding>) {
     let path = &config.admin_socket;
-    let mut client = match Client::connect(path).await {
+    let mut client = match Client::connect_to(path, &config.data_dir).await {
         Ok(client) => client,
         Err(error @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
             let message = format!("not running: {error}");
             let advice = "start it: pillarbox serve --config FILE. AWS is asked with the credentials \
                           of this shell";
             return (Err(error), vec![Finding::warning(SERVICE, message, advice)]);
+        }
+        Err(error @ (ConnectError::OtherService { .. } | ConnectError::Silent { .. })) => {
+            let message = error.to_string();
+            let advice = "see which service listens there, and correct admin_socket";
+            return (Err(error), vec![Finding::not_ok(SOCKET, message, advice)]);
         }
         Err(error) => {
             let message = error.to_string();

@@ -1,0 +1,64 @@
+//! Identity of a running service: the data directory that it works on.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Data directory of a service, by path, device and inode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// Path without links.
+    pub data_dir: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// Identifies the service that works on an existing directory.
+    pub fn of(data_dir: &Path) -> io::Result<Self> {
+        let data_dir = fs::canonicalize(data_dir)?;
+        let found = fs::metadata(&data_dir)?;
+        Ok(Self { data_dir, device: found.dev(), inode: found.ino() })
+    }
+
+    /// Returns whether a configuration's data directory is this service's: the same directory under
+    /// whatever name, or a directory of the same path that was moved away or made anew meanwhile.
+    pub fn works_on(&self, data_dir: &Path) -> bool {
+        if let Ok(configured) = Self::of(data_dir)
+            && (configured.device, configured.inode) == (self.device, self.inode)
+        {
+            return true;
+        }
+        let path = fs::canonicalize(data_dir).or_else(|_| std::path::absolute(data_dir));
+        path.is_ok_and(|path| path == self.data_dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_known_by_inode_or_by_path() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        let [data, other, link, moved] =
+            ["data", "other", "link", "moved"].map(|name| root.join(name));
+        fs::create_dir(&data).unwrap();
+        fs::create_dir(&other).unwrap();
+        symlink(&data, &link).unwrap();
+        let service = Identity::of(&data).unwrap();
+        assert!(service.works_on(&data) && service.works_on(&link));
+        assert!(!service.works_on(&other) && !service.works_on(&moved));
+        fs::rename(&data, &moved).unwrap();
+        assert!(service.works_on(&moved) && service.works_on(&data));
+        fs::create_dir(&data).unwrap();
+        assert!(service.works_on(&data) && !service.works_on(&other));
+    }
+}
