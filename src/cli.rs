@@ -17,6 +17,7 @@ mod clock;
 mod compact;
 mod completions;
 mod dead_letter;
+mod destination;
 mod doctor;
 mod domain;
 mod error;

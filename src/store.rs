@@ -29,6 +29,7 @@ use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress, time_
 
 pub use counts::Counts;
 pub use error::{ListError, OpenError, StoreError};
+pub use own_files::{FileId, OwnFiles};
 pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::damage::DamagedRow;
 pub use redb::open::Recovery;
@@ -50,6 +51,7 @@ mod counts;
 mod damage;
 mod error;
 mod feedback;
+mod own_files;
 mod redb;
 mod tenants;
 mod types;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::reach::Reach;
 use crate::store::{Existing, FileCopy};
@@ -35,7 +36,14 @@ impl Backup {
         let mut session = self.reach.open().await?;
         let format = session.format();
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
-        let mut copy = FileCopy::begin(&self.file, existing)?;
+        let own = session.own_files().await?;
+        let path = match Destination::of(&self.file, existing, own.as_ref())? {
+            Destination::File(path) => path,
+            Destination::Output | Destination::Stream(_) => {
+                return Err(CliError::NotAFile { file: self.file });
+            }
+        };
+        let mut copy = FileCopy::begin(&path, existing)?;
         let rows = session.copy_to(&mut copy).await?;
         let bytes = copy.finish(rows)?;
         let done = Done { file: self.file, rows, bytes };

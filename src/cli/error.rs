@@ -79,6 +79,31 @@ pub(super) enum CliError {
         /// Its socket.
         socket: PathBuf,
     },
+    /// The destination is a file of the service's own.
+    #[error(
+        "{} is the {name} of the service in {}; name another file", file.display(),
+        directory.display()
+    )]
+    OwnFile {
+        /// The path that was given.
+        file: PathBuf,
+        /// What it is.
+        name: &'static str,
+        /// The service's data directory.
+        directory: PathBuf,
+    },
+    /// The destination is a link to nothing.
+    #[error("{} is a link that leads nowhere; remove it, or name another file", file.display())]
+    DeadLink {
+        /// The link.
+        file: PathBuf,
+    },
+    /// The destination of a backup is no file.
+    #[error("{} is not a regular file, which a backup needs; name another file", file.display())]
+    NotAFile {
+        /// The path that was given.
+        file: PathBuf,
+    },
     /// There is no copy.
     #[error("{source}{}", advice(source))]
     Copy {
@@ -170,6 +195,9 @@ impl CliError {
             | Self::NoData { .. }
             | Self::Open { .. }
             | Self::Running { .. }
+            | Self::OwnFile { .. }
+            | Self::DeadLink { .. }
+            | Self::NotAFile { .. }
             | Self::Copy { .. }
             | Self::Restore(_)
             | Self::WouldReplace(_)

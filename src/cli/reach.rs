@@ -16,7 +16,7 @@ use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
 use crate::clock::{Clock, ConfirmedBy};
 use crate::config::{self, Config};
-use crate::store::{Chunk, FILE_NAME, FileCopy, OpenError, Store};
+use crate::store::{Chunk, FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 
 /// Heading of these options in a command's help.
 const HEADING: &str = "Which service";
@@ -72,6 +72,8 @@ enum Backend {
 pub(super) struct Session {
     backend: Backend,
     format: Format,
+    /// The data directory that the configuration names; `None` if only a socket was given.
+    data_dir: Option<PathBuf>,
 }
 
 impl Reach {
@@ -100,7 +102,8 @@ impl Reach {
     pub(super) async fn open_idle(self) -> Result<(Session, PathBuf), CliError> {
         let directory = self.idle_directory().await?;
         let backend = Backend::File(open_directory(&directory)?);
-        Ok((Session { backend, format: self.format() }, directory))
+        let (format, data_dir) = (self.format(), Some(directory.clone()));
+        Ok((Session { backend, format, data_dir }, directory))
     }
 
     /// For whom to print.
@@ -111,38 +114,40 @@ impl Reach {
     /// Finds the running service, and leaves the data file alone.
     pub(super) async fn open_service(self) -> Result<Session, CliError> {
         let format = self.format();
-        let client = match self.socket {
-            Some(socket) => Client::connect(&socket).await?,
-            None => {
-                let config = Config::load(self.config.as_deref(), config::environment())?;
-                Client::connect_to(&config.admin_socket, &config.data_dir).await?
-            }
+        let (client, data_dir) = if let Some(socket) = self.socket {
+            (Client::connect(&socket).await?, None)
+        } else {
+            let config = Config::load(self.config.as_deref(), config::environment())?;
+            let client = Client::connect_to(&config.admin_socket, &config.data_dir).await?;
+            (client, Some(config.data_dir))
         };
-        Ok(Session { backend: Backend::Service(client), format })
+        Ok(Session { backend: Backend::Service(client), format, data_dir })
     }
 
     /// Finds who does what is asked.
     pub(super) async fn open(self) -> Result<Session, CliError> {
         let format = self.format();
-        let backend = match (self.socket, self.config) {
+        let (backend, data_dir) = match (self.socket, self.config) {
             (Some(_), Some(_)) => {
                 let rule = "--socket and --config each name a service; give one of them";
                 return Err(CliError::Usage(rule.to_owned()));
             }
-            (Some(socket), None) => Backend::Service(Client::connect(&socket).await?),
+            (Some(socket), None) => (Backend::Service(Client::connect(&socket).await?), None),
             (None, config) => {
                 let config = Config::load(config.as_deref(), config::environment())?;
-                match Client::connect_to(&config.admin_socket, &config.data_dir).await {
+                let backend = match Client::connect_to(&config.admin_socket, &config.data_dir).await
+                {
                     Ok(client) => Backend::Service(client),
                     Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
                         Backend::File(open_file(&config, connect, format)?)
                     }
                     // The service may well be running: its file is not to be touched.
                     Err(error) => return Err(error.into()),
-                }
+                };
+                (backend, Some(config.data_dir))
             }
         };
-        Ok(Session { backend, format })
+        Ok(Session { backend, format, data_dir })
     }
 }
 
@@ -190,6 +195,20 @@ impl Session {
             Response::Refused(refusal) => Err(CliError::Refused(refusal.message)),
             other => Ok(other),
         }
+    }
+
+    /// The files that no command may write to; `None` if the service does not say where they are.
+    pub(super) async fn own_files(&mut self) -> Result<Option<OwnFiles>, CliError> {
+        let directory = match (&self.data_dir, &mut self.backend) {
+            (Some(directory), _) => Some(directory.clone()),
+            (None, Backend::Service(client)) => match client.ask(&Request::Identity {}).await? {
+                Response::Identity(service) => Some(service.data_dir),
+                // A service of an earlier version does not know the request.
+                _ => None,
+            },
+            (None, Backend::File(_)) => None,
+        };
+        Ok(directory.map(OwnFiles::in_directory))
     }
 
     /// Copies everything that is stored, and shows how far it is; gives the number of rows that

@@ -9,7 +9,7 @@ use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
 use crate::cli::reach::Reach;
 use crate::clock::Clock;
-use crate::store::{Candidate, Contents, Existing, RestoreError};
+use crate::store::{Candidate, Contents, Existing, OwnFiles, RestoreError};
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
@@ -44,6 +44,9 @@ impl Restore {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let format = self.reach.format();
         let directory = self.reach.idle_directory().await?;
+        if let Some(name) = OwnFiles::in_directory(directory.clone()).name_of(&self.file) {
+            return Err(CliError::OwnFile { file: self.file, name, directory });
+        }
         let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
         let progress = Progress::of(size, "checking");
         let candidate = Candidate::check(&self.file, &directory, |bytes| progress.at(bytes))?;

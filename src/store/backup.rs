@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::store::redb::copy::{CopyError, Existing, FileCopy};
+use crate::store::redb::copy::{CopyError, Existing, FileCopy, behind_link};
 use crate::store::redb::snapshot::Snapshot;
 use crate::store::redb::tables::META;
 use crate::store::{FILE_NAME, Store, StoreError};
@@ -16,6 +16,6 @@ impl Store {
     /// Begins a copy in the place of a directory's data file, which is to be finished while that
     /// one is open: its lock keeps others off until then.
     pub fn replacement(directory: &Path) -> Result<FileCopy, CopyError> {
-        FileCopy::begin(&directory.join(FILE_NAME), Existing::Replace)
+        FileCopy::begin(&behind_link(directory.join(FILE_NAME)), Existing::Replace)
     }
 }

@@ -10,11 +10,13 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use crate::admin::wire::{Request, Response, Scope};
+use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
 use crate::cli::reach::Session;
 use crate::cli::suppression::sheet::{HEAD, cells};
 use crate::cli::suppression::{Filter, STANDARD};
+use crate::store::{CopyError, Existing};
 
 /// Begins the name of an organisation that was removed.
 const REMOVED_MARK: char = '#';
@@ -25,6 +27,9 @@ pub(super) struct Export {
     filter: Filter,
     /// CSV file; - for standard output. The file appears only when it is complete.
     file: PathBuf,
+    /// Replace an existing file.
+    #[arg(long)]
+    force: bool,
 }
 
 /// What was written.
@@ -39,25 +44,26 @@ struct Exported {
 pub(super) async fn run(session: &mut Session, given: Export) -> Result<String, CliError> {
     let scope = given.filter.scope();
     let failed = |source| CliError::File { file: given.file.clone(), source };
-    if given.file == Path::new(STANDARD) {
-        let out = BufWriter::new(io::stdout());
-        return match write(session, scope, out).await {
-            Ok((_, exported)) => {
-                note(session, &exported);
-                Ok(String::new())
-            }
-            // `pillarbox suppression export - | head` has what it wants.
-            Err(Failed::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Ok(String::new())
-            }
-            Err(Failed::Write(error)) => Err(failed(error)),
-            Err(Failed::Read(error)) => Err(error),
-        };
-    }
-    let directory = match given.file.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        Some(_) | None => Path::new("."),
+    let existing = if given.force { Existing::Replace } else { Existing::Keep };
+    let destination = if given.file == Path::new(STANDARD) {
+        Destination::Output
+    } else {
+        let own = session.own_files().await?;
+        Destination::of(&given.file, existing, own.as_ref())?
     };
+    let path = match destination {
+        Destination::Output => {
+            let written = write(session, scope, BufWriter::new(io::stdout())).await;
+            return streamed(session, written.map(|(_, exported)| exported), failed);
+        }
+        Destination::Stream(path) => {
+            let file = File::options().append(true).open(path).map_err(failed)?;
+            let written = write(session, scope, BufWriter::new(file)).await;
+            return streamed(session, written.map(|(_, exported)| exported), failed);
+        }
+        Destination::File(path) => path,
+    };
+    let directory = path.parent().unwrap_or(&path);
     let file = NamedTempFile::new_in(directory).map_err(failed)?;
     let (out, exported) =
         write(session, scope, BufWriter::new(file)).await.map_err(|error| match error {
@@ -66,12 +72,37 @@ pub(super) async fn run(session: &mut Session, given: Export) -> Result<String, 
         })?;
     let file = out.into_inner().map_err(|error| failed(error.into_error()))?;
     file.as_file().sync_all().map_err(failed)?;
-    file.persist(&given.file).map_err(|error| failed(error.error))?;
+    match existing {
+        Existing::Replace => file.persist(&path),
+        Existing::Keep => file.persist_noclobber(&path),
+    }
+    .map_err(|error| match error.error.kind() {
+        io::ErrorKind::AlreadyExists => CopyError::Exists { path: given.file.clone() }.into(),
+        _ => failed(error.error),
+    })?;
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
     note(session, &Exported { exported: 0, ..exported });
     Ok(session.show(&exported, |exported| {
         format!("{} suppressions are in {}\n", exported.exported, given.file.display())
     }))
+}
+
+/// Ends an export into a stream, whose reader needs no line that says where it is.
+fn streamed(
+    session: &Session,
+    written: Result<Exported, Failed>,
+    failed: impl FnOnce(io::Error) -> CliError,
+) -> Result<String, CliError> {
+    match written {
+        Ok(exported) => {
+            note(session, &exported);
+            Ok(String::new())
+        }
+        // `pillarbox suppression export - | head` has what it wants.
+        Err(Failed::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(String::new()),
+        Err(Failed::Write(error)) => Err(failed(error)),
+        Err(Failed::Read(error)) => Err(error),
+    }
 }
 
 /// Why not all was written.

@@ -151,6 +151,11 @@ impl FileCopy {
     }
 }
 
+/// Follows a link that the data file is behind, so that the link stays.
+pub(in crate::store) fn behind_link(path: PathBuf) -> PathBuf {
+    std::fs::canonicalize(&path).unwrap_or(path)
+}
+
 /// Makes the names in a file's directory durable.
 pub(super) fn sync_directory_of(path: &Path) -> std::io::Result<()> {
     File::open(path.parent().unwrap_or(path))?.sync_all()

@@ -8,7 +8,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::redb::copy::{Existing, sync_directory_of};
+use crate::store::redb::copy::{Existing, behind_link, sync_directory_of};
 use crate::store::redb::damage::{self, InRow};
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
@@ -105,11 +105,12 @@ impl Candidate {
         directory: &Path,
         mut copied: impl FnMut(u64),
     ) -> Result<Self, RestoreError> {
-        let target = directory.join(FILE_NAME);
+        let target = behind_link(directory.join(FILE_NAME));
         let unreadable = |source| RestoreError::Read { path: backup.to_owned(), source };
         let unwritable = |source| RestoreError::Write { path: target.clone(), source };
         let mut from = File::open(backup).map_err(unreadable)?;
-        let mut temporary = temporary_in(directory).map_err(unwritable)?;
+        let beside = target.parent().unwrap_or(directory);
+        let mut temporary = temporary_in(beside).map_err(unwritable)?;
         // A command that opens the directory meanwhile is to see that this is no stray.
         temporary.as_file().lock().map_err(unwritable)?;
         let (mut buffer, mut total) = (vec![0; STEP_BYTES], 0);

@@ -1,0 +1,80 @@
+//! Destination of a command that writes a file: never the service's own files, never a file that
+//! is there without `--force`, and never in the place of a link, a pipe or a device.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cli::error::CliError;
+use crate::store::{CopyError, Existing, OwnFiles};
+
+/// Where open descriptors are files.
+const DESCRIPTORS: &str = "/proc";
+
+/// Place that a command writes to.
+#[derive(Debug)]
+pub(super) enum Destination {
+    /// Standard output, by whatever name.
+    Output,
+    /// A pipe, a device or another descriptor of this process: it is written to as it is.
+    Stream(PathBuf),
+    /// A regular file, by its path without links, which appears or is replaced in one step.
+    File(PathBuf),
+}
+
+impl Destination {
+    /// Finds out what a path of the command line leads to. Refuses the service's own files, and an
+    /// existing file unless it is to be replaced.
+    pub(super) fn of(
+        given: &Path,
+        existing: Existing,
+        own: Option<&OwnFiles>,
+    ) -> Result<Self, CliError> {
+        let failed = |source| CliError::File { file: given.to_owned(), source };
+        if let Some(name) = own.and_then(|own| own.name_of(given)) {
+            let directory = own.map(|own| own.directory().to_owned()).unwrap_or_default();
+            return Err(CliError::OwnFile { file: given.to_owned(), name, directory });
+        }
+        let found = match fs::metadata(given) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if given.symlink_metadata().is_ok() {
+                    return Err(CliError::DeadLink { file: given.to_owned() });
+                }
+                return std::path::absolute(given).map(Self::File).map_err(failed);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if found.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        let path = fs::canonicalize(given);
+        if is_output(&found) {
+            return Ok(Self::Output);
+        }
+        if !found.is_file() || is_descriptor(given) {
+            return Ok(Self::Stream(given.to_owned()));
+        }
+        match existing {
+            Existing::Keep => Err(CopyError::Exists { path: given.to_owned() }.into()),
+            Existing::Replace => path.map(Self::File).map_err(failed),
+        }
+    }
+}
+
+/// Returns whether this is what standard output goes to. A terminal or pipe has no other name that
+/// needs care: it is written to in any case.
+fn is_output(found: &fs::Metadata) -> bool {
+    let output = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    output
+        .and_then(|output| output.metadata())
+        .is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
+}
+
+/// Returns whether a path names an open descriptor of a process, such as `/dev/fd/3`.
+fn is_descriptor(path: &Path) -> bool {
+    let parent = path.parent().and_then(|parent| fs::canonicalize(parent).ok());
+    parent.is_some_and(|parent| parent.starts_with(DESCRIPTORS))
+}
