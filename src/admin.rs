@@ -246,6 +246,10 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let advice = match error {
             StoreError::Unavailable => "make room or repair the disk, then try again",
+            StoreError::FileLost => {
+                "see pillarbox status for what to do; pillarbox backup FILE saves what the service \
+                 holds"
+            }
             StoreError::Damaged => "restore a backup of the data directory",
         };
         Self::new(format!("{error}; {advice}"))

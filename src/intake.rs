@@ -47,7 +47,7 @@ pub enum Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable => Self::StorageUnavailable,
+            StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
             StoreError::Damaged => Self::Internal,
         }
     }

@@ -92,6 +92,7 @@ pub struct Service {
     config: Config,
     socket: SocketOwner,
     client_tls: Option<Arc<Tls>>,
+    clock: Clock,
 }
 
 /// Whether the administration socket is served.
@@ -172,7 +173,7 @@ impl Service {
         let api = Api::new(&intake, &store, &outbox, &clock, &budgets);
         let parts = Parts {
             store: store.clone(),
-            clock,
+            clock: clock.clone(),
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
             account,
@@ -212,6 +213,7 @@ impl Service {
             config: config.clone(),
             socket: listeners.owner,
             client_tls,
+            clock,
         })
     }
 
@@ -313,6 +315,7 @@ impl Service {
         if let Err(error) = self.store.store_key_use().await {
             warn!(%error, "it could not be stored when API keys were last used");
         }
+        store::save_lost_file(self.store.clone(), &self.clock).await;
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
         info!("stopped");
@@ -368,6 +371,7 @@ fn settings(config: &Config) -> Settings {
 fn upkeep(keeper: Timekeeper, store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(keeper.run());
+    tasks.spawn(store::watch_file(store.clone()));
     tasks.spawn(retention::run(store.clone(), clock.clone()));
     tasks.spawn(retention::keep_key_use(store.clone()));
     tasks.spawn(verification::run(store.clone(), ses.clone(), clock.clone()));

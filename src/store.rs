@@ -24,15 +24,16 @@ use redb::accept::{Accept, KeyClaim};
 use redb::damage::{Damage, of_organisation};
 use redb::open::Opener;
 use redb::tables::{CLOCK, EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS, TIME_KEY};
-use redb::writer::{Writer, WriterThread};
+use redb::writer::{Kind, Writer, WriterThread};
 use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress, time_record};
 
+pub use backup::SaveError;
 pub use counts::Counts;
 pub use error::{ListError, OpenError, StoreError};
 pub use own_files::{FileId, OwnFiles};
 pub use redb::copy::{CopyError, Existing, FileCopy};
 pub use redb::damage::DamagedRow;
-pub use redb::open::Recovery;
+pub use redb::open::{FileOrigin, Recovery};
 pub use redb::raw::{Chunk, NotAChunk};
 #[cfg(any(test, fuzzing))]
 pub use redb::record::check::check_row;
@@ -40,7 +41,7 @@ pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
 pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, Health, LostMessages, MessageFilter,
+    Accepted, Applied, DeadLetter, FeedbackBacklog, FileLoss, Health, LostMessages, MessageFilter,
     MessagePage, NewApiKey, Purged, Reference, Report, SuppressionKey, SuppressionPage,
 };
 
@@ -80,11 +81,16 @@ impl Store {
     /// end of the last process left: every pending message becomes `failed` before this returns.
     pub fn open(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
         let path = directory.join(FILE_NAME);
-        redb::open::create_if_missing(&path)?;
-        let opened = Self::start(Opener::file(path, CACHE_BYTES), now)?;
+        let file = redb::open::create_if_missing(&path)?;
+        let (store, recovery) = Self::start(Opener::file(&path, CACHE_BYTES)?, now)?;
         // Not before the file's lock is held: two starts at one time must not take each other's.
         stray::remove(directory, stray::NEW);
-        Ok(opened)
+        Ok((store, Recovery { file, ..recovery }))
+    }
+
+    /// Makes an empty store in a directory that has none.
+    pub fn create_if_missing(directory: &Path) -> Result<FileOrigin, OpenError> {
+        redb::open::create_if_missing(&directory.join(FILE_NAME))
     }
 
     fn start(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
@@ -177,8 +183,10 @@ impl Store {
             reply,
         };
         async move {
-            if self.health() == Health::Refusing {
-                return Err(StoreError::Unavailable);
+            match self.health() {
+                Health::Writable => {}
+                Health::Refusing => return Err(StoreError::Unavailable),
+                Health::FileLost(_) => return Err(StoreError::FileLost),
             }
             self.writer.submit(Box::new(accept)).await?;
             answer.await.map_err(|_| StoreError::Unavailable)?
@@ -192,7 +200,10 @@ impl Store {
         attempts: u32,
         transition: Transition,
     ) -> Result<Recorded, StoreError> {
-        self.writer.run(512, move |batch| message::record(batch, id, attempts, transition)).await
+        let record = move |batch: &mut redb::writer::Batch<'_>| {
+            message::record(batch, id, attempts, transition)
+        };
+        self.writer.run_as(Kind::Outcome, 512, record).await
     }
 
     /// A message, unless its retention is over at `window_now`.
@@ -366,10 +377,12 @@ impl Store {
 
     /// Whether the store takes writes now.
     pub fn health(&self) -> Health {
-        if self.shared.refusing.load(Ordering::Acquire) {
-            Health::Refusing
-        } else {
-            Health::Writable
+        let loss = *read_lock(&self.shared.file_loss);
+        match (loss, self.shared.refusing.load(Ordering::Acquire)) {
+            (Some(FileLoss::WrittenOver), _) => Health::FileLost(FileLoss::WrittenOver),
+            (_, true) => Health::Refusing,
+            (Some(loss), false) => Health::FileLost(loss),
+            (None, false) => Health::Writable,
         }
     }
 
@@ -381,21 +394,26 @@ impl Store {
 
     /// Waits until the store takes writes.
     pub async fn writable(&self) {
-        self.becomes(Health::Writable).await;
+        self.becomes(|health| health == Health::Writable).await;
+    }
+
+    /// Waits until the store takes outcomes of messages, or never will again.
+    pub async fn takes_outcomes(&self) {
+        self.becomes(|health| health != Health::Refusing).await;
     }
 
     /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
     pub async fn refuses(&self) {
-        self.becomes(Health::Refusing).await;
+        self.becomes(|health| health == Health::Refusing).await;
     }
 
-    async fn becomes(&self, health: Health) {
+    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
         loop {
             let told = self.shared.health_changed.notified();
             tokio::pin!(told);
             // Registered before the look, so that a change in between is not missed.
             told.as_mut().enable();
-            if self.health() == health {
+            if is_reached(self.health()) {
                 return;
             }
             told.await;

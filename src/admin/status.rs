@@ -10,7 +10,7 @@ use crate::admin::live::LiveView;
 use crate::admin::wire::{
     AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
     Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Refusal, Response,
-    Sending, ServiceStatus, SlowCalls, StopLoss, StoreHealth, StoredEvents, TakenIn,
+    Sending, ServiceStatus, SlowCalls, StopLoss, StoredEvents, TakenIn,
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::{ConfirmedBy, Jump};
@@ -19,7 +19,7 @@ use crate::domain::time::Timestamp;
 use crate::feedback::Feedback;
 use crate::outbox::DrainForecast;
 use crate::quota::{self, AccountCheck};
-use crate::store::{self, Health};
+use crate::store;
 use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
@@ -41,10 +41,7 @@ impl Admin {
             uptime_seconds,
             client_address,
             certificate: self.certificate(),
-            store: match self.store.health() {
-                Health::Writable => StoreHealth::Writable,
-                Health::Refusing => StoreHealth::Refusing,
-            },
+            store: self.store.health().into(),
             damaged: self.damaged(),
             clock_jump: self.clock.jump().map(ClockJump::from),
             lost_messages: self

@@ -117,7 +117,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn shown(status: &ServiceStatus) -> String {
     let mut lines = vec![("pillarbox", running(status))];
-    lines.push(("store", store(status.store).to_owned()));
+    lines.push(("store", store(status.store)));
     lines.extend(damaged(&status.damaged));
     if let Some(certificate) = &status.certificate {
         let ends = certificate.expires_at.as_deref().unwrap_or("(not said)");
@@ -172,14 +172,21 @@ fn running(status: &ServiceStatus) -> String {
     }
 }
 
-fn store(health: StoreHealth) -> &'static str {
+fn store(health: StoreHealth) -> String {
+    if let Some((what, advice)) = health.file_loss() {
+        return format!("refuses new messages: {what}. {advice}");
+    }
     match health {
-        StoreHealth::Writable => "takes writes",
         StoreHealth::Refusing => {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
              disk, or repair it; the store then goes on by itself"
         }
+        StoreHealth::Writable
+        | StoreHealth::FileGone
+        | StoreHealth::FileReplaced
+        | StoreHealth::FileWrittenOver => "takes writes",
     }
+    .to_owned()
 }
 
 fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {

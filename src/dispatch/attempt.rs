@@ -272,9 +272,13 @@ impl<P: Provider> Dispatcher<P> {
                     error!(%id, "a message's record cannot be read; its outcome is lost");
                     return Recorded::AlreadyFinal;
                 }
+                Err(StoreError::FileLost) => {
+                    error!(%id, "the data file was written over; a message's outcome is lost");
+                    return Recorded::AlreadyFinal;
+                }
                 Err(StoreError::Unavailable) => {
                     refused.get_or_insert_with(|| self.unrecorded.mark());
-                    self.store.writable().await;
+                    self.store.takes_outcomes().await;
                     tokio::time::sleep(RECORD_AGAIN).await;
                 }
             }

@@ -135,7 +135,7 @@ impl Poller {
                     error!("a batch of events meets a damaged row; it stays in the queue");
                     return;
                 }
-                Err(StoreError::Unavailable) => {
+                Err(StoreError::Unavailable | StoreError::FileLost) => {
                     tokio::select! {
                         () = ending(phases) => return,
                         () = self.store_again() => {}

@@ -333,7 +333,7 @@ fn json(body: Bytes) -> Response<Full<Bytes>> {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable => Self::StorageUnavailable,
+            StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
             StoreError::Damaged => Self::Internal,
         }
     }

@@ -219,8 +219,13 @@ impl Now {
         let counts = parts.store.counts();
         to.gauge(
             "pillarbox_store_writable",
-            "1 while the store takes writes.",
-            flag(parts.store.health() == Health::Writable),
+            "1 while the disk takes writes.",
+            flag(parts.store.health() != Health::Refusing),
+        )?;
+        to.gauge(
+            "pillarbox_store_file_in_place",
+            "1 while the data file is at its path and nobody else has written to it.",
+            flag(!matches!(parts.store.health(), Health::FileLost(_))),
         )?;
         to.histogram(
             "pillarbox_store_commit_duration_seconds",

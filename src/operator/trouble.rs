@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::admin::wire::{AccountFault, Cause};
+use crate::admin::wire::{AccountFault, Cause, StoreHealth};
 use crate::dispatch::RecentCalls;
 use crate::dispatch::health::Condition;
 use crate::domain::time::RECORD_RETENTION;
@@ -211,6 +211,11 @@ fn store(health: Health, has_failed_lately: bool) -> Option<Trouble> {
             "Make room on the disk, or repair it: small writes may pass where large ones do not",
         )),
         (Health::Writable, false) => None,
+        (Health::FileLost(_), _) => {
+            let (what, advice) = StoreHealth::from(health).file_loss()?;
+            let message = format!("New messages are refused with 503, because {what}");
+            Some(not_ready("data_file_lost", message, advice))
+        }
     }
 }
 

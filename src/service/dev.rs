@@ -63,6 +63,9 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         (None, None) => unreachable!("one of the two is there"),
     };
     std::fs::create_dir_all(&data_dir).map_err(failed)?;
+    // A new store is as it should be here, and no reason for a warning.
+    Store::create_if_missing(&data_dir)
+        .map_err(|source| ServiceError::Store { directory: data_dir.clone(), source })?;
     let simulator = start_simulator().await?;
     let config = configure(&options, &data_dir, &simulator);
     let secret = SecretString::from(ACCESS_KEY);

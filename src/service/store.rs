@@ -1,11 +1,17 @@
 //! The store in the service: opened, and what was found there told in the log.
 
-use tracing::{info, warn};
+use std::path::Path;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::service::ServiceError;
-use crate::store::Store;
+use crate::store::{FILE_NAME, FileOrigin, Store};
+
+/// How often the store looks at its file.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens the store and settles what the last process left; the log says what that was.
 pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
@@ -16,6 +22,14 @@ pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, Servic
         .expect("opening the store does not panic");
     let (store, recovery) = opened
         .map_err(|source| ServiceError::Store { directory: config.data_dir.clone(), source })?;
+    if recovery.file == FileOrigin::Created {
+        warn!(
+            "there was no data file in {}: the service starts with an empty store. If it has run \
+             before, stop it, then run: pillarbox restore FILE --replace{}",
+            config.data_dir.display(),
+            leftovers(&config.data_dir)
+        );
+    }
     info!(
         bodies_lost = recovery.bodies_lost,
         live_keys = recovery.live_keys,
@@ -30,4 +44,40 @@ pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, Servic
         );
     }
     Ok(store)
+}
+
+/// Other copies of the data file in its directory, to be named in the log.
+fn leftovers(directory: &Path) -> String {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let prefix = format!("{FILE_NAME}.");
+    let mut names: Vec<_> = names.filter(|name| name.starts_with(&prefix)).collect();
+    names.sort();
+    if names.is_empty() { String::new() } else { format!(". There is: {}", names.join(", ")) }
+}
+
+/// Has the store look at its file again and again, so that an idle service notices a loss, too.
+pub(super) async fn watch_file(store: Store) {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        store.answered().await;
+    }
+}
+
+/// Saves what the store holds if its file is not in its place; the log says where, or what is lost.
+pub(super) async fn save_lost_file(store: Store, clock: &Clock) {
+    let now = clock.now();
+    let saved = tokio::task::spawn_blocking(move || store.save_lost_file(now)).await;
+    match saved.expect("saving does not panic and is not aborted") {
+        Ok(None) => {}
+        Ok(Some(path)) => warn!(
+            path = %path.display(),
+            "the data file was not in its place: what the service held is kept here"
+        ),
+        Err(error) => error!(
+            %error,
+            "the data file is lost, and with it all records, keys and suppressions since the last \
+             backup; run: pillarbox restore FILE --replace"
+        ),
+    }
 }

@@ -17,7 +17,7 @@ use tracing::{error, warn};
 use crate::dispatch::health::Condition;
 use crate::dispatch::{Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
-use crate::store::{Health, Store};
+use crate::store::{FileLoss, Health, Store};
 
 /// How often the status line is renewed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
@@ -136,8 +136,15 @@ impl LastMinute {
 /// The status line: `pending 12, sent 480/min`, and what is wrong, if anything is.
 fn line(status: &SendingStatus, sent: u64, store: Health) -> String {
     let mut line = format!("pending {}, sent {sent}/min", status.pending.messages);
-    if store == Health::Refusing {
-        line.push_str("; the disk takes no writes, messages are refused");
+    match store {
+        Health::Writable => {}
+        Health::Refusing => line.push_str("; the disk takes no writes, messages are refused"),
+        Health::FileLost(FileLoss::Gone | FileLoss::Replaced) => {
+            line.push_str("; the data file is not in its place, messages are refused");
+        }
+        Health::FileLost(FileLoss::WrittenOver) => {
+            line.push_str("; the data file was written over, messages are refused");
+        }
     }
     if let Condition::Impaired { message, .. } = &status.condition {
         line.push_str("; sending is paused: ");
@@ -186,6 +193,10 @@ mod tests {
             sent: 480,
         };
         assert_eq!(line(&status, 480, Health::Writable), "pending 12, sent 480/min");
+        assert_eq!(
+            line(&status, 0, Health::FileLost(FileLoss::Gone)),
+            "pending 12, sent 0/min; the data file is not in its place, messages are refused"
+        );
         status.condition = Condition::Impaired { cause: Cause::Unreachable, message };
         assert_eq!(
             line(&status, 0, Health::Refusing),

@@ -12,6 +12,9 @@ pub enum StoreError {
     /// The disk does not take it now (full, I/O error): nothing was changed; try again later.
     #[error("the store does not take it now: the disk is full or failing")]
     Unavailable,
+    /// The data file is gone, another or written over: nothing was changed.
+    #[error("the store takes no changes: its data file is gone, replaced or written over")]
+    FileLost,
     /// A row cannot be read: the file is damaged.
     #[error("a row of the store cannot be read: the file is damaged")]
     Damaged,
@@ -62,6 +65,9 @@ pub enum OpenError {
     /// The disk failed.
     #[error("the file cannot be read or written: {0}")]
     Io(redb::Error),
+    /// Another process put another file in its place meanwhile.
+    #[error("another process replaced the file while it was opened; start again")]
+    Replaced,
     /// The writer's thread could not be started.
     #[error("cannot start the writer's thread: {0}")]
     Thread(std::io::Error),

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::domain::id::OrganisationId;
 use crate::share::Slots;
-use crate::store::Counts;
+use crate::store::{Counts, FileLoss};
 use damage::Damage;
 use directory::Directory;
 use failure::ReadError;
@@ -24,6 +24,7 @@ pub(super) mod apply;
 mod bounded;
 pub(super) mod copy;
 pub(super) mod damage;
+pub(super) mod data_file;
 pub(super) mod dead_letter;
 pub(super) mod directory;
 pub(super) mod failure;
@@ -62,13 +63,15 @@ enum Handle {
 /// What readers and the writer share.
 pub(super) struct Shared {
     /// How to open the file again.
-    opener: open::Opener,
+    pub(super) opener: open::Opener,
     database: RwLock<Handle>,
     pub(super) directory: RwLock<Arc<Directory>>,
     pub(super) index: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     pub(super) refusing: AtomicBool,
-    /// Told when that changes.
+    /// What became of the file, if it is not in its place as it was written.
+    pub(super) file_loss: RwLock<Option<FileLoss>>,
+    /// Told when one of these changes.
     pub(super) health_changed: Notify,
     /// Grows with every commit that suppressed an address.
     pub(super) suppression_epoch: AtomicU64,
@@ -103,6 +106,7 @@ impl Shared {
             directory: RwLock::default(),
             index: RwLock::default(),
             refusing: AtomicBool::new(false),
+            file_loss: RwLock::default(),
             health_changed: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
             suppression_filter: RwLock::default(),
@@ -171,6 +175,34 @@ impl Shared {
                 Err(error)
             }
         }
+    }
+
+    /// Looks whether the file is in its place and as it was written, and tells of a change.
+    pub(super) fn look(&self) -> Option<FileLoss> {
+        let file = self.opener.data_file()?;
+        let loss = file.look();
+        if *read_lock(&self.file_loss) == loss {
+            return loss;
+        }
+        *write_lock(&self.file_loss) = loss;
+        self.health_changed.notify_waiters();
+        let path = file.path().display();
+        match loss {
+            None => tracing::info!(%path, "the data file is in its place again"),
+            Some(FileLoss::Gone) => tracing::error!(
+                %path, "the data file is gone: new messages are refused; put it back if it was \
+                 moved, else run: pillarbox backup FILE, and restart"
+            ),
+            Some(FileLoss::Replaced) => tracing::error!(
+                %path, "the data file is another than the one that is open: new messages are \
+                 refused; put the right one back, or run: pillarbox backup FILE, and restart"
+            ),
+            Some(FileLoss::WrittenOver) => tracing::error!(
+                %path, "the data file was written over by another process: new messages are \
+                 refused and outcomes are lost; stop the service and restore a backup"
+            ),
+        }
+        loss
     }
 
     pub(super) fn close(&self) {

@@ -201,4 +201,17 @@ pub enum Health {
     Writable,
     /// The last commit failed and none has succeeded since.
     Refusing,
+    /// The data file is not the one that is open: only outcomes of messages are written.
+    FileLost(FileLoss),
+}
+
+/// What became of the data file of an open store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileLoss {
+    /// There is no file at its path.
+    Gone,
+    /// There is another file at its path.
+    Replaced,
+    /// Another process wrote to it. Nothing is written any more, not even outcomes.
+    WrittenOver,
 }

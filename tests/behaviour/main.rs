@@ -9,6 +9,7 @@ mod caught;
 mod certificate;
 mod clock;
 mod credentials;
+mod data_file;
 mod destinations;
 mod dev;
 #[cfg(feature = "interop")]

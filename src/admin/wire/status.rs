@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::store::{FileLoss, Health};
+
 /// How the service is doing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -134,6 +136,48 @@ pub enum StoreHealth {
     Writable,
     /// The last commit failed and none has succeeded since.
     Refusing,
+    /// There is no data file at its path.
+    FileGone,
+    /// There is another data file at its path.
+    FileReplaced,
+    /// Another process wrote over the data file.
+    FileWrittenOver,
+}
+
+impl StoreHealth {
+    /// What became of the data file, and what to do; `None` if it is in its place.
+    pub const fn file_loss(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Writable | Self::Refusing => None,
+            Self::FileGone => Some((
+                "the data file is gone",
+                "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
+                 the service: it puts a copy of what it holds in the place of the file",
+            )),
+            Self::FileReplaced => Some((
+                "the data file is another than the one that the service has open",
+                "If the right one was moved, put it back. Otherwise run: pillarbox backup FILE, \
+                 stop the service, then run: pillarbox restore FILE --replace",
+            )),
+            Self::FileWrittenOver => Some((
+                "another process has written over the data file",
+                "What it held is lost, and outcomes of messages cannot be stored. Stop the service, \
+                 then restore the newest backup: pillarbox restore FILE --replace",
+            )),
+        }
+    }
+}
+
+impl From<Health> for StoreHealth {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::Writable => Self::Writable,
+            Health::Refusing => Self::Refusing,
+            Health::FileLost(FileLoss::Gone) => Self::FileGone,
+            Health::FileLost(FileLoss::Replaced) => Self::FileReplaced,
+            Health::FileLost(FileLoss::WrittenOver) => Self::FileWrittenOver,
+        }
+    }
 }
 
 /// Doubt of the wall clock.

@@ -101,6 +101,9 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         let advice = "make room on the disk, or repair it; the store then goes on by itself";
         findings.push(Finding::not_ok("store", "it refuses writes", advice));
     }
+    if let Some((what, advice)) = status.store.file_loss() {
+        findings.push(Finding::not_ok("data file", what, advice));
+    }
     findings.extend(damaged(&status.damaged));
     if let Some(jump) = &status.clock_jump {
         findings.push(Finding::not_ok(

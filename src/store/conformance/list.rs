@@ -127,7 +127,7 @@ async fn a_file_of_version_1_gets_its_lists_when_it_is_opened() {
         transaction.commit().unwrap();
     }
     for _ in 0..2 {
-        let opened = open::Opener::file(path.clone(), 1 << 20);
+        let opened = open::Opener::file(&path, 1 << 20).unwrap();
         let (store, _) = Store::start(opened, START).unwrap();
         assert_eq!(all(&store, &filter, 5).await, [id]);
     }

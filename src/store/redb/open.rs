@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use overlay::Overlay;
-use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable};
 use tempfile::NamedTempFile;
 
 use crate::domain::id::{MessageId, OrganisationId};
@@ -14,6 +14,7 @@ use crate::domain::message::{Acceptance, Recorded, Transition};
 use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
 use crate::store::OpenError;
 use crate::store::redb::damage::{Damage, InRow};
+use crate::store::redb::data_file::DataFile;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, MESSAGES, META, Tables};
@@ -31,23 +32,36 @@ pub(in crate::store) struct Opener {
     open: Box<Open>,
     /// Opens it without changing it: what redb writes while it does so stays in memory.
     open_for_reading: Box<Open>,
+    /// `None` if the storage is no file.
+    data_file: Option<Arc<DataFile>>,
 }
 
 type Open = dyn Fn() -> Result<Database, DatabaseError> + Send + Sync;
 
 impl Opener {
-    /// Opens a file, caching up to `cache_bytes` of it.
-    pub(in crate::store) fn file(path: PathBuf, cache_bytes: usize) -> Self {
-        let same_path = path.clone();
-        let open_for_reading = move || {
-            let file = FileBackend::new(File::open(&same_path).map_err(StorageError::from)?)?;
-            let overlay = Overlay::new(file);
-            Database::builder().set_cache_size(cache_bytes).create_with_backend(overlay)
+    /// Opens a file, caching up to `cache_bytes` of it. Its descriptor is kept: another file that
+    /// lies at the path later is never opened.
+    pub(in crate::store) fn file(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
+        let file = DataFile::open(path).map_err(|error| OpenError::Io(redb::Error::Io(error)))?;
+        let (to_write, to_read) = (Arc::clone(&file), Arc::clone(&file));
+        let builder = move || {
+            let mut builder = Database::builder();
+            builder.set_cache_size(cache_bytes);
+            builder
         };
-        Self {
-            open: Box::new(move || Database::builder().set_cache_size(cache_bytes).open(&path)),
+        let open = move || builder().create_with_backend(to_write.backend()?);
+        let open_for_reading =
+            move || builder().create_with_backend(Overlay::new(to_read.below()?));
+        Ok(Self {
+            open: Box::new(open),
             open_for_reading: Box::new(open_for_reading),
-        }
+            data_file: Some(file),
+        })
+    }
+
+    /// The file, if the storage is one.
+    pub(in crate::store) fn data_file(&self) -> Option<&Arc<DataFile>> {
+        self.data_file.as_ref()
     }
 
     /// Opens whatever storage `backend` gives, which fails as a test wants it to.
@@ -66,6 +80,7 @@ impl Opener {
         Self {
             open: Box::new(move || builder().create_with_backend(backend())),
             open_for_reading: Box::new(open_for_reading),
+            data_file: None,
         }
     }
 
@@ -85,6 +100,10 @@ impl Opener {
         let version = require_format(&looked_at)?;
         drop(looked_at);
         let database = (self.open)().map_err(OpenError::from_database)?;
+        // A compaction or restoration held the lock until it had put another file in this place.
+        if self.data_file.as_ref().is_some_and(|file| file.look().is_some()) {
+            return Err(OpenError::Replaced);
+        }
         if version == 1 {
             migrate::from_1(&database, damage).map_err(OpenError::from_read)?;
         }
@@ -117,14 +136,14 @@ fn format(database: &Database) -> Result<Option<u64>, OpenError> {
 /// Makes the file where there is none, whole or not at all: it is made under another name in the
 /// same directory, made durable, and only then renamed. A crash at any moment leaves either no
 /// file or a good one.
-pub(in crate::store) fn create_if_missing(path: &Path) -> Result<(), OpenError> {
+pub(in crate::store) fn create_if_missing(path: &Path) -> Result<FileOrigin, OpenError> {
     if path.exists() {
-        return Ok(());
+        return Ok(FileOrigin::Existing);
     }
     match create(path) {
         // Another process was first, and took what is made here for a stray; its file is as good.
-        Err(_) if path.exists() => Ok(()),
-        made => made,
+        Err(_) if path.exists() => Ok(FileOrigin::Existing),
+        made => made.map(|()| FileOrigin::Created),
     }
 }
 
@@ -181,6 +200,17 @@ pub struct Recovery {
     pub bodies_lost: usize,
     /// Idempotency keys that still replay.
     pub live_keys: usize,
+    /// Origin of the file.
+    pub file: FileOrigin,
+}
+
+/// Origin of a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileOrigin {
+    /// It was there.
+    Existing,
+    /// There was none, so it was created, empty.
+    Created,
 }
 
 /// Sets right what the end of the last process left: every pending message becomes `failed`, the
@@ -206,7 +236,8 @@ pub(in crate::store) fn recover(shared: &Shared, now: Timestamp) -> Result<Recov
         shared.reload_directory()?;
         key_use::load(shared)?;
         suppress::load_filter(shared)?;
-        Ok(Recovery { bodies_lost, live_keys: rebuild_index(shared, now)? })
+        let live_keys = rebuild_index(shared, now)?;
+        Ok(Recovery { bodies_lost, live_keys, file: FileOrigin::Existing })
     })();
     recovered.map_err(OpenError::from_read)
 }

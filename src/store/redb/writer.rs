@@ -53,8 +53,10 @@ pub(in crate::store) trait Operation: Send {
 /// Kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum Kind {
-    /// It writes.
+    /// It writes. It is refused while the file is not in its place.
     Write,
+    /// It writes what has happened and cannot be refused, also to a file that is not in its place.
+    Outcome,
     /// It writes nothing, and only waits for its turn: what was queued before it is durable then.
     Turn,
 }
@@ -119,7 +121,8 @@ impl Writer {
             batch.tables.meta.open()?.insert(PROBE, 0)?;
             Ok(())
         };
-        let probe = Work { run: Some(write), done: None, weight: 0, reply };
+        let kind = Kind::Outcome;
+        let probe = Work { run: Some(write), done: None, kind, weight: 0, reply };
         // Where the queue is full, enough will be written.
         let _ = self.queue.try_send(Box::new(probe));
     }
@@ -130,8 +133,22 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
     {
+        self.run_as(Kind::Write, weight, work).await
+    }
+
+    /// As [`Writer::run`], for an operation of another kind.
+    pub(in crate::store) async fn run_as<T, F>(
+        &self,
+        kind: Kind,
+        weight: usize,
+        work: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
-        self.submit(Box::new(Work { run: Some(work), done: None, weight, reply })).await?;
+        self.submit(Box::new(Work { run: Some(work), done: None, kind, weight, reply })).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 }
@@ -174,6 +191,7 @@ impl Operation for Turn {
 struct Work<T, F> {
     run: Option<F>,
     done: Option<Result<T, StoreError>>,
+    kind: Kind,
     weight: usize,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -198,6 +216,10 @@ where
 
     fn weight(&self) -> usize {
         self.weight
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 25] = [
+pub(crate) const FAULTS: [Fault; 26] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -366,6 +366,16 @@ pub(crate) const FAULTS: [Fault; 25] = [
         ],
     },
     Fault {
+        name: "data file deleted",
+        setup: Setup::default,
+        inject: |site| Box::pin(delete_data_file(site)),
+        alarms: &["PillarboxDataFileLost"],
+        page: &[Told {
+            text: "the data file is gone",
+            known: |metrics| is(metrics, "pillarbox_store_file_in_place", 0),
+        }],
+    },
+    Fault {
         name: "disk slow",
         setup: Setup::default,
         inject: |site| Box::pin(slow_disk(site)),
@@ -591,6 +601,12 @@ async fn fill_disk(site: &mut Site) {
             sleep(Duration::from_millis(500)).await;
         }
     }
+}
+
+/// Deletes the data file under the running service.
+async fn delete_data_file(site: &mut Site) {
+    std::fs::remove_file(site.data().join("pillarbox.redb")).unwrap();
+    pending().await
 }
 
 /// Has every sync take over half a second.

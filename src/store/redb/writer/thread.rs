@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::store::StoreError;
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::{MESSAGES, PROBE};
 use crate::store::redb::writer::{Batch, DirectoryChange, Kind, Operation, SuppressionChange};
 use crate::store::redb::{Shared, accept};
+use crate::store::{FileLoss, StoreError};
 use crate::tally::ledger::Fact;
 
 /// How many operations share one commit.
@@ -91,6 +91,9 @@ impl Thread {
     }
 
     fn commit(&self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Doubt> {
+        if let Some(loss) = self.shared.look() {
+            operations = refuse(operations, loss);
+        }
         if operations.iter().all(|operation| operation.kind() == Kind::Turn) {
             settle(operations, Ok(()));
             return Ok(());
@@ -172,6 +175,14 @@ impl Thread {
         let may_be_on_disk = accepted.is_some();
         let accepted = accepted.unwrap_or_default();
         loop {
+            if self.shared.look() == Some(FileLoss::WrittenOver) {
+                // What is in memory can still be read. The file never takes writes again.
+                settle(waiting, Err(StoreError::FileLost));
+                self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
+                self.shared.refusing.store(false, Ordering::Release);
+                self.shared.health_changed.notify_waiters();
+                return;
+            }
             // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
             let opened =
                 catch_unwind(AssertUnwindSafe(|| self.open_again(&accepted, &mut waiting)));
@@ -251,6 +262,18 @@ impl Thread {
 enum Ended {
     Yes,
     No,
+}
+
+/// Refuses what must not be written while the file is not in its place; gives the rest.
+fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Operation>> {
+    let (rest, refused): (_, Vec<_>) =
+        operations.into_iter().partition(|operation| match operation.kind() {
+            Kind::Write => false,
+            Kind::Outcome => loss != FileLoss::WrittenOver,
+            Kind::Turn => true,
+        });
+    settle(refused, Err(StoreError::FileLost));
+    rest
 }
 
 /// Answers everybody. A panic in one answer is not the others' loss.

@@ -1,0 +1,305 @@
+//! The data file of a running service: one descriptor for the life of the store, and the look
+//! whether the file at the path is still the one that is open, and holds what was written to it.
+//!
+//! Device and inode do not show that somebody wrote over the file. redb's header does: it changes
+//! with every commit.
+
+use std::fs::File;
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redb::backends::FileBackend;
+use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
+
+use crate::store::{FileId, FileLoss};
+
+/// Length of redb's header.
+const HEADER_BYTES: usize = 320;
+
+/// A data file, open to be read and written.
+#[derive(Debug)]
+pub(in crate::store) struct DataFile {
+    path: PathBuf,
+    file: File,
+    id: FileId,
+    content: Mutex<Content>,
+}
+
+/// What the file holds if nobody else writes to it.
+#[derive(Debug)]
+struct Content {
+    /// `None` after a write that failed: it may have been done in part.
+    header: Option<Vec<u8>>,
+    length: u64,
+    /// Somebody else wrote over it. That is final: nothing can tell what is left.
+    is_written_over: bool,
+}
+
+impl DataFile {
+    /// Opens an existing file.
+    pub(in crate::store) fn open(path: &Path) -> io::Result<Arc<Self>> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let metadata = file.metadata()?;
+        let length = metadata.len();
+        let content = Content { header: Some(read_header(&file)?), length, is_written_over: false };
+        let id = FileId::from(&metadata);
+        Ok(Arc::new(Self { path: path.to_owned(), file, id, content: Mutex::new(content) }))
+    }
+
+    /// Path by which the file was opened.
+    pub(in crate::store) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Storage for redb, through the same descriptor each time.
+    pub(in crate::store) fn backend(self: &Arc<Self>) -> Result<Backend, DatabaseError> {
+        Ok(Backend { file: Arc::clone(self), below: self.below()? })
+    }
+
+    /// The same storage, for an overlay that writes nothing to it.
+    pub(in crate::store) fn below(&self) -> Result<FileBackend, DatabaseError> {
+        let file = self.file.try_clone().map_err(StorageError::from)?;
+        // redb would make a new database of an empty file.
+        if file.metadata().map_err(StorageError::from)?.len() == 0 {
+            return Err(StorageError::Io(io::ErrorKind::InvalidData.into()).into());
+        }
+        FileBackend::new(file)
+    }
+
+    /// Looks whether the file is in its place and holds what was written to it. Costs some
+    /// microseconds.
+    pub(in crate::store) fn look(&self) -> Option<FileLoss> {
+        if self.content().check(&self.file).is_err() {
+            return Some(FileLoss::WrittenOver);
+        }
+        match FileId::of(&self.path) {
+            Ok(id) if id == self.id => None,
+            Ok(_) => Some(FileLoss::Replaced),
+            Err(_) => Some(FileLoss::Gone),
+        }
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Content {
+    /// Compares the file with what it should hold. If it cannot be read, the disk is at fault, and
+    /// redb meets that too.
+    fn check(&mut self, file: &File) -> io::Result<()> {
+        if let (Ok(metadata), Ok(header)) = (file.metadata(), read_header(file)) {
+            let is_header = self.header.as_ref().is_none_or(|expected| *expected == header);
+            self.is_written_over |= !is_header || metadata.len() != self.length;
+        }
+        if self.is_written_over {
+            return Err(written_over());
+        }
+        Ok(())
+    }
+}
+
+/// The first bytes of a file, as many as there are.
+fn read_header(file: &File) -> io::Result<Vec<u8>> {
+    let mut header = vec![0; HEADER_BYTES];
+    let mut read = 0;
+    while read < HEADER_BYTES {
+        match file.read_at(&mut header[read..], read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    header.truncate(read);
+    Ok(header)
+}
+
+/// A header after a write that begins in it.
+fn overwritten(mut header: Vec<u8>, offset: u64, data: &[u8]) -> Vec<u8> {
+    let start = usize::try_from(offset).expect("less than the header's length");
+    let end = HEADER_BYTES.min(start + data.len());
+    header.resize(header.len().max(end), 0);
+    header[start..end].copy_from_slice(&data[..end - start]);
+    header
+}
+
+fn written_over() -> io::Error {
+    io::Error::other("another process wrote over the data file")
+}
+
+/// Storage that writes nothing to a file that somebody else wrote over, and reads nothing from it.
+#[derive(Debug)]
+pub(in crate::store) struct Backend {
+    file: Arc<DataFile>,
+    below: FileBackend,
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.below.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.file.content().is_written_over {
+            return Err(written_over());
+        }
+        self.below.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut content = self.file.content();
+        content.check(&self.file.file)?;
+        let set = self.below.set_len(length);
+        content.length = self.below.len()?;
+        set
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.below.sync_data()?;
+        // What was written over meanwhile must not count as committed.
+        self.file.content().check(&self.file.file)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = offset + data.len() as u64;
+        let mut content = self.file.content();
+        if offset < HEADER_BYTES as u64 {
+            content.check(&self.file.file)?;
+            let expected = content.header.take();
+            self.below.write(offset, data)?;
+            content.header = expected.map_or_else(
+                || read_header(&self.file.file).ok(),
+                |header| Some(overwritten(header, offset, data)),
+            );
+        } else if content.is_written_over {
+            return Err(written_over());
+        } else {
+            self.below.write(offset, data)?;
+        }
+        content.length = content.length.max(end);
+        Ok(())
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.below.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.below.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.below.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.below.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.below.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.below.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.below.query_lock_range(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use redb::{Database, ReadableDatabase, TableDefinition};
+
+    use super::*;
+    use crate::store::redb::open::Opener;
+
+    const PAGE: [u8; 4096] = [7; 4096];
+
+    fn made() -> (tempfile::TempDir, PathBuf, Arc<DataFile>, Backend) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, [1; 8192]).unwrap();
+        let file = DataFile::open(&path).unwrap();
+        let backend = file.backend().unwrap();
+        (directory, path, file, backend)
+    }
+
+    #[test]
+    fn own_writes_are_no_loss() {
+        let (_directory, _, file, backend) = made();
+        backend.write(0, &[2; HEADER_BYTES]).unwrap();
+        backend.write(64, &[3; 128]).unwrap();
+        backend.write(4096, &PAGE).unwrap();
+        backend.set_len(16384).unwrap();
+        backend.write(12288, &PAGE).unwrap();
+        backend.set_len(8192).unwrap();
+        backend.write(8192, &PAGE).unwrap();
+        backend.sync_data().unwrap();
+        assert_eq!(file.look(), None);
+    }
+
+    #[test]
+    fn what_is_opened_again_is_the_same_file_whatever_lies_at_its_path() {
+        const TABLE: TableDefinition<u64, &str> = TableDefinition::new("table");
+        let directory = tempfile::tempdir().unwrap();
+        let [path, other] = ["file", "other"].map(|name| directory.path().join(name));
+        for (path, text) in [(&path, "ours"), (&other, "another's")] {
+            let database = Database::create(path).unwrap();
+            let transaction = database.begin_write().unwrap();
+            transaction.open_table(TABLE).unwrap().insert(0, text).unwrap();
+            transaction.commit().unwrap();
+        }
+        let opener = Opener::file(&path, 1 << 20).unwrap();
+        drop(opener.open().unwrap());
+        fs::rename(&other, &path).unwrap();
+        for database in [opener.open(), opener.open_for_reading()] {
+            let table = database.unwrap().begin_read().unwrap().open_table(TABLE).unwrap();
+            assert_eq!(table.get(0).unwrap().unwrap().value(), "ours");
+        }
+    }
+
+    #[test]
+    fn a_file_that_moves_is_gone_until_it_is_back() {
+        let (directory, path, file, backend) = made();
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        assert_eq!(file.look(), Some(FileLoss::Gone));
+        fs::write(&path, [1; 8192]).unwrap();
+        assert_eq!(file.look(), Some(FileLoss::Replaced));
+        // It is kept up to date all the same.
+        backend.write(0, &[2; HEADER_BYTES]).unwrap();
+        backend.sync_data().unwrap();
+        fs::rename(&elsewhere, &path).unwrap();
+        assert_eq!(file.look(), None);
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_file_that_somebody_else_wrote() {
+        for content in [&[9; 8192][..], &[1; 4096], b"short", b""] {
+            let (_directory, path, file, backend) = made();
+            backend.write(0, &[2; HEADER_BYTES]).unwrap();
+            // Between two writes of one commit, the worst moment.
+            fs::write(&path, content).unwrap();
+            assert!(backend.write(0, &[3; HEADER_BYTES]).is_err());
+            assert!(backend.write(4096, &PAGE).is_err());
+            assert!(backend.set_len(16384).is_err());
+            assert!(backend.sync_data().is_err());
+            assert!(backend.read(0, &mut [0; 4]).is_err());
+            assert_eq!(file.look(), Some(FileLoss::WrittenOver));
+            assert_eq!(fs::read(&path).unwrap(), content);
+        }
+    }
+}
