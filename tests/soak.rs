@@ -8,32 +8,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
+#[path = "kit/lib.rs"]
+#[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
+mod kit;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pillarbox::clock::Clock;
-use pillarbox::config::Config;
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::retry::Backoff;
-use pillarbox::domain::time::{RECORD_RETENTION, Timestamp};
-use pillarbox::service::Service;
-use pillarbox::ses::credentials::Credentials;
-use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options, Simulator};
-use pillarbox::store::{FILE_NAME, NewApiKey};
-use secrecy::SecretString;
+use pillarbox::domain::time::RECORD_RETENTION;
+use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
+use pillarbox::store::FILE_NAME;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+use kit::LocalService;
 
 // As the service's own binary has it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 /// Connections that post.
 const CLIENTS: u32 = 32;
 /// How many samples a run takes.
@@ -58,27 +54,18 @@ fn rate(greatest: f64) -> f64 {
     told.unwrap_or(f64::INFINITY).min(greatest / 2.0)
 }
 
-/// The service within this process, and a client of it.
+/// The service within this process, and what was posted to it.
 struct Soaked {
-    service: Service,
-    simulator: Simulator,
-    clock: Clock,
-    key: ApiKey,
-    client: reqwest::Client,
+    local: LocalService,
     refused: AtomicU64,
     accepted: AtomicU64,
     repeated: AtomicU64,
-    directory: tempfile::TempDir,
 }
 
 impl Soaked {
     async fn start() -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let directory = tempfile::tempdir().unwrap();
         let options = Options {
             latency: Duration::from_millis(5),
-            verified: vec!["example.com".to_owned()],
-            signature_max_age: None,
             faults: faults(),
             events: Events::On(EventOptions::after(Duration::from_millis(50))),
             max_captured_messages: 100,
@@ -86,35 +73,15 @@ impl Soaked {
             max_counted_tags: 100,
             ..Options::default()
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let simulator = Simulator::start(listener, options).await;
-        let any = "127.0.0.1:0".parse().unwrap();
-        let mut config = Config {
-            listen: any,
-            operator_listen: any,
-            data_dir: directory.path().join("data"),
-            admin_socket: directory.path().join("admin.sock"),
-            ..Config::default()
-        };
-        config.sending.backoff =
-            Backoff::try_new(Duration::from_millis(100), Duration::from_secs(1)).unwrap();
-        // What is still pending in the end is no part of this.
-        config.sending.drain = Duration::from_secs(1);
-        config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
-        config.ses.events.queue_url = Some(simulator.queue_url().parse().unwrap());
-        let clock = Clock::manual(NOON);
-        let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-        let service = Service::start(&config, clock.clone(), credentials, None).await.unwrap();
-        let store = service.store();
-        let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
-        let domain = DomainName::parse("example.com").unwrap();
-        store.put_domain(acme.id, domain, DomainState::Assumed, NOON).await.unwrap();
-        let key = ApiKey::generate().unwrap();
-        let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
-        store.add_api_key(acme.id, new, NOON).await.unwrap();
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let local = LocalService::start(options, |config, simulator| {
+            config.sending.backoff =
+                Backoff::try_new(Duration::from_millis(100), Duration::from_secs(1)).unwrap();
+            // What is still pending in the end is no part of this.
+            config.sending.drain = Duration::from_secs(1);
+            config.ses.events.queue_url = Some(simulator.queue_url().parse().unwrap());
+        });
         let [refused, accepted, repeated] = [(); 3].map(|()| AtomicU64::new(0));
-        Self { service, simulator, clock, key, client, refused, accepted, repeated, directory }
+        Self { local: local.await, refused, accepted, repeated }
     }
 
     /// Posts one message; how long the answer took.
@@ -152,9 +119,10 @@ impl Soaked {
     }
 
     async fn try_post(&self, body: String) -> Result<reqwest::StatusCode, reqwest::Error> {
-        let request = self.client.post(format!("http://{}/emails", self.service.address()));
+        let request =
+            self.local.client.post(format!("http://{}/emails", self.local.service.address()));
         let request = request.header("content-type", "application/json").body(body);
-        let response = request.bearer_auth(self.key.reveal()).send().await?;
+        let response = request.bearer_auth(self.local.key.reveal()).send().await?;
         let status = response.status();
         response.bytes().await?;
         Ok(status)
@@ -167,7 +135,7 @@ impl Soaked {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         let kilobytes: f64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-        let file = self.directory.path().join("data").join(FILE_NAME);
+        let file = self.local.directory.path().join("data").join(FILE_NAME);
         let bytes = std::fs::metadata(file).unwrap().len();
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
         Sample {
@@ -263,16 +231,26 @@ async fn at_half_its_rate_nothing_grows() {
         let mut ticks = tokio::time::interval(TICK);
         loop {
             ticks.tick().await;
-            passing.clock.advance(step);
+            passing.local.clock.advance(step);
             // The service's own purge rests for minutes of the system's time.
-            passing.service.store().purge(passing.clock.settled(), 5_000).await.unwrap();
+            passing
+                .local
+                .service
+                .store()
+                .purge(passing.local.clock.settled(), 5_000)
+                .await
+                .unwrap();
         }
     });
     let mut samples = Vec::new();
     for number in 0..SAMPLES {
         // Now and then the provider is away for a while.
         let away = number % 15 == 7;
-        soaked.simulator.set_faults(if away { Faults::always(Fault::Down) } else { faults() });
+        soaked.local.simulator.set_faults(if away {
+            Faults::always(Fault::Down)
+        } else {
+            faults()
+        });
         tokio::time::sleep(length / SAMPLES).await;
         let sample = soaked.sample(&mut took);
         println!(
@@ -303,5 +281,5 @@ async fn at_half_its_rate_nothing_grows() {
         assert!(slower < 1.5);
     }
     let Ok(soaked) = Arc::try_unwrap(soaked) else { panic!("the load has ended") };
-    soaked.service.stop().await;
+    soaked.local.service.stop().await;
 }

@@ -9,7 +9,8 @@ use redb::{Database, TableDefinition, Value as Stored};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::site::{PATIENCE, Process, Site};
+use crate::kit::{PATIENCE, Process, Site};
+use crate::site::{faulty_site, listening, spawn};
 
 type Rows = TableDefinition<'static, [u8; 16], &'static [u8]>;
 
@@ -34,11 +35,11 @@ struct Damaged {
 
 impl Damaged {
     async fn new() -> Self {
-        let site = Site::new(1).await;
+        let site = faulty_site(1).await;
         site.simulator.set_faults(Faults::none());
         // Without it, a command takes the configuration for wrong.
         std::fs::create_dir(site.data_dir()).unwrap();
-        let key = site.found();
+        let key = site.add_organisation("acme", "example.com");
         let client = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         Self { site, key, client }
     }
@@ -120,7 +121,7 @@ impl Damaged {
         let said = log.lines().find(|line| line.contains("cannot be read")).unwrap_or_default();
         assert!(said.contains(table) && said.contains(id), "{log}");
         assert!(said.contains("version 255"), "{log}");
-        let operator = process.operator();
+        let operator = format!("http://{}", process.operator_listening());
         let metrics = self.client.get(format!("{operator}/metrics")).send().await.unwrap();
         let metrics = metrics.text().await.unwrap();
         assert!(metrics.contains("\npillarbox_store_damaged_rows 1"), "{metrics}");
@@ -146,8 +147,8 @@ fn ruin<K: redb::Key, V: Stored>(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pending_row_that_cannot_be_read_is_set_aside_and_the_start_goes_on() {
     let damaged = Damaged::new().await;
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     damaged.site.simulator.set_faults(Faults::always(Fault::Throttled));
     let bad = damaged.accepted(&base, "bob@example.org", Some("bad")).await;
     let good = damaged.accepted(&base, "bob@example.org", Some("good")).await;
@@ -155,8 +156,8 @@ async fn a_pending_row_that_cannot_be_read_is_set_aside_and_the_start_goes_on() 
     damaged.change(|transaction| ruin(transaction, MESSAGES, row_of(&bad), GARBAGE));
 
     for _ in 0..2 {
-        let process = damaged.site.spawn();
-        let base = process.listening();
+        let process = spawn(&damaged.site);
+        let base = listening(&process);
         let (status, record) = damaged.get(&base, &format!("/emails/{good}")).await;
         assert_eq!((status, &record["status"]), (200, &json!("failed")), "{record}");
         assert_eq!(record["error"]["code"], "body_lost_on_restart");
@@ -183,8 +184,8 @@ async fn a_pending_row_that_cannot_be_read_is_set_aside_and_the_start_goes_on() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_cannot_be_read_is_left_out_of_listings_and_costs_no_other() {
     let damaged = Damaged::new().await;
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     let mut ids = Vec::new();
     for _ in 0..3 {
         let id = damaged.accepted(&base, "bob@example.org", None).await;
@@ -194,8 +195,8 @@ async fn a_record_that_cannot_be_read_is_left_out_of_listings_and_costs_no_other
     drop(process);
     let bad = &ids[1];
     damaged.change(|transaction| ruin(transaction, MESSAGES, row_of(bad), GARBAGE));
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     let (status, list) = damaged.get(&base, "/emails?limit=2").await;
     assert_eq!(status, 200, "{list}");
     let listed: Vec<_> = list["emails"].as_array().unwrap().iter().map(|one| &one["id"]).collect();
@@ -208,8 +209,8 @@ async fn a_record_that_cannot_be_read_is_left_out_of_listings_and_costs_no_other
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_cannot_be_read_is_left_out_of_its_timeline() {
     let damaged = Damaged::new().await;
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     let id = damaged.accepted(&base, "bounce@simulator.amazonses.com", None).await;
     let path = format!("/emails/{id}/events");
     let end = std::time::Instant::now() + PATIENCE;
@@ -228,8 +229,8 @@ async fn an_event_that_cannot_be_read_is_left_out_of_its_timeline() {
         let whole: &[u8] = &[1, 1, 1, 3, b'b', b'@', b'c', 0, 0];
         events.insert(other.as_slice(), whole).unwrap();
     });
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     let (status, timeline) = damaged.get(&base, &path).await;
     assert_eq!(status, 200, "{timeline}");
     assert_eq!(timeline["events"].as_array().unwrap().len(), 1, "{timeline}");
@@ -255,8 +256,8 @@ async fn a_damaged_domain_cannot_be_sent_from_until_it_is_added_again() {
     let other = ["domain", "add", "--org", "acme", "other.example", "--assume-verified"];
     damaged.done(&other);
     damaged.change(|transaction| ruin(transaction, DOMAINS, (1, "other.example"), GARBAGE));
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     damaged.accepted(&base, "bob@example.org", None).await;
     let from_other =
         || damaged.post_as(&damaged.key, &base, "ann@other.example", "bob@example.org", None);
@@ -276,8 +277,8 @@ async fn a_damaged_key_lets_nobody_in_and_can_be_revoked() {
     let added: Value = serde_json::from_str(&added).unwrap();
     let number = u32::try_from(added["id"].as_u64().unwrap()).unwrap();
     damaged.change(|transaction| ruin(transaction, API_KEYS, number, GARBAGE));
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     damaged.accepted(&base, "bob@example.org", None).await;
     let key = added["key"].as_str().unwrap();
     let post = damaged.post_as(key, &base, "ann@example.com", "bob@example.org", None).await;
@@ -294,8 +295,8 @@ async fn a_damaged_organisation_is_shut_out_and_no_other() {
     let added = damaged.done(&["key", "add", "--org", "beta", "--json"]);
     let added: Value = serde_json::from_str(&added).unwrap();
     damaged.change(|transaction| ruin(transaction, ORGANISATIONS, 2, GARBAGE));
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     damaged.accepted(&base, "bob@example.org", None).await;
     let key = added["key"].as_str().unwrap();
     let post = damaged.post_as(key, &base, "ann@example.com", "bob@example.org", None).await;
@@ -313,8 +314,8 @@ async fn a_damaged_suppression_suppresses_and_is_listed_and_exported() {
         damaged.done(&["suppression", "add", "--org", "acme", address]);
     }
     damaged.change(|transaction| ruin(transaction, SUPPRESSIONS, (1, "gone@example.org"), GARBAGE));
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     let (status, refusal) = damaged.post(&base, "gone@example.org", None).await;
     assert_eq!((status, &refusal["error"]["code"]), (422, &json!("Suppressed")));
     let listed = damaged.done(&["suppression", "list"]);
@@ -336,14 +337,14 @@ async fn a_damaged_suppression_suppresses_and_is_listed_and_exported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_idempotency_key_is_named_and_the_others_replay() {
     let damaged = Damaged::new().await;
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     let bad = damaged.accepted(&base, "bob@example.org", Some("bad")).await;
     let good = damaged.accepted(&base, "bob@example.org", Some("good")).await;
     drop(process);
     damaged.change(|transaction| ruin(transaction, IDEMPOTENCY, row_of(&bad), GARBAGE));
-    let process = damaged.site.spawn();
-    let base = process.listening();
+    let process = spawn(&damaged.site);
+    let base = listening(&process);
     assert_eq!(damaged.accepted(&base, "bob@example.org", Some("good")).await, good);
     damaged.is_told_everywhere(&process, "idempotency", &bad).await;
 }
@@ -358,8 +359,8 @@ async fn a_damaged_dead_letter_is_left_out_of_their_list() {
         letters.insert(&[1; 16][..], (now, whole)).unwrap();
         letters.insert(&[2; 16][..], (now, GARBAGE)).unwrap();
     });
-    let process = damaged.site.spawn();
-    process.listening();
+    let process = spawn(&damaged.site);
+    listening(&process);
     let listed = damaged.done(&["dead-letter", "list"]);
     assert!(listed.contains("no JSON"), "{listed}");
     damaged.is_told_everywhere(&process, "dead_letters", &"02".repeat(16)).await;

@@ -1,21 +1,17 @@
 //! Files that the process must not touch, a second process, and files of every version.
 
-use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redb::{Database, TableDefinition};
 use tempfile::TempDir;
 
-use crate::site::Site;
+use crate::kit::{self, PATIENCE, Process};
+use crate::site::{faulty_site, spawn};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 /// Where redb's two commit slots begin, each with its format (redb's `header.rs`).
 const COMMIT_SLOTS: [usize; 2] = [64, 192];
-
-/// How long the service may take to end by itself.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Starts the service on a data directory; what it says when it ends, and how. One that goes on
 /// is ended, and has no code.
@@ -27,22 +23,9 @@ fn serve(directory: &Path) -> (Option<i32>, String) {
          admin_socket = \"{root}/admin.sock\"\n[ses]\nendpoint = \"http://127.0.0.1:1\"\n"
     );
     std::fs::write(&config, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-    command.args(["serve", "--config"]).arg(&config).env("RUST_LOG", "info");
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = child.stderr.take().unwrap();
-    let said = std::thread::spawn(move || {
-        let mut said = String::new();
-        stderr.read_to_string(&mut said).unwrap();
-        said
-    });
-    let end = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // Too late for one that has ended, and no harm.
-    let _ = child.kill();
-    (child.wait().unwrap().code(), said.join().unwrap())
+    let mut command = kit::pillarbox(&["serve", "--config"]);
+    command.arg(&config).env("RUST_LOG", "info");
+    Process::spawn(command).wait_at_most(PATIENCE)
 }
 
 /// The service must refuse this file with these words, and leave it as it is.
@@ -134,13 +117,13 @@ fn a_directory_in_the_place_of_the_file_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_first_start_left_goes_with_the_next() {
-    let site = Site::new(1).await;
+    let site = faulty_site(1).await;
     std::fs::create_dir(site.data_dir()).unwrap();
     let left = site.data_dir().join(".pillarbox-new-aB3xY9");
     let other = site.data_dir().join(".pillarbox-new-notes.txt");
     std::fs::write(&left, "half a file").unwrap();
     std::fs::write(&other, "somebody's own").unwrap();
-    let process = site.spawn();
+    let process = spawn(&site);
     process.listening();
     assert!(!left.exists());
     assert_eq!(std::fs::read_to_string(other).unwrap(), "somebody's own");
@@ -148,13 +131,13 @@ async fn what_a_killed_first_start_left_goes_with_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_the_same_file_says_so_and_the_first_goes_on() {
-    let site = Site::new(1).await;
-    let first = site.spawn();
+    let site = faulty_site(1).await;
+    let first = spawn(&site);
     first.listening();
     let began = Instant::now();
     let (code, said) = serve(&site.data_dir());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("another process has the file open"), "{said}");
     assert!(began.elapsed() < Duration::from_mins(1));
-    site.found();
+    site.add_organisation("acme", "example.com");
 }

@@ -8,6 +8,9 @@
 mod clients;
 mod damage;
 mod files;
+#[path = "../kit/lib.rs"]
+#[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
+mod kit;
 mod ledger;
 mod old;
 mod site;

@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clients::Api;
+use crate::kit::{PATIENCE, Process, Site};
 use crate::ledger::Ledger;
 use crate::old;
-use crate::site::{PATIENCE, Process, Site};
+use crate::site::{faulty_site, listening, spawn};
 use copies::{AS_LONG, Copies, strays};
 
 mod copies;
@@ -44,7 +45,7 @@ pub(crate) struct Torture {
 
 impl Torture {
     pub(crate) async fn new(seed: u64) -> Self {
-        let site = Site::new(seed).await;
+        let site = faulty_site(seed).await;
         let mut torture = Self {
             site,
             key: String::new(),
@@ -62,7 +63,7 @@ impl Torture {
             torture.cut_start().await;
         }
         let (process, _) = torture.start();
-        torture.key = torture.site.found();
+        torture.key = torture.site.add_organisation("acme", "example.com");
         drop(process);
         torture
     }
@@ -93,7 +94,7 @@ impl Torture {
         let clients = api.load(round, self.seed, &self.ledger);
         let suppression = format!("manual-{round}@example.org");
         let arguments = ["suppression", "add", "--org", "acme", suppression.as_str()];
-        let command = self.site.command(&arguments).spawn().unwrap();
+        let command = copies::begin(self.site.command(&arguments));
         sleep(self.up_to(Duration::from_millis(800))).await;
         if self.random.u8(0..3) == 0 {
             let backup = self.begin_backup();
@@ -150,8 +151,8 @@ impl Torture {
 
     fn start(&mut self) -> (Process, Api) {
         let began = Instant::now();
-        let process = self.site.spawn();
-        let base = process.listening();
+        let process = spawn(&self.site);
+        let base = listening(&process);
         self.start_took = began.elapsed();
         assert_eq!(strays(&self.site.data_dir()), [""; 0], "left by those that were killed");
         (process, Api::new(base, self.key.clone()))
@@ -159,7 +160,7 @@ impl Torture {
 
     /// Begins a start and kills it at any moment until it would have listened.
     async fn cut_start(&mut self) {
-        let process = self.site.spawn();
+        let process = spawn(&self.site);
         sleep(self.up_to(self.start_took)).await;
         self.kills_while_starting += 1;
         self.kill(process);

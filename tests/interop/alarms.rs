@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use faults::FAULTS;
 use prometheus::{Firing, Prometheus};
-use site::Site;
+use site::Monitored;
 
 pub(crate) mod faults;
 mod prometheus;
@@ -31,7 +31,7 @@ const LONGEST: Duration = Duration::from_mins(8);
 async fn every_alarm_fires_on_its_fault_and_no_other_does() {
     let mut sites = Vec::new();
     for fault in &FAULTS {
-        sites.push(Site::new((fault.setup)()).await);
+        sites.push(Monitored::new((fault.setup)()).await);
     }
     let named =
         FAULTS.iter().zip(&sites).map(|(fault, site)| (fault.name, &*site.operator.address));

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::dev::Dev;
+use crate::kit::DevProcess;
 
 mod faults;
 
@@ -20,7 +20,7 @@ async fn what_was_caught_is_drawn_and_neither_acts_nor_loads_anything() {
 
 /// Runs a script against a `dev` of its own.
 async fn drive(script: &str) {
-    let mut dev = Dev::start();
+    let mut dev = DevProcess::start(&[]);
     let address = dev.told("address");
     let key = dev.told("API key");
     let page = dev.told("page");

@@ -13,10 +13,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use pillarbox::simulator::Options;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{PATIENCE, Process, free_port};
+use crate::kit::{PATIENCE, Site};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 20_000 } else { 500 };
 /// How many messages are posted before it is waited for the provider to have them all.
@@ -190,50 +191,17 @@ async fn python_reads_every_address_and_header_that_was_posted() {
     let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
     let messages = number("MAIL_MESSAGES").unwrap_or(MESSAGES);
     println!("SEED={seed} MAIL_MESSAGES={messages}");
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let (provider, got) = start_provider().await;
-    let directory = tempfile::tempdir().unwrap();
-    let (root, port) = (directory.path().display(), free_port());
-    let config = directory.path().join("pillarbox.toml");
-    let text = format!(
-        "listen = \"127.0.0.1:{port}\"\noperator_listen = \"127.0.0.1:0\"\n\
-         data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n\
-         [ses]\nendpoint = \"{provider}\"\n"
-    );
-    std::fs::write(&config, text).unwrap();
-    std::fs::create_dir(directory.path().join("data")).unwrap();
-    let command = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-        command.args(arguments).arg("--config").arg(&config);
-        command.env("AWS_ACCESS_KEY_ID", "interop").env("AWS_SECRET_ACCESS_KEY", "interop");
-        command
-    };
-    let done = |arguments: &[&str]| {
-        let output = command(arguments).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        output.stdout
-    };
-    done(&["org", "add", "acme"]);
-    done(&["domain", "add", "--org", "acme", "example.com", "--assume-verified"]);
-    let key = done(&["key", "add", "--org", "acme", "--json"]);
-    let key: Value = serde_json::from_slice(&key).unwrap();
-    let _service = Process(command(&["serve"]).spawn().unwrap());
-    let url = format!("http://127.0.0.1:{port}/emails");
-    let end = Instant::now() + PATIENCE;
-    while client.get(&url).send().await.is_err() {
-        assert!(Instant::now() < end, "the service did not start");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let site = Site::with("", Options::default()).await;
+    site.reconfigure(&site.simulator.endpoint(), &provider);
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
 
     let mut random = fastrand::Rng::with_seed(seed);
     let mut expected = Vec::new();
     for number in 0..messages {
         let (posted, found) = message(number, &mut random);
         expected.push(found);
-        let request = client.post(&url).bearer_auth(key["key"].as_str().unwrap());
-        let request = request.header("content-type", "application/json").body(posted.to_string());
-        let response = request.send().await.unwrap();
+        let response = server.post(&posted).send().await.unwrap();
         assert_eq!(response.status(), 200, "{posted}: {:?}", response.text().await);
         if (number + 1) % AT_ONCE == 0 || number + 1 == messages {
             let end = Instant::now() + PATIENCE;
@@ -243,10 +211,10 @@ async fn python_reads_every_address_and_header_that_was_posted() {
             }
         }
     }
-    let expected_file = directory.path().join("expected.json");
+    let expected_file = site.directory().join("expected.json");
     std::fs::write(&expected_file, Value::from(expected).to_string()).unwrap();
     let got = got.lock().unwrap().join(&b'\n');
-    let got_file = directory.path().join("got.jsonl");
+    let got_file = site.directory().join("got.jsonl");
     std::fs::write(&got_file, got).unwrap();
     let output = Command::new("python3")
         .args(["-c", include_str!("mail.py")])

@@ -15,24 +15,26 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::net::TcpListener;
+
+use kit::{Finished, PATIENCE, Server, Site, http_client};
+use pillarbox::simulator::Options;
 
 mod alarms;
 mod browser;
-mod dev;
+#[path = "../kit/lib.rs"]
+#[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
+mod kit;
 mod mail;
 mod metrics;
 mod openapi;
 mod pasted;
 mod setup;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+/// A program from outside that ends with the test.
+struct Program(Child);
 
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -43,7 +45,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-async fn start_moto(client: &reqwest::Client) -> (Process, String) {
+async fn start_moto(client: &reqwest::Client) -> (Program, String) {
     let port = free_port().to_string();
     let child = Command::new("moto_server")
         .args(["-H", "127.0.0.1", "-p", &port])
@@ -57,7 +59,7 @@ async fn start_moto(client: &reqwest::Client) -> (Process, String) {
         assert!(Instant::now() < end, "moto did not start");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    (Process(child), base)
+    (Program(child), base)
 }
 
 /// Stands before moto and keeps what `SendEmail` was given, byte for byte.
@@ -103,90 +105,47 @@ async fn forward(
     Ok(response)
 }
 
-struct Place {
+/// A site whose provider is moto.
+struct MotoSite {
+    site: Site,
+    /// The service, while it runs.
+    server: Option<Server>,
     client: reqwest::Client,
-    base: String,
-    key: String,
     moto: String,
     sent: Arc<Mutex<Vec<Value>>>,
-    directory: TempDir,
-    /// What runs for as long as the place is there.
-    processes: Vec<Process>,
+    _moto: Program,
 }
 
-impl Place {
+impl MotoSite {
     async fn new() -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let (moto_process, moto) = start_moto(&client).await;
+        let client = http_client();
+        let (process, moto) = start_moto(&client).await;
         let (recorder, sent) = start_recorder(client.clone(), moto.clone()).await;
-        let directory = tempfile::tempdir().unwrap();
-        let port = free_port();
-        let root = directory.path().display();
-        let config = format!(
-            "listen = \"127.0.0.1:{port}\"\noperator_listen = \"127.0.0.1:0\"\n\
-             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n\
-             [ses]\nendpoint = \"{recorder}\"\n"
-        );
-        std::fs::write(directory.path().join("pillarbox.toml"), config).unwrap();
-        std::fs::create_dir(directory.path().join("data")).unwrap();
-        let mut place = Self {
-            client,
-            base: format!("http://127.0.0.1:{port}"),
-            key: String::new(),
-            moto,
-            sent,
-            directory,
-            processes: vec![moto_process],
-        };
-        place.command(&["org", "add", "acme"]).await;
-        let key = place.command(&["key", "add", "--org", "acme", "--json"]).await;
-        let key: Value = serde_json::from_str(&key).unwrap();
-        key["key"].as_str().unwrap().clone_into(&mut place.key);
-        let service = Process(place.pillarbox(&["serve"]).spawn().unwrap());
-        place.processes.push(service);
-        place.until_up().await;
-        place
+        let mut site = Site::empty("", Options::default()).await;
+        site.reconfigure(&site.simulator.endpoint(), &recorder);
+        site.done(&["org", "add", "acme"]);
+        let key = site.done(&["key", "add", "--org", "acme", "--json"]);
+        let key: Value = serde_json::from_slice(&key.stdout).unwrap();
+        key["key"].as_str().unwrap().clone_into(&mut site.key);
+        let server = Some(site.start());
+        Self { site, server, client, moto, sent, _moto: process }
     }
 
-    fn pillarbox(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-        command.args(arguments).arg("--config").arg(self.directory.path().join("pillarbox.toml"));
-        command.env("AWS_ACCESS_KEY_ID", "interop").env("AWS_SECRET_ACCESS_KEY", "interop");
-        command
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("the service runs")
     }
 
     async fn command(&self, arguments: &[&str]) -> String {
-        let mut command = self.pillarbox(arguments);
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    async fn until_up(&self) {
-        let end = Instant::now() + PATIENCE;
-        while self.client.get(format!("{}/emails", self.base)).send().await.is_err() {
-            assert!(Instant::now() < end, "the service did not start");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let finished = Finished::run(self.site.command(arguments)).await;
+        assert_eq!(finished.code, 0, "{arguments:?}: {finished:?}");
+        finished.out
     }
 
     /// Posts a message and waits until moto has accepted it; gives moto's id for it.
     async fn deliver(&self, message: &Value) -> String {
-        let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
-        let request = request.header("content-type", "application/json").body(message.to_string());
-        let answer: Value = read(request).await;
-        let id = answer["id"].as_str().unwrap_or_else(|| panic!("{answer}"));
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let request = self.client.get(format!("{}/emails/{id}", self.base));
-            let record: Value = read(request.bearer_auth(&self.key)).await;
-            if record["status"] == "sent" {
-                return record["sesMessageId"].as_str().unwrap().to_owned();
-            }
-            assert!(Instant::now() < end, "{record}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let id = self.server().send(message).await;
+        let record = self.server().wait_for(&id, "sent").await;
+        record["sesMessageId"].as_str().unwrap().to_owned()
     }
 
     /// The message as moto keeps it.
@@ -204,7 +163,7 @@ async fn read(request: reqwest::RequestBuilder) -> Value {
 
 #[tokio::test]
 async fn what_moto_keeps_is_what_was_posted() {
-    let place = Place::new().await;
+    let place = MotoSite::new().await;
     // The identity is made at moto, which verifies no domain: the operator vouches for it.
     place.command(&["domain", "add", "--org", "acme", "example.com"]).await;
     place.command(&["domain", "check", "example.com"]).await;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::dev::Dev;
+use crate::kit::DevProcess;
 
 fn promtool(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new("promtool")
@@ -22,7 +22,7 @@ fn promtool(arguments: &[&str], input: &str) -> Output {
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_finds_nothing_to_complain_of_in_the_metrics() {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut dev = Dev::start();
+    let mut dev = DevProcess::start(&[]);
     let page = dev.told("page");
     let (base, _) = page.split_once("/#").unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();

@@ -2,13 +2,11 @@
 //! and two generators make clients of it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::Instant;
+use std::process::{Command, Output};
 
-use pillarbox::domain::api_key::ApiKey;
 use tempfile::TempDir;
 
-use crate::{PATIENCE, Process, free_port};
+use crate::kit::DevProcess;
 
 /// How many requests schemathesis makes of each operation in each of its ways.
 const EXAMPLES: &str = if cfg!(feature = "long") { "1000" } else { "50" };
@@ -18,24 +16,14 @@ struct Dev {
     base: String,
     key: String,
     directory: TempDir,
-    _process: Process,
+    _process: DevProcess,
 }
 
 impl Dev {
     fn start() -> Self {
-        let base = format!("127.0.0.1:{}", free_port());
-        let key = ApiKey::generate().unwrap().reveal().to_owned();
-        let directory = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-        command.args(["dev", "--listen", &base, "--operator-listen", "127.0.0.1:0"]);
-        command.args(["--api-key", &key]).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Process(command.spawn().unwrap());
-        let end = Instant::now() + PATIENCE;
-        while std::net::TcpStream::connect(&base).is_err() {
-            assert!(Instant::now() < end, "the service did not start");
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        Self { base: format!("http://{base}"), key, directory, _process: process }
+        let mut process = DevProcess::start(&[]);
+        let (base, key) = (process.told("address"), process.told("API key"));
+        Self { base, key, directory: tempfile::tempdir().unwrap(), _process: process }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -7,20 +7,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::PATIENCE;
-use crate::dev::Dev;
+use crate::kit::{DevProcess, PATIENCE};
 
 /// A `dev` process and what a reader knows of it.
 struct Reader {
     address: String,
     key: String,
     data: String,
-    _dev: Dev,
+    _dev: DevProcess,
 }
 
 impl Reader {
     fn new() -> Self {
-        let mut dev = Dev::start();
+        let mut dev = DevProcess::start(&[]);
         let (address, key) = (dev.told("address"), dev.told("API key"));
         Self { address, key, data: dev.told("data"), _dev: dev }
     }

@@ -1,34 +1,31 @@
 //! `aws setup` against moto, twice, and events that go the way which it made.
 
-use std::process::Output;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::{PATIENCE, Place, Process, read};
+use crate::MotoSite;
+use crate::kit::{Finished, PATIENCE, answer};
 
-impl Place {
-    async fn set_up(&self) -> (Output, Vec<(String, String)>) {
-        let mut command = self.pillarbox(&["aws", "setup", "--json"]);
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+impl MotoSite {
+    async fn set_up(&self) -> (Finished, Vec<(String, String)>) {
+        let finished = Finished::run(self.site.command(&["aws", "setup", "--json"])).await;
         let answer: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+            serde_json::from_str(&finished.out).unwrap_or_else(|_| panic!("{finished:?}"));
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let steps = answer["steps"].as_array().unwrap();
         let steps = steps.iter().map(|step| (text(&step["what"]), text(&step["result"])));
-        (output, steps.collect())
+        (finished, steps.collect())
     }
 
     fn configuration(&self) -> String {
-        std::fs::read_to_string(self.directory.path().join("pillarbox.toml")).unwrap()
+        std::fs::read_to_string(self.site.config()).unwrap()
     }
 
     /// Ends the service and starts it on the configuration as it is now.
-    async fn restart(&mut self) {
-        drop(self.processes.pop());
-        let service = Process(self.pillarbox(&["serve"]).spawn().unwrap());
-        self.processes.push(service);
-        self.until_up().await;
+    fn restart(&mut self) {
+        drop(self.server.take());
+        self.server = Some(self.site.start());
     }
 
     /// Publishes through moto's SNS, as SES would.
@@ -57,19 +54,17 @@ impl Place {
     }
 
     async fn get(&self, path: &str) -> Value {
-        read(self.client.get(format!("{}{path}", self.base)).bearer_auth(&self.key)).await
+        answer(self.server().get(path).send().await.unwrap()).await.1
     }
 
     async fn post(&self, message: &Value) -> Value {
-        let request = self.client.post(format!("{}/emails", self.base)).bearer_auth(&self.key);
-        let request = request.header("content-type", "application/json");
-        read(request.body(message.to_string())).await
+        answer(self.server().post(message).send().await.unwrap()).await.1
     }
 }
 
 #[tokio::test]
 async fn events_arrive_by_the_way_that_aws_setup_made() {
-    let mut place = Place::new().await;
+    let mut place = MotoSite::new().await;
     // The identity is made at moto, which verifies no domain: the operator vouches for it.
     place.command(&["domain", "add", "--org", "acme", "example.com"]).await;
     place.command(&["domain", "add", "--org", "acme", "example.com", "--assume-verified"]).await;
@@ -82,7 +77,7 @@ async fn events_arrive_by_the_way_that_aws_setup_made() {
         assert!(done != lacks, "{what}: {output:?}");
     }
     assert!(steps.contains(&lacking), "moto has no event destinations: {output:?}");
-    assert_eq!(output.status.code(), Some(1), "and so the set-up is not complete");
+    assert_eq!(output.code, 1, "and so the set-up is not complete");
     let configuration = place.configuration();
     assert!(configuration.contains("queue_url = \"http://127.0.0.1:"), "{configuration}");
 
@@ -93,7 +88,7 @@ async fn events_arrive_by_the_way_that_aws_setup_made() {
     }
     assert_eq!(place.configuration(), configuration);
 
-    place.restart().await;
+    place.restart();
     let message = json!({
         "from": "ann@example.com", "to": ["bob@example.org", "cy@example.org"],
         "subject": "Events", "text": "x",

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::client::{Client, get, post_head};
-use crate::site::{PATIENCE, Target};
+use crate::kit::PATIENCE;
+use crate::site::Target;
 
 /// How soon a slow client sends its next byte.
 const DRIP: Duration = Duration::from_millis(200);

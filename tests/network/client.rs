@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::site::{PATIENCE, Target};
+use crate::kit::PATIENCE;
+use crate::site::Target;
 
 /// A connection and what was read of it beyond the last answer.
 pub(crate) struct Client {

@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, post_head};
-use crate::site::{Site, Target};
+use crate::site::{Running, Target};
 
 /// How large a document is, in bytes, and how many come at once.
 const SIZE: usize = 10_000_000;
@@ -210,15 +210,15 @@ async fn six_of_the_largest_documents_take_their_own_size_and_little_more() {
         ),
     );
     shapes.extend((0..MADE_UP).map(|_| made_up().new_tree(&mut runner).unwrap().current()));
-    let mut site = Site::start("", None).await;
+    let mut site = Running::start("", None).await;
     let mut too_much = Vec::new();
     for shape in shapes {
         let document = shape.document();
-        let (before, ticks) = (site.resident(), site.ticks());
-        site.forget_peak();
+        let (before, ticks) = (site.process.resident_bytes(), site.process.processor_ticks());
+        site.process.reset_peak();
         let (status, taken) = send(&site.target(), &document).await;
-        let more = usize::try_from(site.peak().saturating_sub(before)).unwrap();
-        let cpu = (site.ticks() - ticks) * 10 / AT_ONCE as u64;
+        let more = site.process.peak_bytes().saturating_sub(before);
+        let cpu = (site.process.processor_ticks() - ticks) * 10 / AT_ONCE as u64;
         let name: String = shape.name.chars().take(60).collect();
         println!(
             "{status} {:>4} MB more, {cpu:>4} ms each, {taken:.1?} in all: {name}",
@@ -229,8 +229,8 @@ async fn six_of_the_largest_documents_take_their_own_size_and_little_more() {
             too_much.push((more, name));
         }
         // What the allocator keeps must not hide what the next one takes.
-        if site.resident() > before + (32 << 20) || status == 200 {
-            site = Site::start("", None).await;
+        if site.process.resident_bytes() > before + (32 << 20) || status == 200 {
+            site = Running::start("", None).await;
         }
     }
     assert!(too_much.is_empty(), "{too_much:?}");

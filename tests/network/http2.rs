@@ -24,15 +24,16 @@ use crate::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, MAX_PAYLOAD, NEWEST,
     PING, RST_STREAM, Received, SETTINGS, WINDOW_UPDATE, field, frame, hello, kept_field, request,
 };
+use crate::kit::PATIENCE;
 use crate::secure::{Certificate, HTTP_2};
-use crate::site::{PATIENCE, Site, Target};
+use crate::site::{Running, Target};
 
 /// How many connections attack at one time.
 const CONNECTIONS: usize = if cfg!(feature = "long") { 64 } else { 8 };
 /// How many bytes the process may take for all of them, beyond what it took before: what each
 /// connection may hold is a part of a mebibyte, and what it could make grow without a bound is
 /// tens of them a second.
-const ROOM: u64 = if cfg!(feature = "long") { 192 << 20 } else { 64 << 20 };
+const ROOM: usize = if cfg!(feature = "long") { 192 << 20 } else { 64 << 20 };
 /// How long a connection that was closed stays away.
 const AWAY: Duration = Duration::from_millis(20);
 /// Room for a response, where it is not the attack that there is none.
@@ -247,13 +248,13 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The most memory that the process takes while something goes on.
-async fn greatest<T>(site: &Site, going_on: impl Future<Output = T>) -> (T, u64) {
+async fn greatest<T>(site: &Running, going_on: impl Future<Output = T>) -> (T, usize) {
     let mut going_on = pin!(going_on);
     let mut most = 0;
     loop {
-        most = most.max(site.resident());
+        most = most.max(site.process.resident_bytes());
         tokio::select! {
-            done = &mut going_on => return (done, most.max(site.resident())),
+            done = &mut going_on => return (done, most.max(site.process.resident_bytes())),
             () = sleep(Duration::from_millis(20)) => {}
         }
     }
@@ -262,10 +263,10 @@ async fn greatest<T>(site: &Site, going_on: impl Future<Output = T>) -> (T, u64)
 /// Serves clients of both versions during an attack.
 async fn withstand(kind: Flood) {
     let certificate = Arc::new(Certificate::new());
-    let site = Site::start(&certificate.configuration(), None).await;
+    let site = Running::start(&certificate.configuration(), None).await;
     let target = site.target();
     certificate.serve(&target, Duration::from_millis(500)).await;
-    let (files, before) = (site.open_files(), site.resident());
+    let (files, before) = (site.process.open_files(), site.process.resident_bytes());
     let attack = Attack::begin(kind, &certificate, &target);
     let (figures, most) = greatest(&site, async {
         until("the attack does not begin", || attack.sent() >= CONNECTIONS * kind.burst()).await;

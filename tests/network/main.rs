@@ -16,6 +16,9 @@ mod documents;
 mod frames;
 mod hostile;
 mod http2;
+#[path = "../kit/lib.rs"]
+#[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
+mod kit;
 mod neighbours;
 mod patrons;
 mod secure;
@@ -26,7 +29,7 @@ use std::time::Duration;
 
 use attack::{Attack, Kind};
 use patrons::{Figures, Patrons};
-use site::Site;
+use site::Running;
 
 /// How many connections an attack has, where it is not said otherwise.
 const CONNECTIONS: usize = if cfg!(feature = "long") { 2_000 } else { 200 };
@@ -48,8 +51,8 @@ fn length() -> Duration {
 
 /// Serves patrons during an attack; the long form compares with what they had before.
 async fn withstand(kind: Kind, connections: usize, patrons: Patrons, more: &str) {
-    let site = Site::start(more, None).await;
-    let before = site.open_files();
+    let site = Running::start(more, None).await;
+    let before = site.process.open_files();
     let (mut calm, mut attacked) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut served = patrons.arrive(&site).await;

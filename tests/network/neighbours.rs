@@ -11,8 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::client::{Answer, Client, get, message, post, post_head};
+use crate::kit::PATIENCE;
 use crate::patrons::{Figures, Patrons};
-use crate::site::{PATIENCE, Site, Target};
+use crate::site::{Running, Target};
 
 const MIB: usize = 1 << 20;
 
@@ -45,9 +46,9 @@ fn assert_served(calm: Figures, attacked: Figures) {
 async fn stuck_messages_leave_room_for_others() {
     let more = "max_request_bytes = 65536\nmax_reading_bytes = 16777216\n\
                 [sending]\nmax_pending_bytes = 4194304\n";
-    let site = Site::start(more, None).await;
+    let site = Running::start(more, None).await;
     let hostile = site.add_organisation("hostile");
-    site.simulator.set_faults(Faults::always(Fault::Down));
+    site.simulator().set_faults(Faults::always(Fault::Down));
     let mut client = Client::connect(&hostile).await.unwrap();
     let mut refused = Vec::new();
     let mut accepted = None;
@@ -118,7 +119,7 @@ async fn drip_bodies(target: Target, connections: usize, begun: usize) -> JoinSe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_drip_leave_room_for_others() {
-    let site = Site::start("max_reading_bytes = 67108864\n", None).await;
+    let site = Running::start("max_reading_bytes = 67108864\n", None).await;
     let hostile = site.add_organisation("hostile");
     let mut served = Patrons::All.arrive(&site).await;
     let calm = served.measure(crate::length()).await;
@@ -139,7 +140,7 @@ async fn bodies_that_drip_leave_room_for_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_slower_than_4_kib_a_second_is_given_up() {
-    let site = Site::start("", None).await;
+    let site = Running::start("", None).await;
     let target = site.target();
     let mut client = Client::connect(&target).await.unwrap();
     let start = Instant::now();
@@ -175,15 +176,15 @@ const PAGE: &str = "/emails?limit=100";
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_that_are_not_read_take_no_more_than_a_share() {
     const BUDGET: usize = 64 * MIB;
-    let site = Site::start(&format!("max_writing_bytes = {BUDGET}\n"), None).await;
+    let site = Running::start(&format!("max_writing_bytes = {BUDGET}\n"), None).await;
     let hostile = site.add_organisation("hostile");
     fill(&hostile, 120, 900).await;
     let reader = site.add_organisation("reader");
     fill(&reader, 20, 900).await;
     let mut served = Patrons::All.arrive(&site).await;
     let calm = served.measure(crate::length()).await;
-    let before = site.resident();
-    site.forget_peak();
+    let before = site.process.resident_bytes();
+    site.process.reset_peak();
     let mut unread = Vec::new();
     for _ in 0..250 {
         let mut client = Client::with_little_room(&hostile).await.unwrap();
@@ -196,9 +197,9 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
     let page = client.ask(get(&reader, PAGE)).await.unwrap();
     assert_eq!(page.status, 200);
     assert!(page.body.len() > MIB / 2, "{}", page.body.len());
-    let more = site.peak().saturating_sub(before);
-    println!("{} MiB more", more / MIB as u64);
-    assert!(more < (BUDGET + 48 * MIB) as u64, "{} MiB more", more / MIB as u64);
+    let more = site.process.peak_bytes().saturating_sub(before);
+    println!("{} MiB more", more / MIB);
+    assert!(more < BUDGET + 48 * MIB, "{} MiB more", more / MIB);
     assert_served(calm, attacked);
     // Who was refused is told why; who reads gets it.
     let mut refused = 0;
@@ -243,7 +244,7 @@ async fn list(target: &Target, clients: usize, length: Duration) -> Vec<Duration
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_organisations_listings_do_not_wait_for_anothers() {
-    let site = Site::start("", None).await;
+    let site = Running::start("", None).await;
     let (hostile, target) = (site.add_organisation("hostile"), site.target());
     fill(&hostile, 100, 50).await;
     fill(&target, 100, 50).await;

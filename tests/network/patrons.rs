@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, get, post};
-use crate::site::{Site, Target};
+use crate::site::{Running, Target};
 
 /// How many there are.
 const PATRONS: usize = 6;
@@ -30,7 +30,7 @@ pub(crate) struct Served {
 }
 
 impl Patrons {
-    pub(crate) async fn arrive(self, site: &Site) -> Served {
+    pub(crate) async fn arrive(self, site: &Running) -> Served {
         let target = site.target();
         let mut clients = Vec::new();
         for number in 0..PATRONS {

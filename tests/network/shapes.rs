@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use crate::attack::{Attack, Kind};
 use crate::client::{Client, get, post};
+use crate::kit::PATIENCE;
 use crate::patrons::Patrons;
-use crate::site::{PATIENCE, Site, Target};
+use crate::site::{Running, Target};
 
 const HIDDEN: &str = "Hidden";
 
@@ -76,7 +77,7 @@ async fn subjects(target: &Target) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_shape_hides_a_message() {
-    let site = Site::start("", None).await;
+    let site = Running::start("", None).await;
     let target = site.target();
     for shape in FRAMINGS {
         let answers = answers(&target, &shaped(&target, shape)).await;
@@ -94,7 +95,7 @@ async fn no_shape_hides_a_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_where_none_is_asked_for_is_no_request() {
-    let site = Site::start("", None).await;
+    let site = Running::start("", None).await;
     let target = site.target();
     let hidden = post(&target, HIDDEN);
     let head = get(&target, "/emails?limit=1");
@@ -108,8 +109,8 @@ async fn a_body_where_none_is_asked_for_is_no_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_served_while_others_try_every_shape() {
-    let site = Site::start("", None).await;
-    let before = site.open_files();
+    let site = Running::start("", None).await;
+    let before = site.process.open_files();
     let target = site.target();
     let attacker = tokio::spawn(async move {
         let mut tried = 0;

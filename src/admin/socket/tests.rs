@@ -1,4 +1,4 @@
-//! A backup while the store refuses writes; all else is tested from outside, in `tests/admin`.
+//! A backup while the store refuses writes; all else is tested from outside, in `tests/it/admin.rs`.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The poll while the store refuses writes; all else is tested from outside, in `tests/feedback`.
+//! The poll while the store refuses writes; all else is tested from outside, in `tests/it/feedback`.
 
 use std::convert::Infallible;
 use std::sync::atomic::AtomicUsize;

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use pillarbox::store::{Candidate, Existing, FILE_NAME};
 use tokio::time::sleep;
 
+use crate::kit::Process;
 use crate::old;
-use crate::site::Process;
 use crate::torture::Torture;
 
 /// A copy is cut at any moment of so many times as long as the last one took, so that some are
@@ -45,7 +45,7 @@ impl Torture {
     pub(super) fn begin_backup(&mut self) -> Backup {
         let file = self.site.data_dir().with_file_name("backup.redb");
         let acknowledged = self.ledger.lock().unwrap().ids.keys().cloned().collect();
-        let command = self.site.command(&["backup", file.to_str().unwrap()]).spawn().unwrap();
+        let command = begin(self.site.command(&["backup", file.to_str().unwrap()]));
         Backup { file, command, acknowledged }
     }
 
@@ -71,7 +71,7 @@ impl Torture {
                 self.look_at(backup).await;
             }
             1 => {
-                let mut command = self.site.command(&["compact"]).spawn().unwrap();
+                let mut command = begin(self.site.command(&["compact"]));
                 self.cut(&mut command).await;
                 command.wait().unwrap();
             }
@@ -83,7 +83,7 @@ impl Torture {
                 assert!(output.status.success(), "{output:?}");
                 self.copy_took = began.elapsed();
                 let arguments = ["restore", "--replace", file.to_str().unwrap()];
-                let mut command = self.site.command(&arguments).spawn().unwrap();
+                let mut command = begin(self.site.command(&arguments));
                 self.cut(&mut command).await;
                 command.wait().unwrap();
                 std::fs::remove_file(file).unwrap();
@@ -121,6 +121,11 @@ impl Torture {
         assert_eq!(missing, 0, "messages that were acknowledged before the backup began");
         std::fs::remove_file(backup.file).unwrap();
     }
+}
+
+/// Starts a command whose output is looked at when it has ended.
+pub(super) fn begin(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 async fn ended(command: Child) -> Output {

@@ -19,8 +19,8 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use uuid::{Builder, Uuid};
 
-use crate::Process;
-use crate::alarms::site::{Metrics, Place, Setup, Site, is, message};
+use crate::Program;
+use crate::alarms::site::{Metrics, Monitored, Place, Setup, is, message};
 
 /// How many files the service may have open where these are few.
 const FILES: usize = 100;
@@ -31,7 +31,8 @@ pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) setup: fn() -> Setup,
     /// Makes it go wrong, and keeps it so.
-    pub(crate) inject: for<'a> fn(&'a mut Site) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
+    pub(crate) inject:
+        for<'a> fn(&'a mut Monitored) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
     /// The alarms that fire, each with the cause or organisation that it names. No other may.
     pub(crate) alarms: &'static [&'static str],
     pub(crate) page: &'static [Told],
@@ -147,7 +148,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         inject: |site| {
             Box::pin(async {
                 let expired = Faults::always(Call::ExpiredToken);
-                site.simulator.set_faults(expired.with_scope(FaultScope::OtherCalls));
+                site.simulator().set_faults(expired.with_scope(FaultScope::OtherCalls));
                 site.reload();
                 pending::<()>().await;
             })
@@ -166,7 +167,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         inject: |site| {
             Box::pin(async {
                 let denied = Faults::always(Call::AccessDenied);
-                site.simulator.set_faults(denied.with_scope(FaultScope::OtherCalls));
+                site.simulator().set_faults(denied.with_scope(FaultScope::OtherCalls));
                 site.reload();
                 site.keep_sending(2.0).await;
             })
@@ -195,7 +196,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         inject: |site| {
             Box::pin(async {
                 let faults = Faults::none().with_probability(Call::Throttled, 0.5).unwrap();
-                site.simulator.set_faults(faults);
+                site.simulator().set_faults(faults);
                 site.keep_sending(3.0).await;
             })
         },
@@ -210,7 +211,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         setup: Setup::default,
         inject: |site| {
             Box::pin(async {
-                site.simulator.set_latency(Duration::from_secs(3));
+                site.simulator().set_latency(Duration::from_secs(3));
                 site.keep_sending(1.0).await;
             })
         },
@@ -227,7 +228,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
             Box::pin(async {
                 loop {
                     // Others go through, or it would be the provider that is down.
-                    site.simulator.script(vec![Call::ResetAfter, Call::Pass]);
+                    site.simulator().script(vec![Call::ResetAfter, Call::Pass]);
                     site.send().await;
                     site.send().await;
                     sleep(Duration::from_secs(10)).await;
@@ -246,7 +247,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         inject: |site| {
             Box::pin(async {
                 loop {
-                    site.simulator.script(vec![Call::Rejected]);
+                    site.simulator().script(vec![Call::Rejected]);
                     site.send().await;
                     sleep(Duration::from_secs(10)).await;
                 }
@@ -306,7 +307,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         inject: |site| {
             Box::pin(async {
                 let faults = Faults::always(Call::AccessDenied);
-                site.simulator.set_faults(faults.with_scope(FaultScope::QueueCalls));
+                site.simulator().set_faults(faults.with_scope(FaultScope::QueueCalls));
                 pending::<()>().await;
             })
         },
@@ -322,7 +323,7 @@ pub(crate) const FAULTS: [Fault; 26] = [
         inject: |site| {
             Box::pin(async {
                 loop {
-                    site.simulator.publish("{\"eventType\":\"Bounce\"").unwrap();
+                    site.simulator().publish("{\"eventType\":\"Bounce\"").unwrap();
                     sleep(Duration::from_secs(10)).await;
                 }
             })
@@ -504,14 +505,14 @@ fn unix_seconds() -> f64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64()
 }
 
-async fn stop(site: &mut Site) {
+async fn stop(site: &mut Monitored) {
     site.send().await;
     site.until(|metrics| is(metrics, "pillarbox_queue_in_flight_messages", 1)).await;
-    site.signal("-TERM");
+    site.signal("TERM");
     pending::<()>().await;
 }
 
-async fn kill(site: &mut Site) {
+async fn kill(site: &mut Monitored) {
     site.send().await;
     site.until(|metrics| is(metrics, "pillarbox_queue_in_flight_messages", 1)).await;
     site.kill();
@@ -520,15 +521,15 @@ async fn kill(site: &mut Site) {
 }
 
 /// Has every call for a message fail like this. Enough are sent to find out.
-async fn calls_fail(site: &mut Site, call: Call) {
-    site.simulator.set_faults(Faults::always(call));
+async fn calls_fail(site: &mut Monitored, call: Call) {
+    site.simulator().set_faults(Faults::always(call));
     for _ in 0..6 {
         site.send().await;
     }
     pending::<()>().await;
 }
 
-async fn use_quota(site: &mut Site) {
+async fn use_quota(site: &mut Monitored) {
     site.until(|metrics| metrics.contains_key("pillarbox_quota_recipients")).await;
     for _ in 0..95 {
         site.send().await;
@@ -537,8 +538,8 @@ async fn use_quota(site: &mut Site) {
 }
 
 /// Fills the queue, first with large messages, then with the least that there are.
-async fn fill_queue(site: &mut Site) {
-    site.simulator.set_faults(Faults::always(Call::SendingPaused));
+async fn fill_queue(site: &mut Monitored) {
+    site.simulator().set_faults(Faults::always(Call::SendingPaused));
     let mut large = message(&["bob@example.org"]);
     large["text"] = json!("x".repeat(10_000));
     let until_refused = async |message| {
@@ -555,7 +556,7 @@ async fn fill_queue(site: &mut Site) {
 
 /// Sends each organisation's mail, of which some comes back or is complained about. The rest goes
 /// first, so that no rate is above what it comes to.
-async fn bounce_and_complain(site: &mut Site) {
+async fn bounce_and_complain(site: &mut Monitored) {
     let shares = [
         ("bounces-some", 200, "bounce", 7),
         ("bounces-many", 200, "bounce", 20),
@@ -581,7 +582,7 @@ async fn bounce_and_complain(site: &mut Site) {
 }
 
 /// Has a message accepted 92 days ago, and then sets the clock right at once.
-async fn jump(site: &mut Site) {
+async fn jump(site: &mut Monitored) {
     site.send().await;
     site.until_settled().await;
     std::fs::write(site.clock(), "+0d").unwrap();
@@ -589,8 +590,8 @@ async fn jump(site: &mut Site) {
 }
 
 /// Takes up all the room while calls are under way, whose outcomes then find none.
-async fn fill_disk(site: &mut Site) {
-    site.simulator.set_latency(Duration::from_millis(300));
+async fn fill_disk(site: &mut Monitored) {
+    site.simulator().set_latency(Duration::from_millis(300));
     let mut ballast = File::create(site.data().join("ballast")).unwrap();
     while ballast.write_all(&[0; 4_096]).is_ok() {}
     // Long records, so that what is left in the file fills up soon.
@@ -604,23 +605,23 @@ async fn fill_disk(site: &mut Site) {
 }
 
 /// Deletes the data file under the running service.
-async fn delete_data_file(site: &mut Site) {
+async fn delete_data_file(site: &mut Monitored) {
     std::fs::remove_file(site.data().join("pillarbox.redb")).unwrap();
-    pending().await
+    pending().await;
 }
 
 /// Has every sync take over half a second.
-async fn slow_disk(site: &mut Site) {
+async fn slow_disk(site: &mut Monitored) {
     let mut slow = Command::new("strace");
     slow.args(["--follow-forks", "--output=/dev/null", "--trace=fsync,fdatasync"]);
     slow.args(["--inject=fsync,fdatasync:delay_enter=600ms", "--attach", &site.id().to_string()]);
     let slow = slow.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
-    let _slow = Process(slow.expect("strace is installed"));
+    let _slow = Program(slow.expect("strace is installed"));
     site.keep_sending(2.0).await;
 }
 
 /// Opens operators' connections, which are none of the clients', until files are near their limit.
-async fn use_files(site: &mut Site) {
+async fn use_files(site: &mut Monitored) {
     let open = std::fs::read_dir(format!("/proc/{}/fd", site.id())).unwrap().count();
     hold(&site.operator.address, FILES * 9 / 10 - open).await;
 }

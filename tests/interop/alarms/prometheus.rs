@@ -10,7 +10,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::{PATIENCE, Process, free_port};
+use crate::kit::PATIENCE;
+use crate::{Program, free_port};
 
 /// How much faster time goes for the rules: every window, offset, `for` and interval is divided by
 /// this, and so is how long Prometheus takes a sample for the present. Nothing else of them is
@@ -23,7 +24,7 @@ const FASTER: u64 = 15;
 pub(crate) type Firing = (String, String);
 
 pub(crate) struct Prometheus {
-    _process: Process,
+    _process: Program,
     directory: TempDir,
     base: String,
     client: reqwest::Client,
@@ -66,7 +67,7 @@ impl Prometheus {
             .expect("prometheus is installed");
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let base = format!("http://{address}/api/v1");
-        Self { _process: Process(child), directory, base, client }
+        Self { _process: Program(child), directory, base, client }
     }
 
     /// What it answers; nothing while it starts.

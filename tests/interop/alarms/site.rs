@@ -3,23 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::time::Timestamp;
 use pillarbox::simulator::{EventOptions, Events, Options, Simulator};
-use pillarbox::store::{NewApiKey, Store};
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use crate::{PATIENCE, Process, free_port};
+use crate::free_port;
+use crate::kit::{PATIENCE, Process, Site, add_api_key, add_organisation, http_client, open_store};
 
 /// How often something is looked at that is waited for.
 const POLL: Duration = Duration::from_millis(20);
@@ -51,7 +47,7 @@ pub(crate) enum Place {
     SmallDisk(&'static str),
     /// With at most so many files open.
     FewFiles(usize),
-    /// By a clock that is as far off as the file [`Site::clock`] says: this far to begin with, as
+    /// By a clock that is as far off as the file [`Monitored::clock`] says: this far to begin with, as
     /// libfaketime is told.
     ClockOff(&'static str),
 }
@@ -78,9 +74,9 @@ impl Default for Setup {
 /// The metrics at one moment: samples by name and labels.
 pub(crate) type Metrics = BTreeMap<String, f64>;
 
-pub(crate) struct Site {
-    directory: TempDir,
-    pub(crate) simulator: Simulator,
+/// A site whose service runs, with what monitors it.
+pub(crate) struct Monitored {
+    site: Site,
     place: Place,
     keys: BTreeMap<String, String>,
     pub(crate) base: String,
@@ -108,43 +104,35 @@ impl Operator {
     }
 }
 
-impl Site {
+impl Monitored {
     /// Founds a site, and starts the service.
     pub(crate) async fn new(setup: Setup) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let simulator = Simulator::start(listener, setup.options).await;
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().display();
-        // Fixed, because Prometheus has to find it again after a restart.
-        let (base, operator) =
-            (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+        let site = Site::empty("", setup.options).await;
+        let root = site.directory().display();
         let tls = if setup.tls {
-            write_certificate(directory.path(), FAR_OFF);
+            write_certificate(site.directory(), FAR_OFF);
             format!("[tls]\ncertificate = \"{root}/crt\"\nkey = \"{root}/key\"\n")
         } else {
             String::new()
         };
-        let config = format!(
-            "listen = \"{base}\"\noperator_listen = \"{operator}\"\n\
-             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{}\n{tls}\
-             [ses]\nendpoint = \"{}\"\n[ses.events]\nqueue_url = \"{}\"\n",
-            setup.more,
-            simulator.endpoint(),
-            simulator.queue_url()
+        let ses = format!("endpoint = \"{}\"\n", site.simulator.endpoint());
+        site.configure(&format!("{}\n{tls}", setup.more), &ses);
+        site.read_events();
+        // Fixed, because Prometheus has to find it again after a restart.
+        let (base, operator) =
+            (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+        site.reconfigure(
+            "listen = \"127.0.0.1:0\"\noperator_listen = \"127.0.0.1:0\"",
+            &format!("listen = \"{base}\"\noperator_listen = \"{operator}\""),
         );
-        std::fs::write(directory.path().join("pillarbox.toml"), config).unwrap();
-        let data = directory.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        let keys = found(&data, setup.organisations).await;
-        (setup.prepare)(&data);
+        let keys = found(&site.data_dir(), setup.organisations).await;
+        (setup.prepare)(&site.data_dir());
         if let Place::ClockOff(off) = setup.place {
-            std::fs::write(directory.path().join("clock"), off).unwrap();
+            std::fs::write(site.directory().join("clock"), off).unwrap();
         }
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let mut site = Self {
-            directory,
-            simulator,
+        let client = http_client();
+        let mut monitored = Self {
+            site,
             place: setup.place,
             keys,
             base: format!("http://{base}"),
@@ -152,53 +140,30 @@ impl Site {
             client,
             service: None,
         };
-        site.start().await;
-        site
+        monitored.start().await;
+        monitored
     }
 
     /// Starts the service and waits until it answers.
     pub(crate) async fn start(&mut self) {
         let mut command = self.service_command();
-        let child = command
-            .env("AWS_ACCESS_KEY_ID", "simulator")
-            .env("AWS_SECRET_ACCESS_KEY", "simulator")
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(self.path("log")).unwrap())
-            .spawn()
-            .unwrap();
-        self.service = Some(Process(child));
+        command.env_remove("RUST_LOG");
+        let service = Process::spawn(command);
         let end = Instant::now() + PATIENCE;
         while TcpStream::connect(self.base.strip_prefix("http://").unwrap()).await.is_err() {
-            assert!(Instant::now() < end, "the service did not start: {}", self.log());
+            assert!(Instant::now() < end, "the service did not start: {}", service.log());
             sleep(POLL).await;
         }
+        self.service = Some(service);
     }
 
     fn service_command(&self) -> Command {
-        let (program, config) = (env!("CARGO_BIN_EXE_pillarbox"), self.path("pillarbox.toml"));
-        let shell = |script: &str| {
-            let mut command = Command::new("sh");
-            command.args(["-c", script, program]).arg(&config);
-            command
-        };
-        let exec = "exec \"$0\" serve --config \"$1\"";
         match self.place {
-            Place::Plain => shell(exec),
-            Place::FewFiles(files) => shell(&format!("ulimit -n {files} && {exec}")),
-            Place::SmallDisk(size) => {
-                let (data, copy) = (self.path("data"), self.path("pillarbox.redb"));
-                std::fs::copy(data.join("pillarbox.redb"), &copy).unwrap();
-                let (data, copy) = (data.display(), copy.display());
-                let mut command = Command::new("unshare");
-                command.args(["--map-root-user", "--mount", "sh", "-c"]);
-                command.arg(format!(
-                    "mount -t tmpfs -o size={size} tmpfs '{data}' && cp '{copy}' '{data}' && {exec}"
-                ));
-                command.arg(program).arg(config);
-                command
-            }
+            Place::Plain => self.site.service(),
+            Place::FewFiles(files) => self.site.service_after(&format!("ulimit -n {files} &&")),
+            Place::SmallDisk(size) => self.site.service_on_small_disk(size),
             Place::ClockOff(_) => {
-                let mut command = shell(exec);
+                let mut command = self.site.service();
                 command.env("LD_PRELOAD", "libfaketime.so.1");
                 command.env("LD_LIBRARY_PATH", faketime());
                 command.env("FAKETIME_TIMESTAMP_FILE", self.clock());
@@ -208,6 +173,14 @@ impl Site {
         }
     }
 
+    pub(crate) fn simulator(&self) -> &Simulator {
+        &self.site.simulator
+    }
+
+    fn service(&self) -> &Process {
+        self.service.as_ref().expect("the service runs")
+    }
+
     /// Ends the service as a crash does.
     pub(crate) fn kill(&mut self) {
         self.service = None;
@@ -215,24 +188,23 @@ impl Site {
 
     /// Replaces the certificate by one that ends so soon, and has the service look.
     pub(crate) fn renew_certificate(&self, rest: Duration) {
-        write_certificate(self.directory.path(), rest);
+        write_certificate(self.site.directory(), rest);
         self.reload();
     }
 
     /// Has the service read its configuration and its certificate again.
     pub(crate) fn reload(&self) {
-        self.signal("-HUP");
+        self.signal("HUP");
     }
 
-    /// Sends the process a signal, as `kill` is told.
-    pub(crate) fn signal(&self, signal: &str) {
-        let id = self.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    /// Sends the process a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        self.service().signal(name);
     }
 
     /// The process.
     pub(crate) fn id(&self) -> u32 {
-        self.service.as_ref().unwrap().0.id()
+        self.service().id()
     }
 
     /// The file that says how far the service's clock is off.
@@ -242,20 +214,13 @@ impl Site {
 
     /// The data directory as the service sees it.
     pub(crate) fn data(&self) -> PathBuf {
-        let data = self.path("data");
-        let root = PathBuf::from(format!("/proc/{}/root", self.id()));
-        root.join(data.strip_prefix("/").unwrap())
-    }
-
-    /// What the service logged since its last start.
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.path("log")).unwrap()
+        self.service().seen_from_outside(&self.site.data_dir())
     }
 
     /// What is in the site's directory. (The data directory is better looked at while no service
     /// runs.)
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.site.directory().join(name)
     }
 
     /// Posts a message of an organisation; gives the status and the answer.
@@ -309,10 +274,7 @@ impl Site {
 
     /// The address that opens the operators' page.
     pub(crate) fn page(&self) -> String {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-        command.args(["status", "--page", "--config"]).arg(self.path("pillarbox.toml"));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        let output = self.site.done(&["status", "--page"]);
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 }
@@ -331,16 +293,11 @@ fn write_certificate(directory: &Path, rest: Duration) {
 /// Makes organisations, each with its domain; gives their keys.
 async fn found(data: &Path, names: &[&str]) -> BTreeMap<String, String> {
     let now = Timestamp::from(SystemTime::now());
-    let store = Store::open(data, now).unwrap().0;
-    let domain = DomainName::parse("example.com").unwrap();
+    let store = open_store(data, now);
     let mut keys = BTreeMap::new();
     for name in names {
-        let organisation = store.add_organisation(name.parse().unwrap()).await.unwrap().unwrap();
-        let state = DomainState::Assumed;
-        store.put_domain(organisation.id, domain.clone(), state, now).await.unwrap();
-        let key = ApiKey::generate().unwrap();
-        let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
-        store.add_api_key(organisation.id, new, now).await.unwrap();
+        let organisation = add_organisation(&store, name, now).await;
+        let key = add_api_key(&store, organisation, now).await;
         keys.insert((*name).to_owned(), key.reveal().to_owned());
     }
     keys

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 
+use crate::Program;
 use crate::alarms::faults::{FAULTS, Fault, Told};
-use crate::alarms::site::{Operator, Site};
-use crate::{PATIENCE, Process};
+use crate::alarms::site::{Monitored, Operator};
+use crate::kit::PATIENCE;
 
 /// How soon the page must say what the service knows, in milliseconds.
 const SOON: u64 = 2_000;
@@ -28,7 +29,7 @@ type Stall = (Millis, Millis);
 
 /// The browser, driven by `faults.mjs`.
 struct Browser {
-    _process: Process,
+    _process: Program,
     input: ChildStdin,
     output: UnboundedReceiver<Value>,
 }
@@ -46,7 +47,7 @@ impl Browser {
                 let _ = sender.send(serde_json::from_str(&line).unwrap());
             }
         });
-        Self { _process: Process(child), input, output: receiver }
+        Self { _process: Program(child), input, output: receiver }
     }
 
     /// Opens a page where nothing is wrong yet, and watches it.
@@ -104,7 +105,7 @@ fn within(stalls: &[Stall], from: Millis, to: Millis) -> Millis {
 }
 
 async fn shows(browser: &mut Browser, fault: &Fault) {
-    let mut site = Site::new((fault.setup)()).await;
+    let mut site = Monitored::new((fault.setup)()).await;
     browser.open(&site.page(), fault.page).await;
     let operator = site.operator.clone();
     let mut known = Known::default();

@@ -1,0 +1,621 @@
+//! Administration end to end: the socket of a running service, the handler behind it, and the
+//! commands, over the socket and on the file.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pillarbox::admin::Admin;
+use pillarbox::admin::client::{Client, ConnectError};
+use pillarbox::admin::live::{Cancelling, LiveView};
+use pillarbox::admin::socket::{BindError, Socket};
+use pillarbox::admin::wire::{
+    QueuedMessages, Request, Response, Scope, SesAnswer, SuppressionOutcome, Verification,
+};
+use pillarbox::clock::Clock;
+use pillarbox::dispatch::health::{Cause, Condition};
+use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::event::{BounceType, Event, EventDetail};
+use pillarbox::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
+use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::message::Cancellation;
+use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::request::Draft;
+use pillarbox::outbox::{Live, Pending, Selection};
+use pillarbox::simulator::{Options, Simulator};
+use pillarbox::store::{Reference, Report, Store};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::kit::{self, Finished, NOON};
+
+const NOBODY: u32 = 65_534;
+
+/// A running service's facts, as a test sets them.
+struct Facts {
+    condition: Mutex<Condition>,
+    live: Mutex<HashMap<MessageId, Live>>,
+    cancelled: Mutex<Vec<(Selection, Cancellation)>>,
+}
+
+impl LiveView for Facts {
+    fn sending(&self) -> SendingStatus {
+        SendingStatus {
+            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20 },
+            max_pending_bytes: 1 << 30,
+            full_for: Vec::new(),
+            greatest_share: 0.0,
+            rate: Rate::PerSecond(14.0),
+            rate_limit: Rate::PerSecond(14.0),
+            quota: None,
+            unrecorded: 0,
+            condition: self.condition.lock().unwrap().clone(),
+            recent_calls: RecentCalls { calls: 50, slow: 10, unanswered: 2 },
+            paused_domains: vec![(OrganisationId(1), "example.com".into(), "no MX".into())],
+            sent: 0,
+        }
+    }
+
+    fn message(&self, id: MessageId) -> Option<Live> {
+        self.live.lock().unwrap().get(&id).cloned()
+    }
+
+    fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {
+        self.cancelled.lock().unwrap().push((selection, why));
+        Box::pin(async { Ok(Cancelled { cancelled: 3, calls_under_way: 1, not_pending: 0 }) })
+    }
+}
+
+/// The administration of a service, with the simulator as its SES.
+struct Service {
+    directory: tempfile::TempDir,
+    store: Store,
+    clock: Clock,
+    facts: Arc<Facts>,
+    simulator: Simulator,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl Service {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = kit::open_store(directory.path(), NOON);
+        let clock = Clock::manual(NOON);
+        let options = Options { signature_max_age: None, ..Options::default() };
+        let simulator = kit::start_simulator(options).await;
+        let ses = kit::ses_client(&simulator.endpoint(), &clock);
+        let facts = Arc::new(Facts {
+            condition: Mutex::new(Condition::Up),
+            live: Mutex::new(HashMap::new()),
+            cancelled: Mutex::default(),
+        });
+        let live: Arc<dyn LiveView> = facts.clone();
+        let admin = Arc::new(Admin::in_service(store.clone(), clock.clone(), ses, live));
+        let socket = Socket::bind(&directory.path().join("admin.sock")).await.unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = tokio::spawn(socket.serve(admin, async { stopped.await.unwrap_or(()) }));
+        write_config(directory.path());
+        Self { directory, store, clock, facts, simulator, stop, served }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("admin.sock")
+    }
+
+    async fn ask(&self, request: Request) -> Response {
+        let mut client = Client::connect(&self.socket()).await.unwrap();
+        client.ask(&request).await.unwrap()
+    }
+
+    async fn refusal(&self, request: Request) -> String {
+        match self.ask(request).await {
+            Response::Refused(refusal) => refusal.message,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    async fn add_organisation(&self, name: &str) {
+        let response = self.ask(Request::OrganisationAdd { name: name.to_owned() }).await;
+        assert!(matches!(response, Response::OrganisationAdded(_)), "{response:?}");
+    }
+
+    /// Runs a command against this service.
+    async fn command(&self, arguments: &[&str]) -> Finished {
+        let socket = self.socket();
+        let with_socket = [arguments, &["--socket", socket.to_str().unwrap()]].concat();
+        pillarbox(&with_socket).await
+    }
+
+    async fn stop(self) -> tempfile::TempDir {
+        self.stop.send(()).unwrap();
+        self.served.await.unwrap();
+        self.directory
+    }
+}
+
+fn write_config(directory: &Path) -> PathBuf {
+    let path = directory.join("pillarbox.toml");
+    let shown = directory.display();
+    let text = format!("data_dir = \"{shown}\"\nadmin_socket = \"{shown}/admin.sock\"\n");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+async fn pillarbox(arguments: &[&str]) -> Finished {
+    Finished::run(kit::pillarbox(arguments)).await
+}
+
+/// A data directory with a configuration and no service.
+struct Offline {
+    directory: tempfile::TempDir,
+    config: String,
+}
+
+impl Offline {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = write_config(directory.path()).to_str().unwrap().to_owned();
+        Self { directory, config }
+    }
+
+    async fn command(&self, arguments: &[&str]) -> Finished {
+        pillarbox(&[arguments, &["--config", &self.config]].concat()).await
+    }
+}
+
+async fn accept(store: &Store, subject: &str) -> MessageId {
+    let acme = store.organisation(&"acme".parse().unwrap()).unwrap().id;
+    let domain = DomainName::parse("example.com").unwrap();
+    store.put_domain(acme, domain, DomainState::Assumed, NOON).await.unwrap();
+    let draft = Draft {
+        from: Some("Ann <ann@example.com>"),
+        to: Some(vec!["bob@example.org"]),
+        cc: Some(vec!["eve@example.org"]),
+        subject: Some(subject),
+        text: Some("Hi".into()),
+        ..Draft::default()
+    };
+    let id = MessageIds::new().next(NOON);
+    kit::accept(store, acme, draft, id, NOON).await;
+    id
+}
+
+#[tokio::test]
+async fn the_socket_is_its_owners_alone_and_goes_with_the_service() {
+    let service = Service::start().await;
+    let mode = fs::symlink_metadata(service.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let socket = service.socket();
+    let directory = service.stop().await;
+    assert!(!socket.exists());
+    let mut left: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["pillarbox.redb", "pillarbox.toml"]);
+}
+
+#[tokio::test]
+async fn a_stale_socket_is_replaced_and_anything_else_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("admin.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(matches!(Client::connect(&path).await, Err(ConnectError::Refused { .. })));
+    let socket = Socket::bind(&path).await.unwrap();
+    Client::connect(&path).await.unwrap();
+
+    assert!(matches!(Socket::bind(&path).await, Err(BindError::InUse { .. })));
+    Client::connect(&path).await.unwrap();
+    drop(socket);
+    assert!(matches!(Client::connect(&path).await, Err(ConnectError::Absent { .. })));
+
+    fs::write(&path, "precious").unwrap();
+    assert!(matches!(Socket::bind(&path).await, Err(BindError::NotASocket { .. })));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn one_connection_takes_several_requests_and_bad_ones_are_refused() {
+    let service = Service::start().await;
+    let mut stream = BufReader::new(UnixStream::connect(service.socket()).await.unwrap());
+    let requests = "{\"compact\":{}}\n{\"organisationList\":{}}\n";
+    stream.write_all(requests.as_bytes()).await.unwrap();
+    let mut lines = String::new();
+    stream.read_line(&mut lines).await.unwrap();
+    assert!(lines.starts_with(r#"{"refused":{"message":"the service, version "#), "{lines}");
+    lines.clear();
+    stream.read_line(&mut lines).await.unwrap();
+    assert_eq!(lines, "{\"organisations\":{\"organisations\":[]}}\n");
+
+    stream.write_all(&vec![b' '; 1 << 20]).await.unwrap();
+    lines.clear();
+    stream.read_to_string(&mut lines).await.unwrap();
+    assert!(lines.contains("at most 1048576 bytes"), "{lines}");
+}
+
+#[tokio::test]
+async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let again = service.refusal(Request::OrganisationAdd { name: "acme".into() }).await;
+    assert!(again.contains("already"), "{again}");
+    let bad = service.refusal(Request::OrganisationAdd { name: "a b".into() }).await;
+    assert!(bad.contains("1 to 64 characters"), "{bad}");
+
+    let mut hashes = Vec::new();
+    for label in ["first", "second"] {
+        let request =
+            Request::KeyAdd { organisation: "acme".into(), label: label.into(), expires: None };
+        let Response::KeyAdded(added) = service.ask(request).await else { panic!() };
+        let hash = ApiKey::parse(&added.key.0).unwrap().hash();
+        assert!(service.store.authenticate(&hash, NOON).is_some());
+        hashes.push((added.id, hash));
+    }
+    let Response::KeyRevoked(revoked) = service.ask(Request::KeyRevoke { id: hashes[0].0 }).await
+    else {
+        panic!()
+    };
+    assert_eq!((revoked.id, revoked.label.as_str()), (hashes[0].0, "first"));
+    assert!(service.store.authenticate(&hashes[0].1, NOON).is_none());
+    assert!(service.store.authenticate(&hashes[1].1, NOON).is_some());
+    service.refusal(Request::KeyRevoke { id: hashes[0].0 }).await;
+
+    let Response::OrganisationRemoved(removed) =
+        service.ask(Request::OrganisationRemove { name: "acme".into() }).await
+    else {
+        panic!()
+    };
+    assert_eq!((removed.keys_revoked, removed.domains_removed), (1, 0));
+    assert!(service.store.authenticate(&hashes[1].1, NOON).is_none());
+    let gone = Request::KeyAdd { organisation: "acme".into(), label: String::new(), expires: None };
+    assert!(service.refusal(gone).await.contains("pillarbox org add acme"));
+}
+
+#[tokio::test]
+async fn a_domain_is_verified_once_ses_says_so_and_no_longer_than_that() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let add = |domain: &str, verification| Request::DomainAdd {
+        organisation: "acme".into(),
+        domain: domain.into(),
+        verification,
+        mail_from: None,
+    };
+    let check = |domain: &str| Request::DomainCheck { domain: domain.into() };
+
+    let Response::DomainAdded(added) = service.ask(add("Example.com", Verification::BySes)).await
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (added.domain.domain.as_str(), added.domain.state.as_str()),
+        ("example.com", "pending")
+    );
+    assert_eq!(added.dns_records.len(), 4);
+    for record in &added.dns_records[..3] {
+        let token = record.name.strip_suffix("._domainkey.example.com").unwrap();
+        assert_eq!(record.value, format!("{token}.dkim.amazonses.com"));
+    }
+
+    service.simulator.verify("example.com");
+    let Response::DomainChecked(checked) = service.ask(check("example.com")).await else {
+        panic!()
+    };
+    assert_eq!((checked.ses, checked.domains[0].state.as_str()), (SesAnswer::Verified, "verified"));
+
+    // SES knows nothing of these two.
+    let acme = service.store.organisation(&"acme".parse().unwrap()).unwrap().id;
+    let lost = DomainName::parse("lost.example").unwrap();
+    service.store.put_domain(acme, lost, DomainState::Verified, NOON).await.unwrap();
+    service.ask(add("assumed.example", Verification::Assumed)).await;
+    for (domain, state) in [("lost.example", "pending"), ("assumed.example", "assumed")] {
+        let Response::DomainChecked(checked) = service.ask(check(domain)).await else { panic!() };
+        assert_eq!((checked.ses, checked.domains[0].state.as_str()), (SesAnswer::Unknown, state));
+    }
+
+    let remove =
+        Request::DomainRemove { organisation: "acme".into(), domain: "example.com".into() };
+    let response = service.ask(remove.clone()).await;
+    assert!(matches!(response, Response::DomainRemoved(_)), "{response:?}");
+    service.refusal(remove).await;
+    assert!(service.refusal(check("example.com")).await.contains("pillarbox domain add"));
+    assert!(service.refusal(add("a b", Verification::BySes)).await.contains("not a domain"));
+}
+
+#[tokio::test]
+async fn suppressions_are_for_one_organisation_or_for_all() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let acme = || Scope::Organisation("acme".into());
+    let outcome = async |request| match service.ask(request).await {
+        Response::SuppressionsChanged(changes) => changes.addresses[0].outcome,
+        other => panic!("{other:?}"),
+    };
+    let add = |scope| Request::SuppressionAdd { scope, addresses: vec!["Bob@Example.org".into()] };
+    let remove =
+        |scope| Request::SuppressionRemove { scope, addresses: vec!["bob@example.org".into()] };
+    assert_eq!(outcome(add(acme())).await, SuppressionOutcome::Added);
+    assert_eq!(outcome(add(acme())).await, SuppressionOutcome::AlreadyThere);
+    assert_eq!(outcome(add(Scope::All)).await, SuppressionOutcome::Added);
+    assert_eq!(outcome(remove(acme())).await, SuppressionOutcome::StillForAll);
+    assert_eq!(outcome(remove(Scope::All)).await, SuppressionOutcome::Removed);
+    assert_eq!(outcome(remove(Scope::All)).await, SuppressionOutcome::NotThere);
+
+    let addresses = vec!["good@example.org".into(), "bad".into()];
+    let refused = service.refusal(Request::SuppressionAdd { scope: Scope::All, addresses }).await;
+    assert!(refused.contains("Nothing was changed"), "{refused}");
+    let ran = service.command(&["suppression", "list", "--json"]).await;
+    assert_eq!(ran.json()["suppressions"], serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn a_long_list_of_suppressions_is_read_to_its_end() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let addresses: Vec<_> = (0..700).map(|n| format!("user{n:04}@example.org")).collect();
+    for scope in [Scope::Organisation("acme".into()), Scope::All] {
+        let addresses = addresses.clone();
+        service.ask(Request::SuppressionAdd { scope, addresses }).await;
+    }
+    for (arguments, count) in [
+        (&["suppression", "list", "--json"][..], 1_400),
+        (&["suppression", "list", "--json", "--org", "acme"], 700),
+        (&["suppression", "list", "--json", "--all"], 700),
+    ] {
+        let listed = service.command(arguments).await.json();
+        assert_eq!(listed["suppressions"].as_array().unwrap().len(), count, "{arguments:?}");
+        assert_eq!(listed["next"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_shown_with_its_events_and_its_live_state() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let waiting = accept(&service.store, "Waiting").await;
+    let sending = accept(&service.store, "Sending").await;
+    let bounced = accept(&service.store, "Bounced \u{202e}").await;
+    service.facts.live.lock().unwrap().insert(sending, Live::Sending { attempts: 2 });
+    let detail = EventDetail::Bounce {
+        bounce_type: BounceType::Permanent,
+        sub_type: "General".into(),
+        diagnostic_code: None,
+    };
+    let event = Event { occurred_at: NOON, recipients: vec!["bob@example.org".into()], detail };
+    let report = Report {
+        message: Reference::Tag(bounced),
+        organisation: None,
+        ses_message_id: "ses-1".into(),
+        accepted_at: NOON,
+        event: Some(event),
+    };
+    service.store.apply(report, NOON).await.unwrap();
+
+    let shown = service.command(&["message", "show", &bounced.to_string(), "--json"]).await.json();
+    assert_eq!(shown["status"], "sent");
+    assert_eq!(shown["to"], serde_json::json!(["bob@example.org", "eve@example.org"]));
+    assert_eq!(shown["lastEvent"]["type"], "bounce");
+    assert_eq!(shown["events"][0]["detail"]["bounceSubType"], "General");
+    let people = service.command(&["message", "show", &bounced.to_string()]).await;
+    assert!(people.out.contains("Bounced \\u{202e}"), "{people:?}");
+    let shown = service.command(&["message", "show", &sending.to_string(), "--json"]).await.json();
+    assert_eq!((&shown["status"], &shown["attempts"]), (&"sending".into(), &2.into()));
+
+    let listed = async |arguments: &[&str]| {
+        let listed =
+            service.command(&[&["message", "list", "--json"], arguments].concat()).await.json();
+        let ids = listed["messages"].as_array().unwrap().iter();
+        ids.map(|message| message["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut all = [waiting, sending, bounced].map(|id| id.to_string());
+    all.sort();
+    all.reverse();
+    assert_eq!(listed(&[]).await, all);
+    assert_eq!(listed(&["--status", "sending"]).await, [sending.to_string()]);
+    assert_eq!(listed(&["--status", "queued"]).await, [waiting.to_string()]);
+    assert_eq!(listed(&["--status", "sent", "--org", "acme"]).await, [bounced.to_string()]);
+    assert_eq!(listed(&["--limit", "1", "--before", &all[0]]).await, all[1..2]);
+    let missing = service.command(&["message", "show", "no-id"]).await;
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("not a message id"), "{missing:?}");
+}
+
+#[tokio::test]
+async fn what_is_to_be_cancelled_reaches_the_service_as_it_was_asked() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let organisation = service.store.organisations()[0].id;
+    let asked = || std::mem::take(&mut *service.facts.cancelled.lock().unwrap());
+    let mut ids: Vec<MessageId> = Vec::new();
+    for subject in ["one", "two"] {
+        ids.push(accept(&service.store, subject).await);
+    }
+    let named: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let by_id = ["message", "cancel", &named[0], &named[1], &named[0]];
+    let ran = service.command(&[&by_id[..], &["--json"]].concat()).await;
+    let counts = serde_json::json!({"cancelled": 3, "callsUnderWay": 1, "notPending": 0});
+    assert_eq!(ran.json(), counts);
+    let ids = Selection::Ids(ids.into_iter().collect());
+    assert_eq!(asked(), [(ids, Cancellation::ByOperator)]);
+
+    let domain = DomainName::parse("b\u{fc}cher.example").unwrap();
+    let part = ["--key", "7", "--domain", "B\u{fc}cher.example"];
+    service.command(&[&["message", "cancel", "--org", "acme"], &part[..]].concat()).await;
+    let (key, sender_domain) = (Some(KeyId(7)), Some(domain.into_owned()));
+    let part = Selection::Organisation { organisation, key, sender_domain };
+    assert_eq!(asked(), [(part, Cancellation::ByOperator)]);
+
+    service.command(&["domain", "remove", "--org", "acme", "example.com"]).await;
+    let sender_domain = Some(DomainName::parse("example.com").unwrap());
+    let from_it = Selection::Organisation { organisation, key: None, sender_domain };
+    assert_eq!(asked(), [(from_it, Cancellation::DomainRemoved)]);
+    service.command(&["org", "remove", "acme"]).await;
+    let all = Selection::of(organisation);
+    assert_eq!(asked(), [(all.clone(), Cancellation::OrganisationRemoved)]);
+    // What was queued for it may still be named by its number.
+    let number = format!("#{}", organisation.0);
+    service.command(&["message", "cancel", "--org", &number]).await;
+    assert_eq!(asked(), [(all, Cancellation::ByOperator)]);
+
+    let messages = QueuedMessages::WithIds(vec![named[0].clone(), "no id".to_owned()]);
+    let refused = service.refusal(Request::MessageCancel { messages }).await;
+    assert!(refused.contains("not a message id"), "{refused}");
+    let messages = QueuedMessages::WithIds(vec![named[0].clone(); 1_001]);
+    let refused = service.refusal(Request::MessageCancel { messages }).await;
+    assert!(refused.contains("in parts"), "{refused}");
+    assert_eq!(asked(), []);
+}
+
+#[tokio::test]
+async fn status_says_in_plain_words_what_is_wrong_and_what_to_do() {
+    let service = Service::start().await;
+    service.add_organisation("acme").await;
+    let well = service.command(&["status"]).await;
+    assert!(well.out.contains("takes messages"), "{well:?}");
+    assert!(!well.out.contains("clock confirm"), "{well:?}");
+
+    *service.facts.condition.lock().unwrap() =
+        Condition::Impaired { cause: Cause::QuotaExhausted, message: "200 of 200".into() };
+    service.clock.set(NOON.plus(Duration::from_hours(48)));
+    let ill = service.command(&["status"]).await;
+    let expected = "sending is paused: the account's daily quota is used up (200 of 200). ";
+    assert!(ill.out.contains(expected), "{ill:?}");
+    assert!(ill.out.contains("pillarbox clock confirm"), "{ill:?}");
+    assert!(ill.out.contains("example.com of acme"), "{ill:?}");
+    let json = service.command(&["status", "--json"]).await.json();
+    assert_eq!(json["sending"]["provider"]["cause"], "quotaExhausted");
+    assert_eq!(json["counts"]["organisations"], 1);
+
+    let confirmed = service.command(&["clock", "confirm"]).await;
+    assert!(confirmed.out.contains("is taken as right"), "{confirmed:?}");
+    assert_eq!(service.clock.settled().now(), service.clock.now());
+    assert_eq!(service.command(&["status", "--json"]).await.json()["clockJump"], Value::Null);
+}
+
+#[tokio::test]
+async fn where_no_service_runs_commands_work_on_the_file() {
+    let offline = Offline::new();
+    let added = offline.command(&["org", "add", "acme"]).await;
+    assert_eq!(added.code, 0, "{added:?}");
+    assert!(added.err.contains("no service runs; working on "), "{added:?}");
+
+    let key = offline.command(&["key", "add", "--org", "acme", "--name", "shop", "--json"]).await;
+    assert!(key.out.starts_with(r#"{"id":1,"key":"pb_"#), "{key:?}");
+    assert!(key.out.ends_with("\",\"organisation\":\"acme\"}\n"), "{key:?}");
+    assert_eq!(key.err, "");
+    let text = key.json()["key"].as_str().unwrap().to_owned();
+
+    let listed = offline.command(&["key", "list"]).await;
+    let row: Vec<_> = listed.out.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!((row[0], row[1], row[5]), ("1", "acme", "shop"));
+    assert!(!listed.out.contains(&text));
+
+    let asking = offline.command(&["domain", "add", "--org", "acme", "example.com"]).await;
+    assert_eq!(asking.code, 1);
+    assert!(asking.err.contains("--assume-verified"), "{asking:?}");
+    let assumed = ["domain", "add", "--org", "acme", "example.com", "--assume-verified", "--json"];
+    assert_eq!(offline.command(&assumed).await.json()["state"], "assumed");
+    let status = offline.command(&["status"]).await;
+    assert!(status.out.contains("no service runs"), "{status:?}");
+    assert_eq!(offline.command(&["clock", "confirm"]).await.code, 1);
+
+    // A socket that a dead process left makes no difference.
+    drop(UnixListener::bind(offline.directory.path().join("admin.sock")).unwrap());
+    assert_eq!(offline.command(&["suppression", "add", "--all", "bob@example.org"]).await.code, 0);
+
+    let store = kit::open_store(offline.directory.path(), NOON);
+    assert!(store.authenticate(&ApiKey::parse(&text).unwrap().hash(), NOON).is_some());
+    assert_eq!(store.domains()[0].state, DomainState::Assumed);
+    assert_eq!(store.suppressions(None, 10).unwrap().suppressions.len(), 1);
+}
+
+#[tokio::test]
+async fn the_file_of_a_running_service_is_never_worked_on() {
+    let offline = Offline::new();
+    let store = kit::open_store(offline.directory.path(), NOON);
+    let absent = offline.command(&["org", "list"]).await;
+    assert_eq!(absent.code, 1);
+    assert!(absent.err.contains("the service runs"), "{absent:?}");
+    drop(UnixListener::bind(offline.directory.path().join("admin.sock")).unwrap());
+    let refused = offline.command(&["org", "list"]).await;
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("the service runs"), "{refused:?}");
+    drop(store);
+    assert_eq!(offline.command(&["org", "list"]).await.code, 0);
+}
+
+#[tokio::test]
+async fn a_socket_that_may_not_be_used_is_an_error_and_no_reason_to_use_the_file() {
+    let offline = Offline::new();
+    fs::set_permissions(offline.directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = offline.directory.path().join("admin.sock");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
+    let mut command = kit::pillarbox(&["org", "list", "--config", &offline.config]);
+    // Permissions do not hold for root.
+    if fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        command.uid(NOBODY);
+    }
+    let denied = Finished::run(command).await;
+    assert_eq!(denied.code, 1, "{denied:?}");
+    assert!(denied.err.contains("run the command as the service's user"), "{denied:?}");
+    assert!(!offline.directory.path().join("pillarbox.redb").exists());
+}
+
+#[tokio::test]
+async fn a_socket_that_is_named_is_the_only_place_to_ask() {
+    let offline = Offline::new();
+    let socket = offline.directory.path().join("none.sock");
+    let ran = pillarbox(&["org", "list", "--socket", socket.to_str().unwrap()]).await;
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("there is no socket"), "{ran:?}");
+    assert!(!offline.directory.path().join("pillarbox.redb").exists());
+    let both = offline.command(&["org", "list", "--socket", socket.to_str().unwrap()]).await;
+    assert_eq!(both.code, 2, "{both:?}");
+}
+
+#[tokio::test]
+async fn exit_codes_tell_failure_usage_and_configuration_apart() {
+    let offline = Offline::new();
+    assert_eq!(offline.command(&["org", "list"]).await.code, 0);
+    assert_eq!(offline.command(&["org", "remove", "nobody"]).await.code, 1);
+    for usage in [
+        &["org", "add"][..],
+        &["suppression", "add", "a@example.org"],
+        &["suppression", "add", "--all"],
+        &["suppression", "add", "--org", "acme", "--all", "a@example.org"],
+        &["message", "list", "--status", "lost"],
+        &["message", "list", "--limit", "0"],
+        &["nothing"],
+    ] {
+        assert_eq!(offline.command(usage).await.code, 2, "{usage:?}");
+    }
+    let dev = pillarbox(&["dev", "--api-key", "pb_too-short"]).await;
+    assert_eq!(dev.code, 2);
+    assert!(dev.err.contains("pb_ followed by 43 characters"), "{dev:?}");
+    assert!(!dev.err.contains("too-short"), "{dev:?}");
+
+    fs::write(&offline.config, "lisen = \"x\"\n").unwrap();
+    for arguments in [&["org", "list"][..], &["serve"]] {
+        let ran = offline.command(arguments).await;
+        assert_eq!(ran.code, 78, "{ran:?}");
+        assert!(ran.err.contains("did you mean listen?"), "{ran:?}");
+    }
+    let config = offline.directory.path().join("elsewhere.toml");
+    fs::write(&config, "data_dir = \"/nonexistent\"\nadmin_socket = \"/nonexistent/s\"\n").unwrap();
+    let lost = pillarbox(&["status", "--config", config.to_str().unwrap()]).await;
+    assert_eq!(lost.code, 1);
+    assert!(lost.err.contains("no data directory /nonexistent"), "{lost:?}");
+}

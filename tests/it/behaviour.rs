@@ -1,0 +1,34 @@
+//! The contract's tables, row by row, over real HTTP against the real service.
+
+mod access;
+mod backup;
+mod cancel;
+mod caught;
+mod certificate;
+mod clock;
+mod credentials;
+mod data_file;
+mod destinations;
+mod dev;
+#[cfg(feature = "interop")]
+mod disk;
+mod feedback;
+mod handover;
+mod idempotency;
+mod keys;
+mod listing;
+mod logs;
+mod lost;
+mod memory;
+mod operator;
+mod page;
+mod reading;
+mod refusals;
+mod restart;
+mod secrets;
+mod sending;
+mod sockets;
+mod status;
+mod systemd;
+mod tls;
+mod windows;

@@ -1,0 +1,121 @@
+//! Credentials that cannot be used are told before the first message, and loaded again.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pillarbox::simulator::{Fault, FaultScope, Faults};
+use reqwest::StatusCode;
+use serde_json::Value;
+
+use crate::behaviour::certificate::{look, metric, status};
+use crate::behaviour::operator::wait_until_ready;
+use crate::kit::{AWS_ACCESS_KEY, AWS_SECRET, PATIENCE, Server, Site, answer, message};
+
+fn write(file: &Path, access_key: &str, secret: &str) {
+    let text =
+        format!("[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret}\n");
+    std::fs::write(file, text).unwrap();
+}
+
+fn credentials_file(site: &Site) -> PathBuf {
+    site.directory().join("credentials")
+}
+
+/// Starts the service with the AWS credentials of this shared file alone.
+fn start(site: &Site, file: &Path) -> Server {
+    let mut command = site.service_after("unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY;");
+    command.env("AWS_SHARED_CREDENTIALS_FILE", file).env("AWS_CONFIG_FILE", "/dev/null");
+    command.env("AWS_EC2_METADATA_DISABLED", "true");
+    site.start_by(command)
+}
+
+async fn fault(server: &Server, code: &str) -> Option<f64> {
+    metric(server, &format!("pillarbox_account_fault{{cause=\"{code}\"}}")).await
+}
+
+/// Waits until the service is not ready for this reason; gives what `/readyz` says of it.
+async fn not_ready(server: &Server, code: &str) -> Value {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let (status, document) = answer(server.operator("/readyz").await).await;
+        let mut reasons = document["reasons"].as_array().unwrap().iter();
+        if let Some(reason) = reasons.find(|reason| reason["code"] == code) {
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            return reason.clone();
+        }
+        assert!(Instant::now() < end, "{code} is not in {document}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unusable_credentials_are_told_before_the_first_message_and_recovered_from() {
+    let site = Site::new().await;
+    let file = credentials_file(&site);
+    let server = start(&site, &file);
+    let reason = not_ready(&server, "credentials_missing").await;
+    assert!(reason["message"].as_str().unwrap().contains("no AWS credentials found"), "{reason}");
+    assert!(look(&site, &server).await.contains("credentials_missing"));
+    let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    assert!(text.contains("there are no AWS credentials to sign with"), "{text}");
+    assert_eq!(status(&site)["sending"]["account"]["fault"], "credentialsMissing");
+    assert_eq!(fault(&server, "credentials_missing").await, Some(1.0));
+    assert_eq!(server.operator("/healthz").await.status(), StatusCode::OK);
+
+    for (access_key, secret) in [("AKIDUNKNOWN", AWS_SECRET), (AWS_ACCESS_KEY, "wrong")] {
+        write(&file, access_key, secret);
+        let reason = not_ready(&server, "credentials_refused").await;
+        assert!(reason["message"].as_str().unwrap().contains("AWS refuses"), "{reason}");
+        assert_eq!(fault(&server, "credentials_refused").await, Some(1.0));
+        assert_eq!(fault(&server, "credentials_missing").await, Some(0.0));
+    }
+    // Messages are accepted all the same, and wait.
+    let id = server.send(&message()).await;
+    not_ready(&server, "setup_fault").await;
+    server.wait_for(&id, "queued").await;
+
+    write(&file, AWS_ACCESS_KEY, AWS_SECRET);
+    wait_until_ready(&server).await;
+    server.wait_for(&id, "sent").await;
+    assert_eq!(fault(&server, "credentials_refused").await, Some(0.0));
+    assert_eq!(status(&site)["sending"]["account"], Value::Null);
+    let log = server.log();
+    assert!(log.contains("nothing can be sent with these AWS credentials"), "{log}");
+    assert!(log.contains("the AWS credentials are good"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_loads_the_credentials_again() {
+    let site = Site::new().await;
+    let file = credentials_file(&site);
+    write(&file, AWS_ACCESS_KEY, AWS_SECRET);
+    let server = start(&site, &file);
+    wait_until_ready(&server).await;
+    write(&file, AWS_ACCESS_KEY, "wrong");
+    server.signal("HUP");
+    not_ready(&server, "credentials_refused").await;
+    // Also where the configuration cannot be read.
+    site.reconfigure("data_dir", "no_such_key");
+    write(&file, AWS_ACCESS_KEY, AWS_SECRET);
+    server.signal("HUP");
+    wait_until_ready(&server).await;
+    assert!(server.log().contains("the configuration stays as it was"));
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_look_at_the_account_is_told_and_sending_goes_on() {
+    let site = Site::new().await;
+    let denied = Faults::always(Fault::AccessDenied).with_scope(FaultScope::OtherCalls);
+    site.simulator.set_faults(denied);
+    let server = site.start();
+    wait_until_ready(&server).await;
+    assert_eq!(fault(&server, "account_access_denied").await, Some(1.0));
+    let told = look(&site, &server).await;
+    assert!(told.contains("account_access_denied") && told.contains("ses:GetAccount"), "{told}");
+    assert_eq!(status(&site)["sending"]["account"]["fault"], "accessDenied");
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sent").await;
+    assert_eq!(server.operator("/readyz").await.status(), StatusCode::OK);
+}

@@ -1,0 +1,47 @@
+//! Reading back: unknown ids, events, and the shape of the answers.
+
+use serde_json::json;
+
+use crate::kit::{Site, answer, message};
+
+#[tokio::test]
+async fn whatever_cannot_be_read_is_not_found_in_the_same_bytes() {
+    let site = Site::new().await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    let mut answers = Vec::new();
+    let upper = id.to_uppercase();
+    let plain = id.replace('-', "");
+    for id in ["1", "0190b6a0-0000-7000-8000-000000000000", &upper, &plain, "%00", "..", "\u{e9}"] {
+        for suffix in ["", "/events"] {
+            let response = server.get(&format!("/emails/{id}{suffix}")).send().await.unwrap();
+            let status = response.status();
+            answers.push((status, response.text().await.unwrap()));
+        }
+    }
+    assert_eq!(answers[0].0, 404);
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+}
+
+#[tokio::test]
+async fn a_message_without_events_has_an_empty_list() {
+    let site = Site::new().await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    let response = server.get(&format!("/emails/{id}/events")).send().await.unwrap();
+    assert_eq!(answer(response).await, (reqwest::StatusCode::OK, json!({ "events": [] })));
+}
+
+#[tokio::test]
+async fn the_operator_sees_the_message_too() {
+    let site = Site::new().await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sent").await;
+    let shown = site.done(&["message", "show", &id, "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["status"], "sent");
+    let listed = site.done(&["message", "list"]);
+    assert!(String::from_utf8(listed.stdout).unwrap().contains(&id));
+    site.done(&["status"]);
+}

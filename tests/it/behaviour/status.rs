@@ -1,0 +1,124 @@
+//! What keeps mail from going out reads plainly in `pillarbox status` and on the records.
+
+use std::time::{Duration, Instant};
+
+use pillarbox::simulator::{Fault, Faults, Options};
+
+use serde_json::json;
+
+use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
+
+/// Waits until the status says this, and gives the whole of it.
+async fn status_with(site: &Site, words: &str) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+        if status.contains(words) {
+            return status;
+        }
+        assert!(Instant::now() < end, "{words:?} is not in:\n{status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until a waiting message shows this failure.
+async fn shows(server: &Server, id: &str, code: &str) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let record = server.record(id).await;
+        if record["error"]["code"] == code && record["status"] == "queued" {
+            return;
+        }
+        assert!(Instant::now() < end, "{record}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() {
+    let site = Site::new().await;
+    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    let server = site.start();
+    let first = server.send(&message()).await;
+    status_with(&site, "the account may not send").await;
+    let second = server.send(&message()).await;
+    shows(&server, &first, "sending_paused").await;
+    shows(&server, &second, "sending_paused").await;
+    let status = status_with(&site, "would lose 2 messages: 2 wait for the provider").await;
+    assert!(status.contains("a stop now:"), "{status}");
+    let json = crate::behaviour::certificate::status(&site);
+    assert_eq!(json["sending"]["stopWouldLose"]["messages"], 2);
+    assert!(site.simulator.calls_total() < 10, "the backlog is not thrown at it");
+    site.simulator.set_faults(Faults::none());
+    server.wait_for(&first, "sent").await;
+    server.wait_for(&second, "sent").await;
+    let status = status_with(&site, "takes messages").await;
+    assert!(status.contains("would lose no message"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_used_up_quota_reads_plainly_and_pauses_before_it_is_refused() {
+    let options = Options { daily_quota: Some(1), ..Options::default() };
+    let site = Site::with("", options).await;
+    let server = site.start();
+    let first = server.send(&message()).await;
+    server.wait_for(&first, "sent").await;
+    let second = server.send(&message()).await;
+    status_with(&site, "the account's daily quota is used up").await;
+    shows(&server, &second, "provider_quota_exhausted").await;
+    site.simulator.set_daily_quota(None);
+    server.wait_for(&second, "sent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_in_the_set_up_pauses_and_never_fails_the_queue() {
+    let site = Site::new().await;
+    site.simulator.set_faults(Faults::always(Fault::AccessDenied));
+    let server = site.start();
+    let id = server.send(&message()).await;
+    shows(&server, &id, "sending_paused").await;
+    status_with(&site, "sending is paused").await;
+    site.simulator.set_faults(Faults::none());
+    server.wait_for(&id, "sent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_read_the_providers_text_and_clients_read_ours() {
+    // What the simulator says then names a domain of one organisation, an ARN and an account.
+    const SECRET: [&str; 3] = ["alpha.example", "arn:aws", "123456789012"];
+    let site = Site::new().await;
+    let beta = site.add_organisation("beta", "beta.example");
+    site.simulator.set_faults(Faults::always(Fault::AccessDenied));
+    let server = site.start();
+    let tried = server.send(&message()).await;
+    let status = status_with(&site, "alpha.example").await;
+    assert!(SECRET.iter().all(|part| status.contains(part)), "{status}");
+    assert!(server.log().contains("alpha.example"));
+
+    let from_beta = message_with("from", json!("b@beta.example"));
+    let post = server.client.post(format!("{}/emails", server.base)).bearer_auth(&beta);
+    let posted = post
+        .header("content-type", "application/json")
+        .body(from_beta.to_string())
+        .send()
+        .await
+        .unwrap();
+    let waiting = answer(posted).await.1["id"].as_str().unwrap().to_owned();
+    for (id, key) in [(&tried, &server.key), (&waiting, &beta)] {
+        for path in [format!("/emails/{id}"), "/emails".to_owned()] {
+            let url = format!("{}{path}", server.base);
+            let end = Instant::now() + PATIENCE;
+            // While the message's own first call is under way, there is no failure to show.
+            let text = loop {
+                let request = server.client.get(&url).bearer_auth(key);
+                let text = request.send().await.unwrap().text().await.unwrap();
+                if text.contains("sending_paused") {
+                    break text;
+                }
+                assert!(Instant::now() < end, "{path}: {text}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
+            assert!(!SECRET.iter().any(|part| text.contains(part)), "{path}: {text}");
+        }
+    }
+}

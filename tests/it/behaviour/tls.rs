@@ -1,0 +1,250 @@
+//! TLS on the client listener: both versions of HTTP, certificates that change, and clients that
+//! do not do their part.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use pillarbox::http::drain::Drain;
+use pillarbox::http::limits::Limits;
+use pillarbox::http::request_id::RequestId;
+use pillarbox::http::serve_tls;
+use pillarbox::http::tls::{Tls, TlsFiles};
+use pillarbox::simulator::Options;
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd, generate_simple_self_signed};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::kit::{PATIENCE, Server, Site, install_crypto, message};
+
+const HTTP_2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// A certificate for `localhost`, as its client trusts it.
+pub(crate) struct Certificate {
+    der: CertificateDer<'static>,
+    pem: String,
+    key: String,
+}
+
+impl Certificate {
+    pub(crate) fn new() -> Self {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        Self { der: cert.der().clone(), pem: cert.pem(), key: signing_key.serialize_pem() }
+    }
+
+    /// One that ends on the first of January of this year.
+    pub(crate) fn until(year: i32) -> Self {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let (der, pem) = (certificate.der().clone(), certificate.pem());
+        Self { der, pem, key: key.serialize_pem() }
+    }
+
+    pub(crate) fn write(&self, files: &TlsFiles) {
+        std::fs::write(&files.certificate, &self.pem).unwrap();
+        std::fs::write(&files.key, &self.key).unwrap();
+    }
+
+    /// A connection by somebody who trusts this certificate alone.
+    async fn connect(&self, address: &str, offer: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).unwrap();
+        let mut config =
+            ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![offer.to_vec()];
+        let stream = TcpStream::connect(address).await?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(offer));
+        Ok(stream)
+    }
+
+    async fn http2(&self, address: &str) -> http2::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect(address, HTTP_2).await.unwrap());
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+
+    async fn http1(&self, address: &str) -> http1::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect(address, HTTP_1_1).await.unwrap());
+        let (sender, connection) = http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+}
+
+/// A site whose client listener speaks TLS.
+pub(crate) async fn site(certificate: &Certificate) -> (Site, TlsFiles) {
+    let directory = tempfile::tempdir().unwrap().keep();
+    let files = TlsFiles { certificate: directory.join("crt"), key: directory.join("key") };
+    certificate.write(&files);
+    let more = format!(
+        "[tls]\ncertificate = \"{}\"\nkey = \"{}\"",
+        files.certificate.display(),
+        files.key.display()
+    );
+    (Site::with(&more, Options::default()).await, files)
+}
+
+fn address(server: &Server) -> String {
+    server.base.strip_prefix("http://").unwrap().to_owned()
+}
+
+fn post(server: &Server, body: String) -> Request<Full<Bytes>> {
+    Request::post("https://localhost/emails")
+        .header("host", "localhost")
+        .header("authorization", format!("Bearer {}", server.key))
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .unwrap()
+}
+
+async fn read(response: Response<Incoming>) -> (u16, Value) {
+    assert!(response.headers().contains_key("x-request-id"), "{response:?}");
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_versions_have_the_same_routes_and_limits() {
+    let certificate = Certificate::new();
+    let (site, _files) = site(&certificate).await;
+    let server = site.start();
+    let address = address(&server);
+    let mut first = certificate.http1(&address).await;
+    let response = first.send_request(post(&server, message().to_string())).await.unwrap();
+    let (status, body) = read(response).await;
+    assert_eq!(status, 200, "{body}");
+
+    let second = certificate.http2(&address).await;
+    let many = (0..50).map(|_| {
+        let (mut sender, request) = (second.clone(), post(&server, message().to_string()));
+        tokio::spawn(async move { read(sender.send_request(request).await.unwrap()).await })
+    });
+    for answered in many.collect::<Vec<_>>() {
+        let (status, body) = answered.await.unwrap();
+        assert_eq!((status, body["id"].as_str().map(str::len)), (200, Some(36)), "{body}");
+    }
+    let mut sender = second.clone();
+    let mut stranger = post(&server, message().to_string());
+    stranger.headers_mut().remove("authorization");
+    let (status, body) = read(sender.send_request(stranger).await.unwrap()).await;
+    assert_eq!((status, &body["error"]["code"]), (401, &Value::from("Unauthorized")));
+    let large = post(&server, " ".repeat(10 * 1024 * 1024 + 1));
+    let (status, body) = read(sender.send_request(large).await.unwrap()).await;
+    assert_eq!((status, &body["error"]["code"]), (413, &Value::from("PayloadTooLarge")));
+    let mut flood = post(&server, message().to_string());
+    flood.headers_mut().insert("x-flood", "x".repeat(20_000).parse().unwrap());
+    match sender.send_request(flood).await {
+        Ok(response) => assert_eq!(response.status(), 431),
+        Err(error) => assert!(!error.is_canceled(), "{error:?}"),
+    }
+    let (status, _) =
+        read(sender.send_request(post(&server, message().to_string())).await.unwrap()).await;
+    assert_eq!(status, 200, "the connection outlives it");
+    // It is told to end, and does.
+    server.terminate().await;
+    assert!(poll_fn(|cx| sender.poll_ready(cx)).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_certificate_is_taken_over_and_a_bad_one_is_not() {
+    let (old, new) = (Certificate::new(), Certificate::new());
+    let (site, files) = site(&old).await;
+    let server = site.start();
+    let address = address(&server);
+    let mut kept = old.http2(&address).await;
+    new.write(&files);
+    server.signal("HUP");
+    let end = Instant::now() + PATIENCE;
+    while new.connect(&address, HTTP_2).await.is_err() {
+        assert!(Instant::now() < end, "the new certificate is not taken over");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(old.connect(&address, HTTP_2).await.is_err());
+    let response = kept.send_request(post(&server, message().to_string())).await.unwrap();
+    assert_eq!(read(response).await.0, 200, "connections keep what they began with");
+
+    std::fs::write(&files.key, Certificate::new().key).unwrap();
+    server.signal("HUP");
+    while !server.log().contains("the certificate stays as it was") {
+        assert!(Instant::now() < end, "nobody is told");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(new.connect(&address, HTTP_1_1).await.is_ok());
+    let log = server.terminate().await;
+    assert!(log.contains("cannot be used together"), "{log}");
+
+    let output = site.run(&["serve"]);
+    assert_eq!(output.status.code(), Some(1), "a start has nothing to keep");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cannot be used together"), "{error}");
+}
+
+#[tokio::test]
+async fn clients_that_do_not_come_to_the_point_are_let_go() {
+    install_crypto();
+    let certificate = Certificate::new();
+    let directory = tempfile::tempdir().unwrap();
+    let files =
+        TlsFiles { certificate: directory.path().join("crt"), key: directory.path().join("key") };
+    certificate.write(&files);
+    let limits = Limits {
+        head_timeout: Duration::from_millis(300),
+        idle_timeout: Duration::from_millis(300),
+        write_timeout: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (drain, signal) = Drain::new();
+    let echo = |request: Request<Incoming>, _: RequestId| async move {
+        Response::new(Full::from(format!("{:?}", request.version())))
+    };
+    let tls = Arc::new(Tls::load(&files).unwrap());
+    let serving = tokio::spawn(serve_tls(tls, listener, echo, limits, signal));
+
+    // No handshake, half a handshake, no request after it, and none after the first.
+    let mut buffer = Vec::new();
+    for start in [&b""[..], b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(start).await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut buffer)).await;
+        assert!(ended.is_ok(), "{start:?} holds a connection");
+    }
+    for offer in [HTTP_1_1, HTTP_2] {
+        let mut stream = certificate.connect(&address, offer).await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut buffer)).await;
+        assert!(ended.is_ok(), "silence holds a connection");
+    }
+    let mut sender = certificate.http2(&address).await;
+    let request = Request::get("https://localhost/").body(Full::default()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "HTTP/2.0");
+    tokio::time::timeout(PATIENCE, async {
+        while !sender.is_closed() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("an idle connection is closed");
+    drain.stop(tokio::time::Instant::now() + PATIENCE);
+    assert_eq!(serving.await.unwrap().unwrap().cut_off, 0);
+}

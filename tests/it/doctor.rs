@@ -1,0 +1,305 @@
+//! `pillarbox doctor` over real processes: a set-up in which all is well, and each of its faults.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use pillarbox::simulator::{
+    AccountAccess, EventOptions, EventRoute, Events, Options, VerificationStatus,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::kit::{Finished, Site};
+
+const WRONG_SECRET: &str = "PLANTED-9e107d9d372bb6826bd81d3542a419d6";
+/// All that SES publishes and the service can use.
+const EVENTS: [&str; 6] = ["SEND", "REJECT", "BOUNCE", "COMPLAINT", "DELIVERY", "DELIVERY_DELAY"];
+
+/// What doctor came to.
+#[derive(Debug)]
+struct Examined {
+    code: i32,
+    checks: Vec<Value>,
+}
+
+/// A site in which all is well, but for what the options say. No events are published yet.
+async fn sound_site(options: Options) -> Site {
+    let route = EventRoute::Destinations;
+    let events = EventOptions { route, ..EventOptions::after(Duration::ZERO) };
+    let options = Options {
+        configuration_sets: vec!["mail".to_owned()],
+        events: Events::On(events),
+        ..options
+    };
+    let site = Site::empty("", options).await;
+    configure(&site, &site.simulator.endpoint(), "mail", &site.simulator.queue_url());
+    site.add_organisation("acme", "example.com");
+    site
+}
+
+/// Lets the set publish these events.
+fn publish(site: &Site, events: &[&str]) {
+    let body = json!({
+        "EventDestinationName": "queue",
+        "EventDestination": {
+            "Enabled": true,
+            "MatchingEventTypes": events,
+            "SnsDestination": { "TopicArn": "arn:aws:sns:eu-west-1:000000000000:mail" },
+        },
+    });
+    site.simulator.create_event_destination("mail", &body.to_string()).unwrap();
+}
+
+fn configure(site: &Site, endpoint: &str, set: &str, queue: &str) {
+    let ses = format!(
+        "endpoint = \"{endpoint}\"\nconfiguration_set = \"{set}\"\n\
+         [ses.events]\nqueue_url = \"{queue}\"\n"
+    );
+    site.configure("", &ses);
+}
+
+async fn doctor(site: &Site, arguments: &[&str]) -> Examined {
+    examine(site.command(&[&["doctor", "--json"], arguments].concat())).await
+}
+
+async fn examine(command: Command) -> Examined {
+    let Finished { code, out, err } = Finished::run(command).await;
+    assert!(!out.contains(WRONG_SECRET) && !err.contains(WRONG_SECRET), "{out}{err}");
+    let document: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    let checks = document["checks"].as_array().unwrap().clone();
+    let faults = checks.iter().filter(|check| check["verdict"] == "notOk").count();
+    assert_eq!(document["ok"], faults == 0);
+    assert_eq!(code, i32::from(faults > 0), "{checks:?}");
+    Examined { code, checks }
+}
+
+impl Examined {
+    /// The worst verdict about something, and what is said with it.
+    fn about(&self, about: &str) -> (&str, String) {
+        let found: Vec<_> = self.checks.iter().filter(|check| check["about"] == about).collect();
+        assert!(!found.is_empty(), "nothing about {about}: {self:?}");
+        let rank = |check: &&Value| {
+            ["ok", "warning", "notOk"].iter().position(|v| check["verdict"] == **v)
+        };
+        let worst = found.into_iter().max_by_key(rank).unwrap();
+        let advice = worst["advice"].as_str().unwrap_or_default();
+        let text = format!("{} {advice}", worst["message"].as_str().unwrap());
+        (worst["verdict"].as_str().unwrap(), text)
+    }
+
+    /// Checks one verdict and a word of what is said.
+    fn says(&self, about: &str, verdict: &str, word: &str) {
+        let (found, text) = self.about(about);
+        assert!(found == verdict && text.contains(word), "{about}: {found}: {text}: {self:?}");
+    }
+
+    /// What else is a fault.
+    fn faults(&self) -> Vec<&str> {
+        let faults = self.checks.iter().filter(|check| check["verdict"] == "notOk");
+        faults.map(|check| check["about"].as_str().unwrap()).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_is_well_from_the_configuration_to_the_delivery_event() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &EVENTS);
+    let _server = site.start();
+    let examined = doctor(&site, &["--send"]).await;
+    for about in [
+        "configuration",
+        "data directory",
+        "data file",
+        "admin socket",
+        "service",
+        "client listener",
+        "credentials",
+        "clock",
+        "SES account",
+        "SES sending",
+        "SES quota",
+        "domain example.com",
+        "configuration set",
+        "event destination",
+        "tracking",
+        "event queue",
+        "sending",
+        "delivery event",
+    ] {
+        assert_eq!(examined.about(about).0, "ok", "{about}: {examined:?}");
+    }
+    let kernel = examined.about("clock synchronisation");
+    assert!(kernel.1.starts_with("the kernel"), "{kernel:?}");
+    assert_eq!(examined.code, 0);
+    let sent = site.simulator.messages();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].from, "pillarbox-doctor@example.com");
+
+    let Finished { code, out: text, .. } = Finished::run(site.command(&["doctor"])).await;
+    assert!(code == 0 && text.contains("\nNothing is wrong"), "{text}");
+    assert!(text.contains("ok       credentials: account 000000000000, arn:"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_service_runs_that_is_said_and_the_rest_is_looked_at() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &EVENTS);
+    let examined = doctor(&site, &[]).await;
+    examined.says("service", "warning", "not running");
+    examined.says("domain example.com", "ok", "verified");
+    assert_eq!(examined.code, 0, "{examined:?}");
+    let examined = doctor(&site, &["--send"]).await;
+    assert_eq!(examined.faults(), ["sending"]);
+
+    std::fs::remove_file(site.data_dir().join("pillarbox.redb")).unwrap();
+    let examined = doctor(&site, &[]).await;
+    examined.says("data file", "warning", "not there yet");
+    assert!(!site.data_dir().join("pillarbox.redb").exists(), "looking makes nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_key_is_told_and_never_shown() {
+    let site = sound_site(Options::default()).await;
+    let examined = {
+        let mut command = site.command(&["doctor", "--json"]);
+        command.env("AWS_SECRET_ACCESS_KEY", WRONG_SECRET);
+        examine(command).await
+    };
+    examined.says("credentials", "notOk", "the secret key does not belong to the access key");
+    examined.says("clock", "ok", "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_off_is_warned_of_and_then_refused() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &EVENTS);
+    site.simulator.set_clock_ahead(120);
+    let examined = doctor(&site, &[]).await;
+    examined.says("clock", "warning", "behind AWS's");
+    examined.says("credentials", "ok", "account");
+    site.simulator.set_clock_ahead(-600);
+    let examined = doctor(&site, &[]).await;
+    examined.says("clock", "notOk", "ahead of AWS's");
+    examined.says("credentials", "notOk", "the clock is wrong");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_set_that_is_not_there_or_publishes_nothing_is_a_fault() {
+    let site = sound_site(Options::default()).await;
+    let server = site.start();
+    let examined = doctor(&site, &["--send", "--wait", "2s"]).await;
+    examined.says("event destination", "notOk", "none that is enabled");
+    examined.says("sending", "ok", "SES took");
+    examined.says("delivery event", "notOk", "none has come within 2s");
+    drop(server);
+    configure(&site, &site.simulator.endpoint(), "mial", &site.simulator.queue_url());
+    let examined = doctor(&site, &[]).await;
+    examined.says("configuration set", "notOk", "no configuration set mial");
+    assert_eq!(examined.faults(), ["configuration set"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_that_has_ses_rewrite_links_or_that_publishes_too_little_is_a_fault() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &["DELIVERY", "BOUNCE", "OPEN"]);
+    let examined = doctor(&site, &[]).await;
+    examined.says("tracking", "notOk", "rewrites links and adds a pixel");
+    examined.says("event destination", "notOk", "does not publish: complaint");
+    assert_eq!(examined.faults().len(), 2, "{examined:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_go_where_no_queue_can_be_are_as_good_as_none() {
+    let site = sound_site(Options::default()).await;
+    let body = json!({
+        "EventDestinationName": "figures",
+        "EventDestination": {
+            "Enabled": true,
+            "MatchingEventTypes": EVENTS,
+            "CloudWatchDestination": { "DimensionConfigurations": [{
+                "DimensionName": "set",
+                "DimensionValueSource": "MESSAGE_TAG",
+                "DefaultDimensionValue": "mail",
+            }] },
+        },
+    });
+    site.simulator.create_event_destination("mail", &body.to_string()).unwrap();
+    let examined = doctor(&site, &[]).await;
+    examined.says("event destination", "notOk", "none that is enabled and publishes to SNS");
+    assert_eq!(examined.faults(), ["event destination"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sandbox_and_a_queue_that_is_not_there_are_told() {
+    let options = Options { access: AccountAccess::Sandbox, ..Options::default() };
+    let site = sound_site(options).await;
+    publish(&site, &EVENTS);
+    let queue = format!("{}/000000000000/another", site.simulator.endpoint());
+    configure(&site, &site.simulator.endpoint(), "mail", &queue);
+    let examined = doctor(&site, &[]).await;
+    examined.says("SES account", "warning", "sandbox");
+    examined.says("event queue", "notOk", "there is no queue");
+    assert_eq!(examined.faults(), ["event queue"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_that_ses_does_not_take_is_a_fault_and_cannot_be_sent_from() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &EVENTS);
+    site.simulator.set_identity("example.com", VerificationStatus::Failed);
+    let _server = site.start();
+    let examined = doctor(&site, &["--send", "--from", "a@example.org"]).await;
+    examined.says("domain example.com", "notOk", "the service has it as assumed");
+    examined.says("sending", "notOk", "example.org is not verified for any organisation");
+    site.simulator.remove_identity("example.com");
+    let examined = doctor(&site, &[]).await;
+    // A sub-domain of one that SES has verified looks the same, and is sent from.
+    examined.says("domain example.com", "warning", "no identity");
+    assert!(examined.faults().is_empty(), "{examined:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_or_a_directory_that_is_open_to_others_is_a_fault() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &EVENTS);
+    let file = site.data_dir().join("pillarbox.redb");
+    let set_mode = |path: &PathBuf, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(&file, 0o644);
+    set_mode(&site.data_dir(), 0o777);
+    let examined = doctor(&site, &[]).await;
+    examined.says("data file", "notOk", "chmod 0600");
+    examined.says("data directory", "notOk", "chmod 0700");
+    set_mode(&file, 0o600);
+    set_mode(&site.data_dir(), 0o700);
+    assert_eq!(doctor(&site, &[]).await.faults(), Vec::<&str>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_lacks_the_calls_is_no_fault_of_the_set_up() {
+    let site = sound_site(Options::default()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut head = [0; 8_192];
+                let _ = stream.read(&mut head).await;
+                let answer = "HTTP/1.1 404 NOT FOUND\r\ncontent-type: text/html\r\n\
+                              content-length: 9\r\nconnection: close\r\n\r\n<p>no</p>";
+                let _ = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    configure(&site, &endpoint, "mail", &format!("{endpoint}/000000000000/queue"));
+    let examined = doctor(&site, &[]).await;
+    for about in ["credentials", "SES account", "configuration set", "event queue"] {
+        examined.says(about, "warning", "does not have this call");
+    }
+    assert_eq!(examined.code, 0, "{examined:?}");
+}

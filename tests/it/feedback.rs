@@ -1,0 +1,11 @@
+//! Delivery events, from the documents of the provider to the records, through the queue.
+
+mod backlog;
+mod contract;
+mod document;
+mod guide;
+mod killed;
+mod poll;
+mod proof;
+mod queue;
+mod sink;

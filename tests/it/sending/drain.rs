@@ -1,0 +1,274 @@
+//! The end of the dispatcher's life: what can be sent is sent, the rest is recorded.
+
+use std::time::Duration;
+
+use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::{DailyQuota, Settings};
+use pillarbox::domain::attempt::ProblemKind;
+use pillarbox::domain::id::MessageId;
+use pillarbox::domain::message::{Acceptance, FailureCode, State, Status};
+use pillarbox::domain::retry::Backoff;
+use pillarbox::outbox::DrainForecast;
+
+use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
+
+const LATENCY: Duration = Duration::from_millis(60);
+const STEP: Duration = Duration::from_millis(10);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_mins(1);
+
+async fn sim(settings: Settings, rate: f64) -> Sim {
+    Sim::start(Simulated::new(LATENCY, Limit::None), settings, Rate::PerSecond(rate)).await
+}
+
+fn assert_lost(sim: &Sim, id: MessageId, expected: Acceptance) {
+    let State::Failed { failure, acceptance } = sim.message(id).state else {
+        panic!("{:?}", sim.message(id))
+    };
+    assert_eq!((failure.code, acceptance), (FailureCode::BodyLostOnRestart, expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_due_is_sent_and_then_the_drain_is_over() {
+    let mut sim = sim(settings(), 200.0).await;
+    let ids = sim.accept_singles(0, 100).await;
+    sim.drain(MINUTE).await;
+    let took = sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    assert!(took < SECOND, "{took:?}");
+    sim.ended().await;
+    assert!(ids.iter().all(|id| sim.status(*id) == Status::Sent));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_outbox_ends_the_drain_at_once() {
+    let mut sim = sim(settings(), 200.0).await;
+    sim.run(SECOND, STEP).await;
+    sim.drain(MINUTE).await;
+    assert!(sim.has_ended());
+    sim.ended().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_retries_get_one_last_attempt_at_once() {
+    let backoff = Backoff::try_new(MINUTE * 10, MINUTE * 10).unwrap();
+    let mut sim = sim(Settings { backoff, ..settings() }, 200.0).await;
+    sim.provider.script(|call| match call.nth {
+        1 => Answer::Refuse(ProblemKind::Unavailable),
+        _ => Answer::Accept,
+    });
+    // Fewer than the failures in a row that mean an outage.
+    let good = sim.accept_singles(0, 3).await;
+    sim.run(SECOND, STEP).await;
+    sim.drain(MINUTE).await;
+    let took = sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    assert!(took < SECOND, "{took:?}");
+    sim.ended().await;
+    for id in good {
+        assert_eq!((sim.status(id), sim.provider.calls_of(id).len()), (Status::Sent, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttle_during_the_drain_is_tried_again_within_its_time() {
+    let mut sim = sim(settings(), 200.0).await;
+    sim.provider.script(|call| match call.nth {
+        1..4 => Answer::Refuse(ProblemKind::Throttled),
+        _ => Answer::Accept,
+    });
+    let ids = sim.accept_singles(0, 2).await;
+    sim.drain(MINUTE).await;
+    sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    assert!(ids.iter().all(|id| sim.status(*id) == Status::Sent));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_is_not_repeated_early_for_the_drains_sake() {
+    let mut sim = sim(Settings { unknown_wait: MINUTE, ..settings() }, 200.0).await;
+    sim.provider.always(Answer::AcceptAndLose);
+    let ids = sim.accept_singles(0, 2).await;
+    sim.run(SECOND, STEP).await;
+    // Its retry is not due before the end: there is nothing to wait for.
+    sim.drain(MINUTE / 2).await;
+    let took = sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    assert!(took < SECOND, "{took:?}");
+    sim.ended().await;
+    for id in ids {
+        assert_eq!(sim.provider.accepted(id), 1);
+        assert_lost(&sim, id, Acceptance::Possible);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_begins_while_the_dispatcher_is_busy_is_not_overlooked() {
+    for turns in 0..8 {
+        let backoff = Backoff::try_new(MINUTE * 10, MINUTE * 10).unwrap();
+        let mut sim = sim(Settings { backoff, ..settings() }, 200.0).await;
+        sim.provider.script(|call| match call.nth {
+            1 => Answer::Refuse(ProblemKind::Unavailable),
+            _ => Answer::Accept,
+        });
+        let id = sim.accept_singles(0, 1).await[0];
+        sim.run(SECOND, STEP).await;
+        // Something else wakes the dispatcher a few of the scheduler's turns before.
+        sim.dispatcher.set_rate(Rate::PerSecond(200.0));
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        sim.drain(MINUTE).await;
+        sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+        sim.ended().await;
+        assert_eq!(sim.status(id), Status::Sent, "after {turns} turns");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_impaired_provider_is_probed_and_gets_no_last_attempts() {
+    let mut sim = sim(settings(), 200.0).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));
+    let ids = sim.accept_singles(0, 50).await;
+    sim.run(MINUTE, SECOND).await;
+    let before = sim.provider.call_count();
+    sim.drain(MINUTE).await;
+    sim.run_until(2 * MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    assert!(sim.provider.call_count() <= before + 2);
+    for id in ids {
+        assert_lost(&sim, id, Acceptance::Excluded);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_deadline_a_call_under_way_may_have_been_accepted_and_the_rest_was_not() {
+    let mut sim = sim(Settings { max_in_flight: 1, ..settings() }, 200.0).await;
+    sim.provider.always(Answer::Hang);
+    let ids = sim.accept_singles(0, 1_500).await;
+    sim.run(SECOND, STEP).await;
+    sim.drain(5 * SECOND).await;
+    let took = sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    // What is left is then recorded in real time, while simulated time goes on.
+    assert!(took + STEP >= 5 * SECOND && took <= 6 * SECOND, "{took:?}");
+    sim.ended().await;
+    let called = sim.provider.calls()[0].message;
+    assert_eq!(sim.provider.call_count(), 1);
+    for id in ids {
+        let expected = if id == called { Acceptance::Possible } else { Acceptance::Excluded };
+        assert_lost(&sim, id, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_is_known_at_the_deadline_is_recorded() {
+    let mut sim = sim(settings(), 1_000.0).await;
+    sim.provider.set_latency(SECOND);
+    let ids = sim.accept_singles(0, 50).await;
+    sim.run(SECOND / 2, STEP).await;
+    // The answers arrive in the instant in which the drain is over.
+    let calls = sim.provider.calls();
+    let end = calls.last().unwrap().at + SECOND;
+    sim.drain(end - tokio::time::Instant::now()).await;
+    sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    let known = ids.iter().filter(|id| sim.status(**id) == Status::Sent).count();
+    assert!(known >= 40, "{known}");
+    for id in ids.into_iter().filter(|id| sim.status(*id) != Status::Sent) {
+        let expected = match sim.provider.calls_of(id).len() {
+            0 => Acceptance::Excluded,
+            _ => Acceptance::Possible,
+        };
+        assert_lost(&sim, id, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_by_the_drain_is_recorded_in_shared_commits() {
+    let mut sim = sim(Settings { max_in_flight: 1, ..settings() }, 200.0).await;
+    sim.provider.always(Answer::Hang);
+    let ids = sim.accept_singles(0, 3_000).await;
+    let start = std::time::Instant::now();
+    sim.drain(Duration::ZERO).await;
+    sim.ended().await;
+    let took = start.elapsed();
+    println!("3,000 leftovers recorded in {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(ids.iter().all(|id| sim.status(*id) == Status::Failed));
+}
+
+/// Drains, and holds what was lost against what had been foreseen.
+async fn drain_as_foreseen(sim: &mut Sim, drain: Duration, foreseen: DrainForecast) {
+    assert_eq!(sim.dispatcher.forecast_stop(), foreseen);
+    let pending: Vec<MessageId> = sim.outbox.remaining().iter().map(|(id, ..)| *id).collect();
+    sim.drain(drain).await;
+    sim.run_until(drain + SECOND, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    let lost = pending.iter().filter(|id| sim.status(**id) == Status::Failed).count();
+    assert_eq!(lost, foreseen.messages(), "of {}", pending.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_waits_for_the_provider_as_foreseen() {
+    let mut sim = sim(settings(), 200.0).await;
+    assert_eq!(sim.dispatcher.forecast_stop(), DrainForecast::default());
+    sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));
+    sim.accept_singles(0, 30).await;
+    sim.run(SECOND * 5, STEP).await;
+    let foreseen = DrainForecast { provider: 30, ..DrainForecast::default() };
+    drain_as_foreseen(&mut sim, MINUTE, foreseen).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_waits_for_a_domain_as_foreseen() {
+    let mut sim = sim(settings(), 200.0).await;
+    sim.provider.script(|call| match &*call.from {
+        "ann@other.example" => Answer::Refuse(ProblemKind::DomainFault),
+        _ => Answer::Accept,
+    });
+    sim.accept(0, vec![Mail::from_domain("other.example"); 7]).await;
+    sim.run(SECOND * 5, STEP).await;
+    sim.accept(0, vec![Mail::from_domain("example.com"); 5]).await;
+    let foreseen = DrainForecast { domain: 7, ..DrainForecast::default() };
+    drain_as_foreseen(&mut sim, MINUTE, foreseen).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_late_retries_of_lost_answers_alone_as_foreseen() {
+    let backoff = Backoff::try_new(MINUTE * 10, MINUTE * 10).unwrap();
+    for (drain, retry) in [(MINUTE / 2, 2), (MINUTE * 11, 0)] {
+        let settings = Settings { unknown_wait: MINUTE, backoff, drain, ..settings() };
+        let mut sim = sim(settings, 200.0).await;
+        let mut calls = 0;
+        sim.provider.script(move |_| {
+            calls += 1;
+            match calls {
+                1 | 2 => Answer::Lose,
+                // One that was not accepted for sure is brought forward.
+                3 => Answer::Refuse(ProblemKind::Unavailable),
+                _ => Answer::Accept,
+            }
+        });
+        sim.accept_singles(0, 3).await;
+        sim.run(SECOND, STEP).await;
+        assert_eq!(sim.outbox.pending().messages, 3);
+        let foreseen = DrainForecast { retry, ..DrainForecast::default() };
+        drain_as_foreseen(&mut sim, drain, foreseen).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_the_pace_leaves_as_foreseen() {
+    let mut sim = sim(Settings { drain: SECOND * 10, ..settings() }, 4.0).await;
+    sim.accept_singles(0, 100).await;
+    let foreseen = sim.dispatcher.forecast_stop();
+    assert_eq!(foreseen.messages(), foreseen.pace);
+    sim.drain(SECOND * 10).await;
+    sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    let lost = 100 - sim.provider.call_count();
+    assert!(foreseen.pace.abs_diff(lost) <= 2, "{foreseen:?}, and {lost} were lost");
+
+    let quota = DailyQuota { max: 100.0, left: 15.0 };
+    let sim = self::sim(settings(), 200.0).await;
+    sim.dispatcher.set_quota(Some(quota));
+    sim.accept_singles(0, 40).await;
+    assert!((25..=26).contains(&sim.dispatcher.forecast_stop().pace));
+}

@@ -1,0 +1,45 @@
+//! Shared by the integration tests: sites that run the real binary, and services and stores in the
+//! test's own process.
+//!
+//! Every test binary includes it by path, and uses a part of it. Must not know what is tested.
+
+use std::time::Duration;
+
+use pillarbox::simulator::{Options, Simulator};
+use tokio::net::TcpListener;
+
+mod dev;
+mod local;
+mod process;
+mod server;
+mod site;
+
+pub(crate) use dev::DevProcess;
+pub(crate) use local::{
+    LocalService, NOON, accept, add_api_key, add_organisation, open_store, ses_client,
+};
+pub(crate) use process::{Finished, Process, pillarbox};
+pub(crate) use server::{Server, answer, message, message_with, refusal};
+pub(crate) use site::{AWS_ACCESS_KEY, AWS_SECRET, Site};
+
+/// Time that anything may take that happens by itself.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Starts a simulator on a free port.
+pub(crate) async fn start_simulator(options: Options) -> Simulator {
+    install_crypto();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    Simulator::start(listener, options).await
+}
+
+/// An HTTP client that ignores the proxies of the machine.
+pub(crate) fn http_client() -> reqwest::Client {
+    install_crypto();
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+/// Installs a provider of cryptography: reqwest has none, and asks for one for plain HTTP as well.
+pub(crate) fn install_crypto() {
+    // An error says that there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,118 @@
+//! Services, stores and clients of the provider within the test's own process.
+//!
+//! Must not know the binary.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pillarbox::clock::Clock;
+use pillarbox::config::Config;
+use pillarbox::domain::admission::admit;
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::id::{MessageId, OrganisationId};
+use pillarbox::domain::mailbox::DomainName;
+use pillarbox::domain::organisation::DomainState;
+use pillarbox::domain::request::{Draft, SendRequest};
+use pillarbox::domain::time::Timestamp;
+use pillarbox::service::Service;
+use pillarbox::ses::credentials::Credentials;
+use pillarbox::ses::{SesClient, SesOptions};
+use pillarbox::simulator::{Options, Simulator};
+use pillarbox::store::{Accepted, NewApiKey, Store};
+use secrecy::SecretString;
+use tempfile::TempDir;
+
+use super::{http_client, start_simulator};
+
+/// The time at which manual clocks start.
+pub(crate) const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+/// The service within the test's own process, on a manual clock, with the organisation `acme`.
+pub(crate) struct LocalService {
+    pub(crate) service: Service,
+    pub(crate) simulator: Simulator,
+    pub(crate) clock: Clock,
+    pub(crate) key: ApiKey,
+    pub(crate) client: reqwest::Client,
+    pub(crate) directory: TempDir,
+}
+
+impl LocalService {
+    /// Starts it with these options of the simulator and a changed configuration.
+    pub(crate) async fn start(
+        options: Options,
+        change: impl FnOnce(&mut Config, &Simulator),
+    ) -> Self {
+        let verified = vec!["example.com".to_owned()];
+        let options = Options { verified, signature_max_age: None, ..options };
+        let simulator = start_simulator(options).await;
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            operator_listen: "127.0.0.1:0".parse().unwrap(),
+            data_dir: directory.path().join("data"),
+            admin_socket: directory.path().join("admin.sock"),
+            ..Config::default()
+        };
+        config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
+        change(&mut config, &simulator);
+        let clock = Clock::manual(NOON);
+        let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
+        let service = Service::start(&config, clock.clone(), credentials, None).await.unwrap();
+        let acme = add_organisation(service.store(), "acme", NOON).await;
+        let key = add_api_key(service.store(), acme, NOON).await;
+        Self { service, simulator, clock, key, client: http_client(), directory }
+    }
+}
+
+/// Opens the data file in this directory.
+pub(crate) fn open_store(directory: &Path, now: Timestamp) -> Store {
+    Store::open(directory, now).unwrap().0
+}
+
+/// Adds an organisation with the domain `example.com`.
+pub(crate) async fn add_organisation(store: &Store, name: &str, now: Timestamp) -> OrganisationId {
+    let added = store.add_organisation(name.parse().unwrap()).await.unwrap().unwrap();
+    let domain = DomainName::parse("example.com").unwrap();
+    store.put_domain(added.id, domain, DomainState::Assumed, now).await.unwrap();
+    added.id
+}
+
+/// Adds an API key of an organisation.
+pub(crate) async fn add_api_key(
+    store: &Store,
+    organisation: OrganisationId,
+    now: Timestamp,
+) -> ApiKey {
+    let key = ApiKey::generate().unwrap();
+    let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
+    store.add_api_key(organisation, new, now).await.unwrap();
+    key
+}
+
+/// Accepts a message that is new, under this id.
+pub(crate) async fn accept(
+    store: &Store,
+    organisation: OrganisationId,
+    draft: Draft<'_>,
+    id: MessageId,
+    now: Timestamp,
+) {
+    let request = SendRequest::parse(draft).unwrap();
+    let admitted = admit(request, &store.facts(organisation)).unwrap();
+    let accepted = store.accept(id, organisation, &admitted, now, now, || {}).await;
+    assert_eq!(accepted.unwrap(), Accepted::New(id));
+}
+
+/// A client of the simulator at this endpoint.
+pub(crate) fn ses_client(endpoint: &str, clock: &Clock) -> SesClient {
+    let options = SesOptions {
+        region: "eu-west-1".to_owned(),
+        endpoint: Some(endpoint.to_owned()),
+        configuration_set: None,
+        request_timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(2),
+        credentials: Credentials::fixed("simulator", SecretString::from("simulator")),
+    };
+    SesClient::new(options, clock.clone()).unwrap()
+}

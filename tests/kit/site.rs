@@ -1,0 +1,192 @@
+//! A site: the directory, the configuration and the simulated provider of a service that runs as a
+//! process, also several times in a row.
+//!
+//! Must not know requests.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use pillarbox::domain::api_key::ApiKey;
+use pillarbox::simulator::{Credentials, Options, Simulator};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::process::{Process, pillarbox};
+use super::server::Server;
+use super::start_simulator;
+
+/// The simulator's key pair. The secret must appear nowhere.
+pub(crate) const AWS_ACCESS_KEY: &str = "AKIDEXAMPLE";
+pub(crate) const AWS_SECRET: &str = "PLANTED-SECRET-9e107d9d372bb6826bd81d3542a419d6";
+/// Ends a shell script in the service: the binary is its argument 0, the configuration argument 1.
+const EXEC: &str = "exec \"$0\" serve --config \"$1\"";
+
+pub(crate) struct Site {
+    directory: TempDir,
+    pub(crate) simulator: Simulator,
+    /// The key of `acme`.
+    pub(crate) key: String,
+}
+
+impl Site {
+    /// A site with the organisation `acme`, its domain `example.com` and a key.
+    pub(crate) async fn new() -> Self {
+        Self::with("", Options::default()).await
+    }
+
+    /// The same with more configuration, as TOML to follow the basics, and other options of the
+    /// simulator.
+    pub(crate) async fn with(more: &str, options: Options) -> Self {
+        let mut site = Self::empty(more, options).await;
+        site.key = site.add_organisation("acme", "example.com");
+        site
+    }
+
+    /// A site without organisations.
+    pub(crate) async fn empty(more: &str, options: Options) -> Self {
+        let credentials = Credentials::Only {
+            access_key_id: AWS_ACCESS_KEY.to_owned(),
+            secret_access_key: AWS_SECRET.to_owned(),
+        };
+        let verified = vec!["example.com".to_owned()];
+        let simulator = start_simulator(Options { verified, credentials, ..options }).await;
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("data")).unwrap();
+        let site = Self { directory, simulator, key: String::new() };
+        site.configure(more, &format!("endpoint = \"{}\"\n", site.simulator.endpoint()));
+        site
+    }
+
+    /// Writes the configuration: `more` as TOML to follow the basics, `ses` for the table `[ses]`.
+    pub(crate) fn configure(&self, more: &str, ses: &str) {
+        let root = self.directory.path().display();
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\noperator_listen = \"127.0.0.1:0\"\n\
+             data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{more}\n\
+             [ses]\n{ses}"
+        );
+        std::fs::write(self.config(), text).unwrap();
+    }
+
+    /// Changes the configuration file.
+    pub(crate) fn reconfigure(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(self.config()).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(self.config(), text.replace(from, to)).unwrap();
+    }
+
+    /// Has the service read the simulator's events.
+    pub(crate) fn read_events(&self) {
+        let text = std::fs::read_to_string(self.config()).unwrap();
+        let queue = self.simulator.queue_url();
+        std::fs::write(self.config(), format!("{text}[ses.events]\nqueue_url = \"{queue}\"\n"))
+            .unwrap();
+    }
+
+    /// The directory of everything.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The configuration file.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.directory.path().join("pillarbox.toml")
+    }
+
+    /// The directory of the data file.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    /// A command line of this site.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = pillarbox(arguments);
+        command.arg("--config").arg(self.config());
+        command.env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", AWS_SECRET);
+        command
+    }
+
+    /// Runs an administration command.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs an administration command that must succeed.
+    pub(crate) fn done(&self, arguments: &[&str]) -> Output {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        output
+    }
+
+    /// Adds an organisation with a domain, by the command line; gives its key.
+    pub(crate) fn add_organisation(&self, name: &str, domain: &str) -> String {
+        self.done(&["org", "add", name]);
+        self.done(&["domain", "add", "--org", name, domain, "--assume-verified"]);
+        let output = self.done(&["key", "add", "--org", name, "--json"]);
+        let key: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let key = key["key"].as_str().unwrap().to_owned();
+        assert!(ApiKey::parse(&key).is_ok());
+        key
+    }
+
+    /// Starts the service and waits until it listens.
+    pub(crate) fn start(&self) -> Server {
+        self.start_by(self.service())
+    }
+
+    /// Starts the service by a command line made from [`Self::service`] or its like.
+    pub(crate) fn start_by(&self, command: Command) -> Server {
+        Server::new(Process::spawn(command), &self.key)
+    }
+
+    /// Starts the service with more in its environment.
+    pub(crate) fn start_with(&self, variables: &[(&str, &str)]) -> Server {
+        let mut command = self.service();
+        command.envs(variables.iter().copied());
+        self.start_by(command)
+    }
+
+    /// Starts the service on a listening socket of ours, as systemd hands it over: as descriptor 3.
+    pub(crate) fn start_on(&self, listener: &std::net::TcpListener) -> Server {
+        let script = "exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$;";
+        let mut command = self.service_after(script);
+        command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
+        self.start_by(command)
+    }
+
+    /// The command line of the service.
+    pub(crate) fn service(&self) -> Command {
+        self.service_after("")
+    }
+
+    /// The command line of the service in a shell, after a script such as `umask 077 &&`.
+    pub(crate) fn service_after(&self, script: &str) -> Command {
+        let script = format!("{script} {EXEC}");
+        self.service_in("sh", &["-c", &script, env!("CARGO_BIN_EXE_pillarbox")])
+    }
+
+    /// The command line of the service with its data on a file system of this size, which it alone
+    /// sees.
+    #[cfg(feature = "interop")]
+    pub(crate) fn service_on_small_disk(&self, size: &str) -> Command {
+        let (data, copy) = (self.data_dir(), self.directory.path().join("pillarbox.redb"));
+        std::fs::copy(data.join("pillarbox.redb"), &copy).unwrap();
+        let (data, copy) = (data.display(), copy.display());
+        let script = format!(
+            "mount -t tmpfs -o size={size} tmpfs '{data}' && cp '{copy}' '{data}' && {EXEC}"
+        );
+        let binary = env!("CARGO_BIN_EXE_pillarbox");
+        self.service_in("unshare", &["--map-root-user", "--mount", "sh", "-c", &script, binary])
+    }
+
+    /// The command line of a program that ends in the service, with the configuration as its last
+    /// argument.
+    pub(crate) fn service_in(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(self.config());
+        command.env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", AWS_SECRET);
+        command.env("RUST_LOG", "trace");
+        command
+    }
+}
