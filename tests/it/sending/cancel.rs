@@ -170,7 +170,8 @@ async fn a_lost_answer_stays_in_doubt_after_the_cancellation_and_can_be_proved()
     let sim = sim(settings()).await;
     sim.provider.always(Answer::AcceptAndLose);
     let ids = sim.accept_singles(0, 2).await;
-    sim.run(LATENCY * 2, STEP).await;
+    let waits = || sim.provider.call_count() >= 2 && sim.outbox.pending().in_flight == 0;
+    sim.run_until(SECOND, STEP, waits).await;
     sim.provider.always(Answer::Hang);
     let all = Selection::of(sim.organisations[0].id);
     let cancelled = cancel(&sim, &all, Cancellation::DomainRemoved).await;
