@@ -607,7 +607,7 @@ async fn fill_disk(site: &mut Monitored) {
 /// Deletes the data file under the running service.
 async fn delete_data_file(site: &mut Monitored) {
     std::fs::remove_file(site.data().join("pillarbox.redb")).unwrap();
-    pending().await;
+    pending::<()>().await;
 }
 
 /// Has every sync take over half a second.
