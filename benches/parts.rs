@@ -14,6 +14,7 @@ use clap::Parser;
 use criterion::Criterion;
 use serde_json::{Value, json};
 
+use pillarbox::api::wire::SendDocument;
 use pillarbox::domain::admission::{Admitted, Facts, admit};
 use pillarbox::domain::id::{MessageId, MessageIds};
 use pillarbox::domain::mailbox::DomainName;
@@ -21,7 +22,6 @@ use pillarbox::domain::organisation::OrganisationName;
 use pillarbox::domain::request::SendRequest;
 use pillarbox::domain::suppression::SuppressedAddress;
 use pillarbox::domain::time::Timestamp;
-use pillarbox::http::wire::SendDocument;
 use pillarbox::ses::send::encode;
 
 mod message;

@@ -1,49 +1,44 @@
-//! The HTTP edge: takes client connections and has their requests handled.
+//! HTTP server: takes connections and has their requests handled.
 //!
-//! This part accepts, limits and drains; `connection` and the modules below it see to the
-//! protocol, `wire` alone knows the API's field names. It must not know the store or the
-//! provider: a handler stands between.
+//! This part accepts, limits and drains; the modules below it see to the protocols. It must not
+//! know mail, stores or what its requests ask for: a handler stands between.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
+use hyper::server::conn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
 
-use crate::http::connection::Shared;
 use crate::http::drain::{DrainPhase, DrainSignal};
-use crate::http::error::ApiError;
 use crate::http::limits::{Limits, Linger};
-use crate::http::request_id::{RequestId, RequestIds};
+use crate::http::rejection::Rejection;
+use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
 use crate::tally::Mark;
 
-pub mod api;
 pub mod body;
-mod connection;
-pub mod counts;
-mod deadline;
 pub mod drain;
-pub mod error;
 mod framing;
-mod h2;
 mod head;
-pub mod json;
+mod http1;
+mod http2;
 pub mod limits;
-mod openapi;
-pub mod overload;
+pub mod rejection;
 pub mod request_id;
-pub mod responses;
 pub mod tls;
-pub mod wire;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -73,7 +68,7 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
     /// Learns of a request that was refused before it came to the handler, or in its stead.
-    fn refused(&self, _error: &ApiError) {}
+    fn refused(&self, _rejection: &Rejection) {}
 
     /// What is held for as long as a connection is open.
     fn connected(&self) -> Option<Mark> {
@@ -178,6 +173,46 @@ async fn serve_over<H: Handler>(
     Ok(Drained { cut_off })
 }
 
+/// Parts that all connections of a listener share.
+struct Shared<H> {
+    handler: H,
+    limits: Limits,
+    drain: DrainSignal,
+    request_ids: RequestIds,
+    http1: conn::http1::Builder,
+}
+
+impl<H: Handler> Shared<H> {
+    fn new(handler: H, limits: Limits, drain: DrainSignal, request_ids: RequestIds) -> Self {
+        let http1 = http1::builder(&limits);
+        Self { handler, limits, drain, request_ids, http1 }
+    }
+
+    /// Has a request handled, and marks the response with the request's id.
+    async fn answer(&self, request: Request<Incoming>) -> Response<H::Body> {
+        let id = self.request_ids.next();
+        let mut response = self.handle(request, id).await;
+        let name = HeaderName::from_static(REQUEST_ID_HEADER);
+        response.headers_mut().insert(name, id.to_header_value());
+        response
+    }
+
+    /// Calls the handler; its panic costs this one request.
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<H::Body> {
+        let mut handling = pin!(async { self.handler.handle(request, id).await });
+        poll_fn(|cx| {
+            // The future is dropped after a panic, and the handler's own state is behind the locks
+            // and transactions of whoever shares it.
+            catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
+                tracing::error!(request_id = %id, "a handler panicked");
+                self.handler.refused(&Rejection::Internal);
+                Poll::Ready(Rejection::Internal.into_response().map(Into::into))
+            })
+        })
+        .await
+    }
+}
+
 fn admit<H: Handler>(
     stream: TcpStream,
     transport: &Transport,
@@ -197,14 +232,14 @@ fn admit<H: Handler>(
         };
         connections.spawn(async move {
             match acceptor {
-                Some(acceptor) => tls::serve(stream, acceptor, shared).await,
-                None => connection::serve(stream, &shared).await,
+                Some(acceptor) => serve_secure(stream, acceptor, shared).await,
+                None => http1::serve(stream, &shared).await,
             }
             drop(mark);
         });
         return;
     }
-    shared.handler.refused(&ApiError::TooManyConnections);
+    shared.handler.refused(&Rejection::TooManyConnections);
     let max_refusals = match transport {
         Transport::Plain => MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)),
         Transport::Tls(_) => 0,
@@ -212,12 +247,31 @@ fn admit<H: Handler>(
     if refusals.len() < max_refusals {
         refusals.spawn(async move {
             let id = shared.request_ids.next();
-            let answer = ApiError::TooManyConnections.to_raw(id, SystemTime::now());
-            connection::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
+            let answer = Rejection::TooManyConnections.to_raw(id, SystemTime::now());
+            http1::finish(stream, &answer, &shared.limits, REFUSAL_LINGER).await;
         });
     }
     // Beyond that, and where it would take a handshake first, closing at once is all that there is
     // room for.
+}
+
+/// Serves a connection until it is closed, once its handshake is done.
+async fn serve_secure<H: Handler>(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    shared: Arc<Shared<H>>,
+) {
+    let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream)).await;
+    let stream = match handshake {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
+        Err(_) => return tracing::debug!("a handshake took too long"),
+    };
+    if stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2) {
+        http2::serve(stream, shared).await;
+    } else {
+        http1::serve(stream, &shared).await;
+    }
 }
 
 /// Whether an accept failed for the one connection's own sake (accept(2)), so that the next one

@@ -4,9 +4,9 @@
 //! never use each other. `tests/layers.rs` holds all of this:
 //!
 //! ```text
-//! 4 edges      main  cli  service  http  admin  operator  logging
+//! 4 edges      main  cli  service  api  admin  operator  logging
 //! 3 flows      intake  outbox  dispatch  feedback  quota  retention  setup  verification  listing  timekeeper
-//! 2 adapters   store  ses        simulator (used by service, cli and tests alone)
+//! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  share  tally
 //! ```
 //!
@@ -22,6 +22,7 @@
 use mimalloc as _;
 
 pub mod admin;
+pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod config;

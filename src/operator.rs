@@ -2,7 +2,7 @@
 //! page for people.
 //!
 //! It only reads: every path takes GET and HEAD alone, and nothing behind them changes anything.
-//! The HTTP edge's machinery serves it; this part knows paths and what to show on them.
+//! `http` serves it; this part knows paths and what to show on them.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::admin::Admin;
+use crate::api::Counts;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
 use crate::feedback::Feedback;
 use crate::http::Handler;
-use crate::http::counts::Counts;
-use crate::http::error::{ApiError, JSON};
 use crate::http::limits::Limits;
+use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
@@ -153,14 +153,14 @@ impl Operator {
         Limits { max_connections: MAX_CONNECTIONS, ..Limits::default() }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Result<Response<PageBody>, ApiError> {
+    async fn answer(&self, request: &Request<Incoming>) -> Result<Response<PageBody>, Rejection> {
         // Before everything else: metrics and readiness name organisations and domains too.
         if !key::is_direct(request.headers()) {
-            return Err(ApiError::ForeignHost);
+            return Err(Rejection::ForeignHost);
         }
-        let endpoint = Endpoint::of(request.uri().path()).ok_or(ApiError::NotFound)?;
+        let endpoint = Endpoint::of(request.uri().path()).ok_or(Rejection::NotFound)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Err(ApiError::MethodNotAllowed { allow: ALLOW });
+            return Err(Rejection::MethodNotAllowed { allow: ALLOW });
         }
         let whole = match endpoint {
             Endpoint::Page(path) => {
@@ -189,10 +189,10 @@ impl Handler for Operator {
     type Body = PageBody;
 
     async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<PageBody> {
-        self.answer(&request).await.unwrap_or_else(|error| {
-            let (status, code) = error.kind();
+        self.answer(&request).await.unwrap_or_else(|rejection| {
+            let (status, code) = rejection.kind();
             tracing::debug!(request_id = %id, status = status.as_u16(), code, "an operator's request was refused");
-            error.into_response().map(PageBody::from)
+            rejection.into_response().map(PageBody::from)
         })
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use pillarbox::api::wire::SendDocument;
 use pillarbox::domain::admission::admit;
 use pillarbox::domain::id::MessageIds;
 use pillarbox::domain::request::SendRequest;
-use pillarbox::http::wire::SendDocument;
 use pillarbox::ses::send::encode;
 use pillarbox::store::FILE_NAME;
 

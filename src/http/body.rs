@@ -1,9 +1,11 @@
-//! Reads request bodies, within limits of size, time and memory.
+//! Bodies of requests and responses, within limits of size, time and memory.
 //!
-//! The memory of all bodies being read, and of those read and not yet dropped, comes out of one
-//! budget, with a share for each organisation. Knows nothing of what a body says.
+//! The bodies of requests that are being read, and of those read and not yet dropped, come out of
+//! one budget; the responses that clients have not read come out of another. Both have a share for
+//! each holder, such as an organisation. Knows nothing of what a body says.
 
 use std::error::Error;
+use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +15,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::domain::id::OrganisationId;
-use crate::http::error::ApiError;
 use crate::http::limits::{BodyPace, Limits};
-use crate::http::overload::{Overload, SharedLimit};
+use crate::http::rejection::{Memory, Rejection};
 use crate::share::{Budget, Exhausted, Reservation, Slots};
 
 /// What a body gets at first, in bytes; it grows by doubling.
@@ -24,15 +24,15 @@ const FIRST_BYTES: usize = 8 * 1024;
 /// What hyper holds of a body beside it at the most, in bytes. It reads ahead as far as a client
 /// has sent fast before, up to its buffer's size or HTTP/2's window.
 const READ_AHEAD_BYTES: usize = 64 * 1024;
-/// Requests of one organisation that wait for memory, besides the one that is next.
+/// Requests of one holder that wait for memory, besides the one that is next.
 const MAX_WAITING: usize = 63;
 
 /// Reads the request bodies of a listener. Clones share one budget.
 #[derive(Debug, Clone)]
-pub struct BodyReader {
-    budget: Budget<OrganisationId>,
-    /// One request of each organisation looks out for memory, so that none waits for another's.
-    waiting: Arc<Slots<OrganisationId>>,
+pub struct BodyReader<K: Copy + Eq + Hash> {
+    budget: Budget<K>,
+    /// One request of each holder looks out for memory, so that none waits for another's.
+    waiting: Arc<Slots<K>>,
     max_bytes: usize,
     stall_timeout: Duration,
     pace: BodyPace,
@@ -40,12 +40,12 @@ pub struct BodyReader {
 
 /// A request's body. Its memory goes back to the budget when it is dropped.
 #[derive(Debug)]
-pub struct RequestBody {
+pub struct RequestBody<K: Copy + Eq + Hash> {
     bytes: Bytes,
-    _reserved: Reservation<OrganisationId>,
+    _reserved: Reservation<K>,
 }
 
-impl Deref for RequestBody {
+impl<K: Copy + Eq + Hash> Deref for RequestBody<K> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -53,7 +53,7 @@ impl Deref for RequestBody {
     }
 }
 
-impl BodyReader {
+impl<K: Copy + Eq + Hash> BodyReader<K> {
     /// A reader with these limits and a budget of its own.
     pub fn new(limits: &Limits) -> Self {
         Self {
@@ -70,16 +70,12 @@ impl BodyReader {
         self.budget.set_max(max_bytes);
     }
 
-    /// Reads a body of an organisation's request to its end.
+    /// Reads a body of a holder's request to its end.
     ///
     /// A body over the limit is refused by its announced length before a byte of it is asked for,
     /// and a chunked one as soon as it has come too far. Memory is taken as bytes come: a length
     /// that is announced and never sent keeps nothing from others.
-    pub async fn read<B>(
-        &self,
-        organisation: OrganisationId,
-        mut body: B,
-    ) -> Result<RequestBody, ApiError>
+    pub async fn read<B>(&self, holder: K, mut body: B) -> Result<RequestBody<K>, Rejection>
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -92,7 +88,7 @@ impl BodyReader {
             None => self.max_bytes,
         };
         let mut room = FIRST_BYTES.min(most);
-        let mut reserved = self.reserve(organisation, charge(room)).await?;
+        let mut reserved = self.reserve(holder, charge(room)).await?;
         let mut bytes = Vec::new();
         let mut pace = Pace::begin(self);
         while let Some(frame) = pace.next_frame(&mut body).await? {
@@ -117,26 +113,22 @@ impl BodyReader {
     }
 
     /// Takes memory for `bytes` out of the budget. Waits for it to be given back, while holding
-    /// nothing and behind requests of the same organisation alone.
-    async fn reserve(
-        &self,
-        organisation: OrganisationId,
-        bytes: usize,
-    ) -> Result<Reservation<OrganisationId>, ApiError> {
-        let exhausted = match self.budget.reserve(organisation, bytes) {
+    /// nothing and behind requests of the same holder alone.
+    async fn reserve(&self, holder: K, bytes: usize) -> Result<Reservation<K>, Rejection> {
+        let exhausted = match self.budget.reserve(holder, bytes) {
             Ok(reserved) => return Ok(reserved),
             Err(exhausted) => exhausted,
         };
         let wait = async {
-            let _next = self.waiting.take(organisation).await.ok()?;
-            Some(self.budget.reserve_later(organisation, bytes).await)
+            let _next = self.waiting.take(holder).await.ok()?;
+            Some(self.budget.reserve_later(holder, bytes).await)
         };
         let waited = timeout(self.stall_timeout, wait).await;
         waited.ok().flatten().ok_or_else(|| full(exhausted))
     }
 
-    fn too_large(&self) -> ApiError {
-        ApiError::PayloadTooLarge { limit: self.max_bytes }
+    fn too_large(&self) -> Rejection {
+        Rejection::PayloadTooLarge { limit: self.max_bytes }
     }
 }
 
@@ -145,8 +137,8 @@ fn charge(room: usize) -> usize {
     room + room.min(READ_AHEAD_BYTES)
 }
 
-fn full(exhausted: Exhausted) -> ApiError {
-    ApiError::QueueFull(Overload::short(SharedLimit::Reading, exhausted))
+fn full(exhausted: Exhausted) -> Rejection {
+    Rejection::MemoryFull { memory: Memory::Requests, exhausted }
 }
 
 /// How fast a body comes, and when it is too slow.
@@ -163,7 +155,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn begin(reader: &BodyReader) -> Self {
+    fn begin<K: Copy + Eq + Hash>(reader: &BodyReader<K>) -> Self {
         let BodyPace { bytes_per_second, averaged_over } = reader.pace;
         let bytes = averaged_over.as_millis() * bytes_per_second as u128 / 1_000;
         let now = Instant::now();
@@ -178,7 +170,7 @@ impl Pace {
     }
 
     /// The next part of the body; `None` at its end.
-    async fn next_frame<B>(&mut self, body: &mut B) -> Result<Option<Bytes>, ApiError>
+    async fn next_frame<B>(&mut self, body: &mut B) -> Result<Option<Bytes>, Rejection>
     where
         B: Body<Data = Bytes> + Unpin,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -187,7 +179,7 @@ impl Pace {
             let stalled = self.last_frame + self.stall_timeout;
             let Ok(frame) = timeout_at(stalled.min(self.stretch_end), body.frame()).await else {
                 if Instant::now() >= stalled {
-                    return Err(ApiError::RequestTimeout);
+                    return Err(Rejection::RequestTimeout);
                 }
                 self.next_stretch()?;
                 continue;
@@ -203,27 +195,74 @@ impl Pace {
                 }
                 Some(Err(_)) => {
                     let reason = "the body ended early or its chunks are malformed";
-                    return Err(ApiError::BadRequest { reason });
+                    return Err(Rejection::BadRequest { reason });
                 }
             }
         }
     }
 
-    fn count(&mut self, bytes: usize) -> Result<(), ApiError> {
+    fn count(&mut self, bytes: usize) -> Result<(), Rejection> {
         self.last_frame = Instant::now();
         self.stretch_bytes += bytes;
         if self.last_frame >= self.stretch_end { self.next_stretch() } else { Ok(()) }
     }
 
     /// Ends a stretch, which must have brought enough, and begins the next.
-    fn next_stretch(&mut self) -> Result<(), ApiError> {
+    fn next_stretch(&mut self) -> Result<(), Rejection> {
         if self.stretch_bytes < self.min_stretch_bytes {
-            return Err(ApiError::RequestTimeout);
+            return Err(Rejection::RequestTimeout);
         }
         self.stretch_bytes = 0;
         self.stretch_end = Instant::now() + self.stretch;
         Ok(())
     }
+}
+
+/// Budget of the responses that clients have not read. Clones share it.
+///
+/// A body's bytes are given back once the last of them is written to the socket, or the connection
+/// is gone.
+#[derive(Debug, Clone)]
+pub struct Responses<K>(Budget<K>);
+
+/// Response that is counted for as long as any part of it is held.
+struct Counted<K: Copy + Eq + Hash> {
+    body: Bytes,
+    _reserved: Reservation<K>,
+}
+
+impl<K: Copy + Eq + Hash> AsRef<[u8]> for Counted<K> {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+impl<K: Copy + Eq + Hash + Send + 'static> Responses<K> {
+    /// A budget of `max_bytes`.
+    pub fn new(max_bytes: usize) -> Self {
+        Self(Budget::new(max_bytes))
+    }
+
+    /// Changes how many bytes may be unread in all.
+    pub fn set_max(&self, max_bytes: usize) {
+        self.0.set_max(max_bytes);
+    }
+
+    /// Refuses if a holder has left too much unread: before anything is done for it.
+    pub fn require_room(&self, holder: K) -> Result<(), Rejection> {
+        self.0.reserve(holder, 1).map(drop).map_err(unread)
+    }
+
+    /// Counts a body until it is read. Whoever holds the last part of it, be it a connection's
+    /// write buffer, holds what was reserved.
+    pub fn count(&self, holder: K, body: Bytes) -> Result<Bytes, Rejection> {
+        let reserved = self.0.reserve(holder, body.len()).map_err(unread)?;
+        Ok(Bytes::from_owner(Counted { body, _reserved: reserved }))
+    }
+}
+
+fn unread(exhausted: Exhausted) -> Rejection {
+    Rejection::MemoryFull { memory: Memory::Responses, exhausted }
 }
 
 #[cfg(test)]

@@ -6,20 +6,20 @@
 //! if the client had ended its side: hyper finishes the responses before it, and the connection's
 //! owner then takes the guard back and sends the error itself.
 
+use std::io::{self, IoSlice};
 use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::http::deadline::Deadline;
-use crate::http::error::ApiError;
 use crate::http::head::{self, Framing, HeadLimits};
 use crate::http::limits::Limits;
-
-mod io;
+use crate::http::rejection::Rejection;
 
 /// The most CR and LF bytes before a request line. RFC 9112 section 2.2 asks to ignore at least
 /// one empty line.
@@ -66,7 +66,7 @@ pub(super) enum End {
     /// Nothing came for too long; there is nobody to answer.
     Idle,
     /// A request was refused and is still to be answered.
-    Refused(ApiError),
+    Refused(Rejection),
 }
 
 /// The guard over a client's socket.
@@ -179,7 +179,7 @@ impl<I> FramingGuard<I> {
         self.leading_newlines += count;
         if self.leading_newlines > MAX_LEADING_NEWLINES {
             let reason = "too many empty lines come before the request line";
-            self.place = Place::Ended(End::Refused(ApiError::BadRequest { reason }));
+            self.place = Place::Ended(End::Refused(Rejection::BadRequest { reason }));
             return 0;
         }
         count
@@ -274,7 +274,7 @@ impl<I> FramingGuard<I> {
         let in_head = self.is_in_head();
         let timeout = if is_first || in_head { self.head_timeout } else { self.idle_timeout };
         ready!(self.read_deadline.poll(cx, timeout));
-        let end = if in_head { End::Refused(ApiError::RequestTimeout) } else { End::Idle };
+        let end = if in_head { End::Refused(Rejection::RequestTimeout) } else { End::Idle };
         self.place = Place::Ended(end);
         Poll::Ready(())
     }
@@ -282,11 +282,147 @@ impl<I> FramingGuard<I> {
     fn end_by_client(&mut self) {
         let end = if self.is_in_head() {
             let reason = "the request ended before its head was complete";
-            End::Refused(ApiError::BadRequest { reason })
+            End::Refused(Rejection::BadRequest { reason })
         } else {
             End::ByClient
         };
         self.place = Place::Ended(end);
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for FramingGuard<I> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        loop {
+            if this.cleared > 0 {
+                this.pass_held(buf);
+                return Poll::Ready(Ok(()));
+            }
+            if buf.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            if matches!(this.place, Place::Ended(_)) {
+                this.is_end_told = true;
+                return Poll::Ready(Ok(()));
+            }
+            match Pin::new(&mut this.io).poll_read(cx, buf) {
+                Poll::Ready(Ok(())) if buf.filled().len() == before => this.end_by_client(),
+                Poll::Ready(Ok(())) => {
+                    this.take_in(buf, before);
+                    // Nothing passed would look like the end of the stream.
+                    if buf.filled().len() > before {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(Err(error)) => {
+                    this.place = Place::Ended(End::ByClient);
+                    this.is_end_told = true;
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => ready!(this.poll_silence(cx)),
+            }
+        }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> FramingGuard<I> {
+    /// Keeps the time of a write: it may wait, but not for ever.
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match write {
+            Poll::Pending => {
+                ready!(self.write_deadline.poll(cx, self.write_timeout));
+                self.write_side = WriteSide::Failed;
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            Poll::Ready(Err(error)) => {
+                self.write_side = WriteSide::Failed;
+                Poll::Ready(Err(error))
+            }
+            Poll::Ready(Ok(done)) => {
+                self.write_deadline.clear();
+                Poll::Ready(Ok(done))
+            }
+        }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for FramingGuard<I> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let write = Pin::new(&mut this.io).poll_write(cx, bytes);
+        this.watch(cx, write)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let write = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
+        this.watch(cx, write)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flush = Pin::new(&mut this.io).poll_flush(cx);
+        this.watch(cx, flush)
+    }
+
+    /// Flushes and leaves the socket open: its owner may have an answer of its own to write.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}
+
+/// Deadline over one timer, cheap to set and to clear with every request.
+///
+/// The timer is made when it is first needed, and moved only when it must ring earlier, or rang
+/// for a deadline that has moved on since: requests that come faster than the timeout cost no
+/// timer operation at all.
+#[derive(Debug, Default)]
+struct Deadline {
+    at: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Deadline {
+    /// Forgets the deadline; the next poll starts it anew.
+    fn clear(&mut self) {
+        self.at = None;
+    }
+
+    /// Starts the deadline `timeout` from now unless it runs already; ready once it has passed.
+    fn poll(&mut self, cx: &mut Context<'_>, timeout: Duration) -> Poll<()> {
+        let at = *self.at.get_or_insert_with(|| Instant::now() + timeout);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if timer.deadline() > at {
+            timer.as_mut().reset(at);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if timer.deadline() >= at {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(at);
+        }
+        Poll::Pending
     }
 }
 

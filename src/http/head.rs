@@ -6,7 +6,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::http::error::ApiError;
+use crate::http::rejection::Rejection;
 
 /// The most header fields of a request.
 pub(super) const MAX_HEADER_FIELDS: usize = 64;
@@ -40,12 +40,12 @@ pub(super) struct HeadLimits {
     pub(super) max_body_bytes: usize,
 }
 
-const fn bad(reason: &'static str) -> ApiError {
-    ApiError::BadRequest { reason }
+const fn bad(reason: &'static str) -> Rejection {
+    Rejection::BadRequest { reason }
 }
 
 /// Checks the head at the start of `bytes`; `None` while more bytes are needed.
-pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, ApiError> {
+pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Rejection> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADER_FIELDS];
     let mut request = httparse::Request::new(&mut []);
     let len = match request.parse_with_uninit_headers(bytes, &mut fields) {
@@ -73,17 +73,17 @@ fn has_bare_newline(head: &[u8]) -> bool {
 }
 
 /// Says which part of a head made it too long.
-fn over_limit(bytes: &[u8], max_head_bytes: usize) -> ApiError {
+fn over_limit(bytes: &[u8], max_head_bytes: usize) -> Rejection {
     if bytes[..max_head_bytes].contains(&b'\n') {
-        ApiError::HeadersTooLarge
+        Rejection::HeadersTooLarge
     } else {
-        ApiError::UriTooLong
+        Rejection::UriTooLong
     }
 }
 
-fn malformed(error: httparse::Error) -> ApiError {
+fn malformed(error: httparse::Error) -> Rejection {
     match error {
-        httparse::Error::TooManyHeaders => ApiError::HeadersTooLarge,
+        httparse::Error::TooManyHeaders => Rejection::HeadersTooLarge,
         httparse::Error::Version => bad("the request line must end in HTTP/1.1"),
         httparse::Error::HeaderName => bad("a header field's name is malformed"),
         httparse::Error::HeaderValue => bad("a header field's value is malformed"),
@@ -94,9 +94,9 @@ fn malformed(error: httparse::Error) -> ApiError {
 }
 
 /// Refuses what hyper would refuse after us, without a body to its answer.
-fn check_target(method: &str, target: &str) -> Result<(), ApiError> {
+fn check_target(method: &str, target: &str) -> Result<(), Rejection> {
     if target.len() > MAX_TARGET_BYTES {
-        return Err(ApiError::UriTooLong);
+        return Err(Rejection::UriTooLong);
     }
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'_' | b'.');
     let plain = target.starts_with('/') && target.bytes().all(is_plain);
@@ -113,7 +113,7 @@ fn check_fields(
     fields: &[httparse::Header<'_>],
     minor_version: u8,
     limits: HeadLimits,
-) -> Result<Framing, ApiError> {
+) -> Result<Framing, Rejection> {
     let (mut host, mut length, mut encoding) = (None, None, None);
     for field in fields {
         // By length first: most fields are none of the three.
@@ -149,7 +149,7 @@ fn check_fields(
 }
 
 /// RFC 9112 section 3.2: exactly one Host, and a valid one; HTTP/1.0 may leave it out.
-fn check_host(host: Option<&[u8]>, minor_version: u8) -> Result<(), ApiError> {
+fn check_host(host: Option<&[u8]>, minor_version: u8) -> Result<(), Rejection> {
     match host {
         None if minor_version == 0 => Ok(()),
         None => Err(bad("the request has no Host")),
@@ -181,7 +181,7 @@ fn is_host(host: &[u8]) -> bool {
 }
 
 /// RFC 9110 section 8.6: digits alone. A list of equal lengths could be taken, and is not.
-fn content_length(value: &[u8], limits: HeadLimits) -> Result<u64, ApiError> {
+fn content_length(value: &[u8], limits: HeadLimits) -> Result<u64, Rejection> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(bad("the Content-Length is not a number"));
     }
@@ -190,7 +190,7 @@ fn content_length(value: &[u8], limits: HeadLimits) -> Result<u64, ApiError> {
     text.parse()
         .ok()
         .filter(|&length| length <= u64::MAX / 2)
-        .ok_or(ApiError::PayloadTooLarge { limit: limits.max_body_bytes })
+        .ok_or(Rejection::PayloadTooLarge { limit: limits.max_body_bytes })
 }
 
 #[cfg(test)]
@@ -199,19 +199,19 @@ mod tests {
 
     const LIMITS: HeadLimits = HeadLimits { max_head_bytes: 1_000, max_body_bytes: 10 };
 
-    fn framing(head: &str) -> Result<Framing, ApiError> {
+    fn framing(head: &str) -> Result<Framing, Rejection> {
         let head = head.replace('\n', "\r\n");
         let checked = check(head.as_bytes(), LIMITS)?.expect("the head is complete");
         assert_eq!(checked.len, head.len());
         Ok(checked.framing)
     }
 
-    fn with_fields(fields: &str) -> Result<Framing, ApiError> {
+    fn with_fields(fields: &str) -> Result<Framing, Rejection> {
         framing(&format!("POST /emails HTTP/1.1\nHost: a\n{fields}\n"))
     }
 
-    fn is_bad<T>(result: &Result<T, ApiError>) -> bool {
-        matches!(result, Err(ApiError::BadRequest { .. }))
+    fn is_bad<T>(result: &Result<T, Rejection>) -> bool {
+        matches!(result, Err(Rejection::BadRequest { .. }))
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         for length in ["99999999999999999999999", "18446744073709551615"] {
             assert_eq!(
                 with_fields(&format!("Content-Length: {length}\n")),
-                Err(ApiError::PayloadTooLarge { limit: 10 })
+                Err(Rejection::PayloadTooLarge { limit: 10 })
             );
         }
     }
@@ -280,10 +280,10 @@ mod tests {
     fn sizes_are_limited() {
         let fields = |count| "X: y\n".repeat(count);
         assert!(with_fields(&fields(MAX_HEADER_FIELDS - 1)).is_ok());
-        assert_eq!(with_fields(&fields(MAX_HEADER_FIELDS)), Err(ApiError::HeadersTooLarge));
+        assert_eq!(with_fields(&fields(MAX_HEADER_FIELDS)), Err(Rejection::HeadersTooLarge));
         let long = format!("X: {}\n", "y".repeat(1_000));
-        assert_eq!(with_fields(&long), Err(ApiError::HeadersTooLarge));
+        assert_eq!(with_fields(&long), Err(Rejection::HeadersTooLarge));
         let target = format!("GET /{} HTTP/1.1\nHost: a\n\n", "y".repeat(1_000));
-        assert_eq!(framing(&target), Err(ApiError::UriTooLong));
+        assert_eq!(framing(&target), Err(Rejection::UriTooLong));
     }
 }

@@ -11,20 +11,16 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::domain::time::Timestamp;
-use crate::http::connection::{self, Shared};
-use crate::http::{Handler, h2};
 
 use validity::Validity;
 
 mod validity;
 
 /// The protocols that are offered (RFC 7301, RFC 9113 section 3.2), the preferred first.
-const HTTP_2: &[u8] = b"h2";
+pub(super) const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// Where a certificate and its key are, both as PEM.
@@ -213,25 +209,6 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
         };
         TlsError::Key { path: path.to_owned(), reason }
     })
-}
-
-/// Serves a connection until it is closed, once its handshake is done.
-pub(super) async fn serve<H: Handler>(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    shared: Arc<Shared<H>>,
-) {
-    let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream)).await;
-    let stream = match handshake {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
-        Err(_) => return tracing::debug!("a handshake took too long"),
-    };
-    if stream.get_ref().1.alpn_protocol() == Some(HTTP_2) {
-        h2::serve(stream, shared).await;
-    } else {
-        connection::serve(stream, &shared).await;
-    }
 }
 
 #[cfg(test)]

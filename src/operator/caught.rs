@@ -13,7 +13,7 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::domain::time::Timestamp;
-use crate::http::error::ApiError;
+use crate::http::rejection::Rejection;
 use crate::operator::key::PageKey;
 use crate::operator::live::PageBody;
 use crate::operator::page;
@@ -125,22 +125,22 @@ pub(super) fn answer(
     path: Path<'_>,
     catcher: Option<&Arc<dyn Catcher>>,
     key: &PageKey,
-) -> Result<Response<PageBody>, ApiError> {
-    let catcher = catcher.ok_or(ApiError::NotFound)?;
+) -> Result<Response<PageBody>, Rejection> {
+    let catcher = catcher.ok_or(Rejection::NotFound)?;
     match path {
         Path::List => {
             let messages = catcher.newest(LISTED);
             Ok(page::json(StatusCode::OK, &Listing { messages }))
         }
         Path::Message(id) => {
-            let caught = catcher.message(id).ok_or(ApiError::NotFound)?;
+            let caught = catcher.message(id).ok_or(Rejection::NotFound)?;
             let address = || format!("/page/caught/{id}/{}", key.ticket(id));
             let frame = caught.html.is_some().then(address);
             Ok(page::json(StatusCode::OK, &Document { caught, frame }))
         }
         Path::Frame { id, .. } => {
             let html = catcher.message(id).and_then(|caught| caught.html);
-            Ok(frame(&html.ok_or(ApiError::NotFound)?))
+            Ok(frame(&html.ok_or(Rejection::NotFound)?))
         }
     }
 }

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::admin::wire::{self, Request, SuppressionCursor};
-use crate::http::error::{ApiError, JSON};
+use crate::http::rejection::{JSON, Rejection};
 use crate::operator::live::PageBody;
 use crate::operator::{Operator, caught};
 
@@ -74,7 +74,7 @@ impl Operator {
         path: Path<'_>,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Result<Response<PageBody>, ApiError> {
+    ) -> Result<Response<PageBody>, Rejection> {
         if let Path::File { media_type, text } = path {
             return Ok(response(StatusCode::OK, media_type, Full::from(text).into()));
         }
@@ -83,7 +83,7 @@ impl Operator {
             _ => self.key.opens(headers),
         };
         if !is_opened {
-            return Err(ApiError::Unauthorized);
+            return Err(Rejection::Unauthorized);
         }
         let request = match path {
             Path::File { .. } => unreachable!("answered above"),
@@ -107,7 +107,7 @@ impl Operator {
             wire::Response::Messages(messages) => json(StatusCode::OK, &messages),
             wire::Response::Suppressions(suppressions) => json(StatusCode::OK, &suppressions),
             wire::Response::Refused(refusal) => json(StatusCode::BAD_REQUEST, &refusal),
-            _ => return Err(ApiError::Internal),
+            _ => return Err(Rejection::Internal),
         })
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tracing::{error, warn};
 
+use crate::api::Api;
 use crate::config::Config;
 use crate::http;
-use crate::http::api::Api;
 use crate::http::drain::DrainSignal;
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;

@@ -12,8 +12,8 @@ use hyper::body::Incoming;
 use pillarbox::domain::id::OrganisationId;
 use pillarbox::http::body::BodyReader;
 use pillarbox::http::drain::Drain;
-use pillarbox::http::error::ApiError;
 use pillarbox::http::limits::{Limits, Linger};
+use pillarbox::http::rejection::Rejection;
 use pillarbox::http::request_id::RequestId;
 use pillarbox::http::{Drained, Handler, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Echoes method, path and body, but for the paths that do something else.
 struct Echo {
-    bodies: BodyReader,
+    bodies: BodyReader<OrganisationId>,
     /// Requests to `/gate` wait for a permit.
     gate: Arc<Semaphore>,
 }
@@ -41,7 +41,7 @@ impl Handler for Echo {
         let (head, body) = request.into_parts();
         match head.uri.path() {
             "/panic" => panic!("as asked"),
-            "/early" => return ApiError::Unauthorized.into_response(),
+            "/early" => return Rejection::Unauthorized.into_response(),
             "/id" => return Response::new(Full::from(id.to_string())),
             "/big" => return Response::new(Full::from(vec![b'x'; 64 * 1024 * 1024])),
             "/gate" => self.gate.acquire().await.unwrap().forget(),

@@ -8,12 +8,12 @@ use hyper::body::{Frame, SizeHint};
 
 use super::*;
 
-fn reader(max_request_bytes: usize, max_reading_bytes: usize) -> BodyReader {
+fn reader(max_request_bytes: usize, max_reading_bytes: usize) -> BodyReader<u32> {
     BodyReader::new(&Limits { max_request_bytes, max_reading_bytes, ..Limits::default() })
 }
 
-const ACME: OrganisationId = OrganisationId(1);
-const BETA: OrganisationId = OrganisationId(2);
+const ACME: u32 = 1;
+const BETA: u32 = 2;
 
 enum Step {
     Data(Bytes),
@@ -87,7 +87,7 @@ async fn frames_are_put_together() {
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_and_gives_its_memory_back() {
     let reader = reader(20_000, 102_400);
-    let too_large = ApiError::PayloadTooLarge { limit: 20_000 };
+    let too_large = Rejection::PayloadTooLarge { limit: 20_000 };
     let announced = Script([Step::Stall].into(), Some(20_001), None);
     assert_eq!(reader.read(ACME, announced).await.unwrap_err(), too_large);
     assert_eq!(reader.read(ACME, chunks(5, 5_000)).await.unwrap_err(), too_large);
@@ -101,7 +101,7 @@ async fn a_stalled_body_times_out() {
     let start = Instant::now();
     let steps = [Step::Data(Bytes::from_static(b"x")), Step::Stall];
     let stalled = Script(steps.into(), Some(2), None);
-    assert_eq!(reader.read(ACME, stalled).await.unwrap_err(), ApiError::RequestTimeout);
+    assert_eq!(reader.read(ACME, stalled).await.unwrap_err(), Rejection::RequestTimeout);
     let taken = start.elapsed();
     assert!(taken >= reader.stall_timeout && taken < 2 * reader.stall_timeout, "{taken:?}");
     assert_eq!(reader.budget.in_use(), 0);
@@ -145,7 +145,7 @@ async fn a_body_slower_than_its_pace_is_given_up_and_gives_its_memory_back() {
     for bytes_per_second in [1, 3_000] {
         let start = Instant::now();
         let read = reader.read(ACME, Drip::endless(bytes_per_second)).await;
-        assert_eq!(read.unwrap_err(), ApiError::RequestTimeout);
+        assert_eq!(read.unwrap_err(), Rejection::RequestTimeout);
         assert_eq!(start.elapsed(), Duration::from_secs(10), "{bytes_per_second}");
         assert_eq!(reader.budget.in_use(), 0);
     }
@@ -171,7 +171,7 @@ async fn a_body_that_came_fast_at_first_must_not_drip_on() {
     let mut steps: VecDeque<_> = [Step::Data(vec![b'x'; 900_000].into())].into();
     steps.extend((0..1_000).map(|_| Step::Wait(Duration::from_secs(4))));
     let read = reader.read(ACME, Script::new(steps)).await;
-    assert_eq!(read.unwrap_err(), ApiError::RequestTimeout);
+    assert_eq!(read.unwrap_err(), Rejection::RequestTimeout);
     assert_eq!(start.elapsed(), Duration::from_secs(20));
 }
 
@@ -180,7 +180,7 @@ async fn bodies_wait_for_memory_and_get_it_when_others_are_done() {
     let reader = reader(10_240, 20_480);
     let full = || Full::new(Bytes::from(vec![b'x'; 8_192]));
     let first = reader.read(ACME, full()).await.unwrap();
-    let no_share = ApiError::QueueFull(Overload::short(SharedLimit::Reading, Exhausted::Whole));
+    let no_share = super::full(Exhausted::Whole);
     assert_eq!(reader.read(ACME, full()).await.unwrap_err(), no_share);
     let second = tokio::spawn({
         let reader = reader.clone();
@@ -234,7 +234,7 @@ async fn bodies_that_are_announced_and_never_come_take_no_memory_from_others() {
     assert_eq!(reader.read(BETA, whole).await.unwrap().len(), 1_000_000);
     assert_eq!(start.elapsed(), Duration::ZERO);
     while let Some(read) = silent.join_next().await {
-        assert_eq!(read.unwrap(), Err(ApiError::RequestTimeout));
+        assert_eq!(read.unwrap(), Err(Rejection::RequestTimeout));
     }
     assert_eq!(reader.budget.in_use(), 0);
 }
@@ -244,7 +244,7 @@ async fn a_body_that_cannot_grow_is_refused_at_once() {
     let reader = reader(100_000, 200_000);
     let held = reader.read(ACME, chunks(8, 5_000)).await.unwrap();
     let refused = reader.read(BETA, chunks(8, 5_000)).await.unwrap_err();
-    assert!(matches!(refused, ApiError::QueueFull(_)), "{refused:?}");
+    assert!(matches!(refused, Rejection::MemoryFull { .. }), "{refused:?}");
     drop(held);
     assert_eq!(reader.budget.in_use(), 0);
 }
@@ -256,4 +256,21 @@ async fn a_budget_of_four_of_the_largest_takes_one_of_each_size() {
         let body = reader.read(ACME, chunks(size / 512, 512)).await.unwrap();
         assert_eq!(body.len(), size / 512 * 512);
     }
+}
+
+#[test]
+fn a_response_counts_until_its_last_part_is_gone() {
+    let responses = Responses::new(1_000);
+    let mut body = responses.count(ACME, Bytes::from(vec![b'x'; 600])).unwrap();
+    assert_eq!(responses.0.in_use(), 600);
+    let piece = body.split_to(10);
+    drop(body);
+    assert_eq!((piece.len(), responses.0.in_use()), (10, 600));
+    assert_eq!(responses.require_room(ACME), Err(unread(Exhausted::Share)));
+    assert_eq!(responses.require_room(BETA), Ok(()));
+    let too_much = responses.count(BETA, Bytes::from(vec![b'x'; 401]));
+    assert_eq!(too_much, Err(unread(Exhausted::Whole)));
+    drop(piece);
+    assert_eq!(responses.0.in_use(), 0);
+    assert_eq!(responses.require_room(ACME), Ok(()));
 }

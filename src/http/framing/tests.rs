@@ -1,10 +1,10 @@
-use std::io;
+use std::future::poll_fn;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::time::Instant;
 
 use super::*;
 
+const SECOND: Duration = Duration::from_secs(1);
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -52,7 +52,7 @@ async fn what_precedes_a_refused_request_passes_and_nothing_else() {
     for piece in [1, 5, 50, 1_000] {
         let (out, end) = passed(&stream, piece).await;
         assert_eq!(out, [GET, POST].concat());
-        assert!(matches!(end, End::Refused(ApiError::BadRequest { .. })), "{end:?}");
+        assert!(matches!(end, End::Refused(Rejection::BadRequest { .. })), "{end:?}");
     }
 }
 
@@ -60,7 +60,7 @@ async fn what_precedes_a_refused_request_passes_and_nothing_else() {
 async fn a_head_cut_off_by_the_client_is_refused() {
     let (out, end) = passed(&[GET, b"GET / HTTP/1.1\r\nHos"].concat(), 1_000).await;
     assert_eq!(out, GET);
-    assert!(matches!(end, End::Refused(ApiError::BadRequest { .. })), "{end:?}");
+    assert!(matches!(end, End::Refused(Rejection::BadRequest { .. })), "{end:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,7 +74,7 @@ async fn behind_a_chunked_head_everything_passes() {
 async fn empty_lines_before_a_request_are_limited() {
     let (out, end) = passed(&[&b"\r\n".repeat(100), GET].concat(), 2).await;
     assert_eq!(out.len(), MAX_LEADING_NEWLINES);
-    assert!(matches!(end, End::Refused(ApiError::BadRequest { .. })), "{end:?}");
+    assert!(matches!(end, End::Refused(Rejection::BadRequest { .. })), "{end:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,7 +95,7 @@ async fn a_head_has_its_time_from_its_first_byte() {
     let mut out = Vec::new();
     guard.read_to_end(&mut out).await.unwrap();
     assert_eq!(out, GET);
-    assert_eq!(guard.end(), Some(&End::Refused(ApiError::RequestTimeout)));
+    assert_eq!(guard.end(), Some(&End::Refused(Rejection::RequestTimeout)));
     let taken = start.elapsed();
     let (least, most) = (limits.head_timeout, limits.head_timeout * 2);
     let silence = Duration::from_mins(1);
@@ -139,4 +139,23 @@ async fn a_client_that_reads_nothing_holds_a_write_for_a_limited_time() {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     assert!(!guard.is_writable());
     drop(client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cleared_deadline_starts_anew_and_may_become_earlier() {
+    let start = Instant::now();
+    let mut deadline = Deadline::default();
+    let poll_once = |deadline: &mut Deadline, timeout| {
+        deadline.poll(&mut Context::from_waker(std::task::Waker::noop()), timeout)
+    };
+    assert!(poll_once(&mut deadline, 3 * SECOND).is_pending());
+    tokio::time::advance(2 * SECOND).await;
+    deadline.clear();
+    poll_fn(|cx| deadline.poll(cx, 3 * SECOND)).await;
+    assert!(start.elapsed() >= 5 * SECOND, "{:?}", start.elapsed());
+    deadline.clear();
+    assert!(poll_once(&mut deadline, 100 * SECOND).is_pending());
+    deadline.clear();
+    poll_fn(|cx| deadline.poll(cx, SECOND)).await;
+    assert!(start.elapsed() < 7 * SECOND, "{:?}", start.elapsed());
 }

@@ -1,10 +1,10 @@
 //! A request's body, from bytes to a request: never a panic, one reading of a text that another
 //! JSON parser agrees with, and refusals that stay short and give nothing of theirs away.
 
+use pillarbox::api::error::ApiError;
+use pillarbox::api::wire::SendDocument;
 use pillarbox::domain::mailbox::Mailbox;
 use pillarbox::domain::request::{BodyText, Draft, MAX_RECIPIENTS, SendRequest};
-use pillarbox::http::error::ApiError;
-use pillarbox::http::wire::SendDocument;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 

@@ -3,29 +3,26 @@
 //! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, the domain's
 //! values become bytes. Knows no HTTP but what its callers put around it.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use crate::domain::event::{Event, EventDetail, LastEvent};
+use crate::api::error::{ApiError, MAX_ECHO_CHARS, clip};
+use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
+use crate::domain::event::{Event, EventDetail, EventType, LastEvent};
 use crate::domain::id::MessageId;
-use crate::domain::message::{Failure, Message, State};
+use crate::domain::message::{Failure, Message, State, Status};
 use crate::domain::request::{BodyText, Draft, FieldError, TRANSACTIONAL};
+use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
-use crate::http::error::{ApiError, MAX_ECHO_CHARS, clip};
-use crate::http::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use crate::listing::Listing;
 use crate::outbox::{Live, View};
-
-pub use query::ListQuery;
-#[cfg(test)]
-pub(in crate::http) use query::PARAMETERS;
-
-mod query;
+use crate::store::MessageFilter;
 
 /// The fields of a send request (specification section 2.1).
-pub(in crate::http) const FIELDS: [&str; 11] = [
+pub(super) const FIELDS: [&str; 11] = [
     "from",
     "to",
     "cc",
@@ -39,8 +36,13 @@ pub(in crate::http) const FIELDS: [&str; 11] = [
     "tag",
 ];
 /// What the answer to a request with an `Idempotency-Key` header says: nothing is ignored silently.
-pub(in crate::http) const IDEMPOTENCY_KEY_NOTICE: &str =
+pub(super) const IDEMPOTENCY_KEY_NOTICE: &str =
     "the Idempotency-Key header is not implemented; put idempotencyKey into the JSON body";
+/// The parameters of a listing's query.
+pub(super) const PARAMETERS: [&str; 7] =
+    ["limit", "before", "status", "recipient", "createdFrom", "createdBefore", "lastEvent"];
+/// The most messages on a page.
+const MAX_LISTED: usize = 100;
 /// How alike an unknown field and a known one are, from 0 to 1, for the one to be taken for a
 /// misspelling of the other.
 const LIKELY: f64 = 0.8;
@@ -192,6 +194,77 @@ fn likely(name: &str, known: &[&'static str]) -> Option<&'static str> {
         .filter(|(likeness, _)| *likeness >= LIKELY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
         .map(|(_, field)| field)
+}
+
+/// Which of the organisation's messages to list, from a request's query: `None` for every
+/// parameter that is absent.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ListQuery {
+    /// What to look for.
+    pub filter: MessageFilter,
+    /// At most so many on a page.
+    pub limit: Option<usize>,
+}
+
+impl ListQuery {
+    /// Reads a query. Every parameter may be there once; an unknown one is refused, because a
+    /// filter that was silently dropped would show what was not asked for.
+    pub fn parse(query: &str) -> Result<Self, FieldError> {
+        let mut seen = BTreeSet::new();
+        let mut list = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let filter = &mut list.filter;
+            match &*name {
+                "limit" => list.limit = Some(limit(&value)?),
+                "before" => filter.before = Some(message_id(&value)?),
+                "status" => filter.status = Some(status(&value)?),
+                "lastEvent" => filter.last_event = Some(event_type(&name, &value)?),
+                "recipient" => filter.recipient = Some(recipient(&value)?),
+                "createdFrom" => filter.created_from = Some(instant(&name, &value)?),
+                "createdBefore" => filter.created_before = Some(instant(&name, &value)?),
+                _ => return Err(unknown(&name, "parameter", &PARAMETERS)),
+            }
+            if !seen.insert(name.clone()) {
+                return Err(FieldError::new(&*name, "is there twice"));
+            }
+        }
+        Ok(list)
+    }
+}
+
+fn limit(value: &str) -> Result<usize, FieldError> {
+    let limit = value.parse().ok().filter(|limit| (1..=MAX_LISTED).contains(limit));
+    limit
+        .ok_or_else(|| FieldError::new("limit", format!("must be a number from 1 to {MAX_LISTED}")))
+}
+
+fn message_id(value: &str) -> Result<MessageId, FieldError> {
+    value.parse().map_err(|_| FieldError::new("before", "must be a message id"))
+}
+
+fn status(value: &str) -> Result<Status, FieldError> {
+    Status::ALL.into_iter().find(|status| status.as_str() == value).ok_or_else(|| {
+        let all = Status::ALL.map(Status::as_str).join(", ");
+        FieldError::new("status", format!("must be one of {all}"))
+    })
+}
+
+fn event_type(name: &str, value: &str) -> Result<EventType, FieldError> {
+    EventType::ALL.into_iter().find(|known| known.as_str() == value).ok_or_else(|| {
+        let all = EventType::ALL.map(EventType::as_str).join(", ");
+        FieldError::new(name, format!("must be one of {all}"))
+    })
+}
+
+fn recipient(value: &str) -> Result<SuppressedAddress, FieldError> {
+    SuppressedAddress::parse(value)
+        .map_err(|error| FieldError::new("recipient", format!("must be an address: {error}")))
+}
+
+fn instant(name: &str, value: &str) -> Result<Timestamp, FieldError> {
+    Timestamp::parse_rfc3339(value).map_err(|_| {
+        FieldError::new(name, "must be a time in UTC such as 2026-11-21T09:30:00.123Z")
+    })
 }
 
 /// A page of records: `{"emails":[…],"next":…}`, in the order given.

@@ -8,14 +8,11 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
-use crate::http::error::{MAX_ECHO_CHARS, clip};
-
-pub use string::{JsonString, MAX_DECODED_BYTES};
-
-mod string;
+use crate::api::error::{MAX_ECHO_CHARS, clip};
 
 /// The deepest nesting; the outermost object is level 1.
 pub const MAX_DEPTH: usize = 32;
@@ -31,6 +28,10 @@ const MAX_VALUES: usize = 250_000;
 /// The most members of one object. No field takes as many, and each of them is kept to find keys
 /// that are given twice, so more are refused.
 const MAX_MEMBERS: usize = 100;
+
+/// The longest string with escapes that is decoded, in bytes as it is written. Only bodies take
+/// longer ones, and they go on as they are written.
+pub const MAX_DECODED_BYTES: usize = 32 * 1024;
 
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +51,51 @@ pub enum Json<'a> {
     /// A value of a document that has too many of them: well-formed and not kept.
     Omitted,
 }
+
+/// A well-formed string of a document.
+#[derive(Debug, Clone)]
+pub struct JsonString<'a> {
+    /// As it is written, between its quotes.
+    written: &'a str,
+    has_escapes: bool,
+    decoded: OnceLock<Box<str>>,
+}
+
+impl<'a> JsonString<'a> {
+    fn new(written: &'a str, has_escapes: bool) -> Self {
+        Self { written, has_escapes, decoded: OnceLock::new() }
+    }
+
+    /// The text, copied the first time if it has escapes. `None` if it has escapes and is longer
+    /// than [`MAX_DECODED_BYTES`].
+    pub fn text(&self) -> Option<&str> {
+        if !self.has_escapes {
+            Some(self.written)
+        } else if self.written.len() <= MAX_DECODED_BYTES {
+            Some(self.decoded.get_or_init(|| decode(self.written)))
+        } else {
+            None
+        }
+    }
+
+    /// The text if it can be decoded, otherwise the string as it is written: to be shown.
+    pub fn shown(&self) -> &str {
+        self.text().unwrap_or(self.written)
+    }
+
+    /// The string as it is written, without its quotes.
+    pub fn written(&self) -> &'a str {
+        self.written
+    }
+}
+
+impl PartialEq for JsonString<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.shown() == other.shown()
+    }
+}
+
+impl Eq for JsonString<'_> {}
 
 /// Why bytes are not one JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -395,6 +441,19 @@ fn control_character(bytes: &[u8]) -> Option<usize> {
 fn duplicate(text: &str, at: usize, key: &str) -> JsonError {
     let key = clip(key, MAX_ECHO_CHARS);
     error_at(text, at, format!("the key {key:?} is given twice").into())
+}
+
+/// The text of a string with escapes, which were read once and are well-formed.
+fn decode(written: &str) -> Box<str> {
+    let mut parser = Parser::new(written);
+    let mut decoded = String::with_capacity(written.len());
+    while let Some(length) = memchr(b'\\', &written.as_bytes()[parser.at..]) {
+        decoded.push_str(&written[parser.at..parser.at + length]);
+        parser.at += length;
+        decoded.push(parser.escape().expect("the string is well-formed"));
+    }
+    decoded.push_str(&written[parser.at..]);
+    decoded.into_boxed_str()
 }
 
 #[cfg(test)]

@@ -11,28 +11,34 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
+use crate::api::error::{ApiError, CODES};
+use crate::api::wire::{ListQuery, SendDocument};
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKey;
-use crate::domain::id::{KeyId, MessageId};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
 use crate::http::Handler;
-use crate::http::body::{BodyReader, RequestBody};
-use crate::http::counts::Counts;
-use crate::http::error::{ApiError, JSON};
+use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
-use crate::http::openapi;
-use crate::http::overload::{Overload, SharedLimit};
+use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
-use crate::http::responses::Responses;
-use crate::http::wire::{self, ListQuery, SendDocument};
-use crate::intake::{Intake, Refusal};
+use crate::intake::Intake;
 use crate::listing::{self, Listing};
-use crate::outbox::{NoRoom, Outbox};
-use crate::share::Exhausted;
-use crate::store::{Accepted, ListError, Store, StoreError};
-use crate::tally::Mark;
+use crate::outbox::Outbox;
+use crate::store::{Accepted, Store, StoreError};
+use crate::tally::count::{ByName, Count};
+use crate::tally::{Mark, Tally};
+
+pub mod error;
+pub mod json;
+pub mod wire;
+
+/// The API's own description, as an `OpenAPI` 3.1 document, and the path where it is served without
+/// a key. Written by hand, because it says more than types do; tests hold it against the code.
+const OPENAPI: &str = include_str!("api/openapi.json");
+const OPENAPI_PATH: &str = "/openapi.json";
 
 /// The header on the answer to a replay.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -65,9 +71,9 @@ struct Inner {
 #[derive(Debug, Clone)]
 pub struct Budgets {
     /// Request bodies.
-    pub bodies: BodyReader,
+    pub bodies: BodyReader<OrganisationId>,
     /// Responses that clients have not read.
-    pub responses: Responses,
+    pub responses: Responses<OrganisationId>,
 }
 
 impl Budgets {
@@ -75,6 +81,33 @@ impl Budgets {
     pub fn new(limits: &Limits) -> Self {
         let bodies = BodyReader::new(limits);
         Self { bodies, responses: Responses::new(limits.max_writing_bytes) }
+    }
+}
+
+/// Counts of the client listener since the start.
+#[derive(Debug)]
+pub struct Counts {
+    /// Messages accepted.
+    pub accepted: Count,
+    /// Requests answered with an earlier message's id.
+    pub replayed: Count,
+    /// Requests with an `Idempotency-Key` header, which is not implemented.
+    pub ignored_keys: Count,
+    /// Requests refused, by the code that the client was told.
+    pub refused: ByName<{ CODES.len() }>,
+    /// Open connections.
+    pub connections: Tally,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            accepted: Count::default(),
+            replayed: Count::default(),
+            ignored_keys: Count::default(),
+            refused: ByName::new(CODES),
+            connections: Tally::default(),
+        }
     }
 }
 
@@ -118,7 +151,7 @@ impl Handler for Api {
         let has_ignored_key = request.headers().contains_key(IDEMPOTENCY_KEY);
         let mut response = self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
-            self.inner.counts.refuse(&error);
+            self.inner.counts.refused.one(code);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
                 // A row that cannot be read is the one way to fail here.
                 tracing::error!(request_id = %id, code, error = %StoreError::Damaged, "a request failed");
@@ -135,8 +168,8 @@ impl Handler for Api {
         response
     }
 
-    fn refused(&self, error: &ApiError) {
-        self.inner.counts.refuse(error);
+    fn refused(&self, rejection: &Rejection) {
+        self.inner.counts.refused.one(rejection.kind().1);
     }
 
     fn connected(&self) -> Option<Mark> {
@@ -176,12 +209,12 @@ impl Inner {
         request: Request<Incoming>,
         id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        if request.method() == Method::GET && request.uri().path() == openapi::PATH {
-            return Ok(json(Bytes::from_static(openapi::DOCUMENT.as_bytes())));
+        if request.method() == Method::GET && request.uri().path() == OPENAPI_PATH {
+            return Ok(json(Bytes::from_static(OPENAPI.as_bytes())));
         }
         let (organisation, key) = self.authenticate(request.headers())?;
         let (head, body) = request.into_parts();
-        let endpoint = Endpoint::of(head.uri.path()).ok_or(ApiError::NotFound)?;
+        let endpoint = Endpoint::of(head.uri.path()).ok_or(Rejection::NotFound)?;
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
@@ -193,31 +226,31 @@ impl Inner {
             }
             (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text),
             (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text),
-            (endpoint, _) => Err(ApiError::MethodNotAllowed { allow: endpoint.allow() }),
+            (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
         }
     }
 
     /// The organisation of the request's key, and the key. Missing, malformed, unknown, revoked and expired are
     /// one.
-    fn authenticate(&self, headers: &HeaderMap) -> Result<(Organisation, KeyId), ApiError> {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<(Organisation, KeyId), Rejection> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
-            return Err(ApiError::Unauthorized);
+            return Err(Rejection::Unauthorized);
         };
-        let text = value.to_str().map_err(|_| ApiError::Unauthorized)?;
-        let (scheme, key) = text.split_once(' ').ok_or(ApiError::Unauthorized)?;
+        let text = value.to_str().map_err(|_| Rejection::Unauthorized)?;
+        let (scheme, key) = text.split_once(' ').ok_or(Rejection::Unauthorized)?;
         if !scheme.eq_ignore_ascii_case("Bearer") {
-            return Err(ApiError::Unauthorized);
+            return Err(Rejection::Unauthorized);
         }
-        let key = ApiKey::parse(key.trim()).map_err(|_| ApiError::Unauthorized)?;
-        self.store.authenticate(&key.hash(), self.clock.now()).ok_or(ApiError::Unauthorized)
+        let key = ApiKey::parse(key.trim()).map_err(|_| Rejection::Unauthorized)?;
+        self.store.authenticate(&key.hash(), self.clock.now()).ok_or(Rejection::Unauthorized)
     }
 
     async fn send(
         &self,
         organisation: &Organisation,
         key: KeyId,
-        body: RequestBody,
+        body: RequestBody<OrganisationId>,
         request_id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let accepting = {
@@ -264,7 +297,7 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| ApiError::NotFound)?;
+        let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
         // The live state first: where the message ends in between, its record says so.
         let live = self.outbox.live(id);
         let message = self.message_of(organisation, id)?;
@@ -276,7 +309,7 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| ApiError::NotFound)?;
+        let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
         let message = self.message_of(organisation, id)?;
         self.counted(organisation, wire::events(&self.store.events(message.id)?))
     }
@@ -297,7 +330,7 @@ impl Inner {
         self.store
             .message(id, self.clock.settled())?
             .filter(|message| message.organisation == organisation.id)
-            .ok_or(ApiError::NotFound)
+            .ok_or_else(|| Rejection::NotFound.into())
     }
 }
 
@@ -330,39 +363,5 @@ fn json(body: Bytes) -> Response<Full<Bytes>> {
     response
 }
 
-impl From<StoreError> for ApiError {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
-            StoreError::Damaged => Self::Internal,
-        }
-    }
-}
-
-impl From<ListError> for ApiError {
-    fn from(error: ListError) -> Self {
-        match error {
-            ListError::Store(error) => error.into(),
-            ListError::TooMany => {
-                Self::QueueFull(Overload::short(SharedLimit::Listings, Exhausted::Share))
-            }
-        }
-    }
-}
-
-impl From<Refusal> for ApiError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::UnverifiedDomain { domain } => {
-                Self::UnverifiedDomain { domain: domain.to_string() }
-            }
-            Refusal::Suppressed { field } => Self::Suppressed { field },
-            Refusal::QueueFull(NoRoom { exhausted, retry_after }) => {
-                Self::QueueFull(Overload { limit: SharedLimit::Pending, exhausted, retry_after })
-            }
-            Refusal::StorageUnavailable => Self::StorageUnavailable,
-            Refusal::ShuttingDown => Self::ShuttingDown,
-            Refusal::Internal => Self::Internal,
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

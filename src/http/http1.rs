@@ -1,4 +1,4 @@
-//! One client connection from its first byte to its close.
+//! One connection that speaks HTTP/1.1, from its first byte to its close.
 //!
 //! hyper reads requests and writes responses behind the framing guard; what hyper cannot answer
 //! is answered here. Knows nothing of TCP, of routes or of what a handler does.
@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,7 @@ use std::task::Poll;
 use std::time::SystemTime;
 
 use http::header::{CONNECTION, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -22,49 +21,33 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::http::Handler;
-use crate::http::drain::{DrainPhase, DrainSignal};
-use crate::http::error::ApiError;
+use crate::http::drain::DrainPhase;
 use crate::http::framing::{End, FramingGuard, Progress};
 use crate::http::head::MAX_HEADER_FIELDS;
 use crate::http::limits::{Limits, Linger};
-use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
+use crate::http::rejection::Rejection;
+use crate::http::{Handler, Shared};
 
 /// hyper's read buffer grows up to this, in bytes, while a client sends fast.
 const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;
 /// What is read at once while the rest of a request is thrown away, in bytes.
 const DISCARD_BYTES: usize = 16 * 1024;
 
-/// What all connections of a listener share.
-pub(super) struct Shared<H> {
-    pub(super) handler: H,
-    pub(super) limits: Limits,
-    pub(super) drain: DrainSignal,
-    pub(super) request_ids: RequestIds,
-    hyper: http1::Builder,
-}
-
-impl<H: Handler> Shared<H> {
-    pub(super) fn new(
-        handler: H,
-        limits: Limits,
-        drain: DrainSignal,
-        request_ids: RequestIds,
-    ) -> Self {
-        let mut hyper = http1::Builder::new();
-        hyper
-            .timer(TokioTimer::new())
-            // The guard keeps the heads' time; hyper's own timeout closes without an answer, and
-            // costs a timer per request.
-            .header_read_timeout(None)
-            // A client may end its side after its last request and still gets its responses. It
-            // also lets hyper finish the responses before a refused request.
-            .half_close(true)
-            .max_headers(MAX_HEADER_FIELDS)
-            // Heads are limited by the guard; a whole one must fit.
-            .max_buf_size(MAX_READ_BUFFER_BYTES.max(2 * limits.max_head_bytes));
-        Self { handler, limits, drain, request_ids, hyper }
-    }
+/// Returns hyper's part, which all connections of a listener share.
+pub(super) fn builder(limits: &Limits) -> http1::Builder {
+    let mut hyper = http1::Builder::new();
+    hyper
+        .timer(TokioTimer::new())
+        // The guard keeps the heads' time; hyper's own timeout closes without an answer, and
+        // costs a timer per request.
+        .header_read_timeout(None)
+        // A client may end its side after its last request and still gets its responses. It
+        // also lets hyper finish the responses before a refused request.
+        .half_close(true)
+        .max_headers(MAX_HEADER_FIELDS)
+        // Heads are limited by the guard; a whole one must fit.
+        .max_buf_size(MAX_READ_BUFFER_BYTES.max(2 * limits.max_head_bytes));
+    hyper
 }
 
 /// Serves a connection until it is closed.
@@ -77,7 +60,7 @@ where
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
     let service = service_fn(|request| respond(shared, &progress, &responses, request));
-    let mut connection = shared.hyper.serve_connection(TokioIo::new(guard), service);
+    let mut connection = shared.http1.serve_connection(TokioIo::new(guard), service);
     let mut stopped = pin!(shared.drain.clone().stopped());
     let mut stop = Stop::NotYet;
     let served = poll_fn(|cx| {
@@ -114,10 +97,10 @@ where
     H: Handler,
 {
     let answer = match guard.end() {
-        Some(End::Refused(error)) => Some(error.clone()),
+        Some(End::Refused(rejection)) => Some(rejection.clone()),
         Some(End::ByClient | End::Idle) => None,
         // The client has begun a request that will not be served here.
-        None => (stop != Stop::NotYet && guard.is_in_head()).then_some(ApiError::ShuttingDown),
+        None => (stop != Stop::NotYet && guard.is_in_head()).then_some(Rejection::ShuttingDown),
     };
     let is_over = match guard.end() {
         Some(End::ByClient | End::Idle) => true,
@@ -128,12 +111,12 @@ where
         // Nobody waits for an answer, or nobody reads it.
         return;
     }
-    let raw = answer.map(|error| {
+    let raw = answer.map(|rejection| {
         let id = shared.request_ids.next();
-        let (status, code) = error.kind();
-        shared.handler.refused(&error);
+        let (status, code) = rejection.kind();
+        shared.handler.refused(&rejection);
         tracing::debug!(request_id = %id, status = status.as_u16(), code, "a request was refused");
-        error.to_raw(id, SystemTime::now())
+        rejection.to_raw(id, SystemTime::now())
     });
     let io = guard.into_inner();
     finish(io, raw.as_deref().unwrap_or_default(), &shared.limits, shared.limits.linger).await;
@@ -201,7 +184,7 @@ async fn respond<H: Handler>(
 ) -> Result<Response<H::Body>, Infallible> {
     let number = responses.begin();
     let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = answer(shared, request).await;
+    let mut response = shared.answer(request).await;
     responses.give();
     // After a body that was not read to its end, or whose end only hyper knows, no further request
     // is read.
@@ -211,37 +194,6 @@ async fn respond<H: Handler>(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
-}
-
-/// Has a request handled, and marks the response with the request's id.
-pub(super) async fn answer<H: Handler>(
-    shared: &Shared<H>,
-    request: Request<Incoming>,
-) -> Response<H::Body> {
-    let id = shared.request_ids.next();
-    let mut response = handle(&shared.handler, request, id).await;
-    let name = HeaderName::from_static(REQUEST_ID_HEADER);
-    response.headers_mut().insert(name, id.to_header_value());
-    response
-}
-
-/// Calls the handler; its panic costs this one request.
-async fn handle<H: Handler>(
-    handler: &H,
-    request: Request<Incoming>,
-    id: RequestId,
-) -> Response<H::Body> {
-    let mut handling = pin!(async { handler.handle(request, id).await });
-    poll_fn(|cx| {
-        // The future is dropped after a panic, and the handler's own state is behind the locks
-        // and transactions of whoever shares it.
-        catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
-            tracing::error!(request_id = %id, "a handler panicked");
-            handler.refused(&ApiError::Internal);
-            Poll::Ready(ApiError::Internal.into_response().map(Into::into))
-        })
-    })
-    .await
 }
 
 #[cfg(test)]

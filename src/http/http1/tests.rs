@@ -6,6 +6,7 @@ use tokio::io::duplex;
 
 use super::*;
 use crate::http::drain::Drain;
+use crate::http::request_id::{RequestId, RequestIds};
 
 /// What a client reads that sends `bytes` and ends its side.
 async fn answers(bytes: &[u8]) -> String {

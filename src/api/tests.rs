@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::DOCUMENT;
+use super::OPENAPI;
+use crate::api::error::ApiError;
+use crate::api::wire::{self, FIELDS, PARAMETERS};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
 use crate::domain::time::Timestamp;
-use crate::http::error::ApiError;
-use crate::http::wire::{self, FIELDS, PARAMETERS};
 use crate::listing::Listing;
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
 fn document() -> Value {
-    serde_json::from_str(DOCUMENT).unwrap()
+    serde_json::from_str(OPENAPI).unwrap()
 }
 
 fn schema(name: &str) -> Value {

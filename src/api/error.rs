@@ -1,0 +1,310 @@
+//! Errors of the API: their codes, their texts, and the fields that they name.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+
+use crate::domain::request::{FieldError, RequestError};
+use crate::http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
+use crate::intake::Refusal;
+use crate::outbox::NoRoom;
+use crate::share::Exhausted;
+use crate::store::{ListError, StoreError};
+
+/// The most characters of a client's own text that an answer repeats.
+pub const MAX_ECHO_CHARS: usize = 100;
+/// A path such as `headers.X-Foo`: our own words, and the client's at their longest.
+const MAX_FIELD_CHARS: usize = MAX_ECHO_CHARS + 20;
+
+/// Seconds that a client should wait while the storage is unavailable.
+const STORAGE_RETRY_SECONDS: u64 = 30;
+
+/// Every code that a client can get.
+pub(super) const CODES: [&str; 19] = [
+    "BadRequest",
+    "InvalidJson",
+    "Unauthorized",
+    "NotFound",
+    "MethodNotAllowed",
+    "RequestTimeout",
+    "PayloadTooLarge",
+    "UriTooLong",
+    "HeadersTooLarge",
+    "UnsupportedMediaType",
+    "ValidationError",
+    "UnsupportedTag",
+    "UnverifiedDomain",
+    "Suppressed",
+    "InternalError",
+    "QueueFull",
+    "StorageUnavailable",
+    "ShuttingDown",
+    "TooManyConnections",
+];
+
+/// Reason why a request is not answered with success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApiError {
+    /// It is refused for reasons of HTTP.
+    Rejected(Rejection),
+    /// The body is not one JSON object.
+    InvalidJson {
+        /// What is wrong and where.
+        message: String,
+    },
+    /// A POST whose content type is not JSON.
+    UnsupportedMediaType,
+    /// A field is missing, unknown, of the wrong type, or breaks a rule.
+    Validation(FieldError),
+    /// The tag is not `transactional`.
+    UnsupportedTag,
+    /// The sender's domain is not verified for the key's organisation.
+    UnverifiedDomain {
+        /// The domain, as given by the client.
+        domain: String,
+    },
+    /// A recipient is suppressed.
+    Suppressed {
+        /// The recipient's field, such as `cc[1]`.
+        field: String,
+    },
+    /// The memory for messages that wait to be sent, or the organisation's share of it, is used up.
+    QueueFull(NoRoom),
+    /// Too many listings of the organisation wait.
+    TooManyListings,
+    /// The record could not be made durable.
+    StorageUnavailable,
+}
+
+impl ApiError {
+    /// Returns the response's status and the code in its body.
+    pub const fn kind(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Rejected(rejection) => rejection.kind(),
+            Self::InvalidJson { .. } => (StatusCode::BAD_REQUEST, "InvalidJson"),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
+            }
+            Self::Validation(_) => (StatusCode::UNPROCESSABLE_ENTITY, "ValidationError"),
+            Self::UnsupportedTag => (StatusCode::UNPROCESSABLE_ENTITY, "UnsupportedTag"),
+            Self::UnverifiedDomain { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "UnverifiedDomain"),
+            Self::Suppressed { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Suppressed"),
+            Self::QueueFull(_) | Self::TooManyListings => {
+                (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
+            }
+            Self::StorageUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable"),
+        }
+    }
+
+    fn answer(&self) -> ErrorAnswer<'_> {
+        let (message, field, retry_after): (Cow<'_, str>, _, _) = match self {
+            Self::Rejected(rejection) => return rejection.answer(),
+            Self::InvalidJson { message } => (Cow::Borrowed(message), None, None),
+            Self::UnsupportedMediaType => {
+                ("the Content-Type must be application/json, in UTF-8".into(), None, None)
+            }
+            Self::Validation(FieldError { field: None, rule }) => (Cow::Borrowed(rule), None, None),
+            Self::Validation(FieldError { field: Some(field), rule }) => {
+                let field = clip(field, MAX_FIELD_CHARS);
+                (format!("{field}: {rule}").into(), Some(field), None)
+            }
+            Self::UnsupportedTag => {
+                let message = "tag: only transactional messages are sent; leave it out or say \
+                               transactional";
+                (message.into(), Some("tag"), None)
+            }
+            Self::UnverifiedDomain { domain } => {
+                let domain = clip(domain, MAX_ECHO_CHARS);
+                let message =
+                    format!("from: the domain {domain} is not verified for your organisation");
+                (message.into(), Some("from"), None)
+            }
+            Self::Suppressed { field } => {
+                let message = format!(
+                    "{field}: this recipient is suppressed after a bounce, a complaint or by the \
+                     operator"
+                );
+                (message.into(), Some(field), None)
+            }
+            Self::QueueFull(NoRoom { exhausted, retry_after }) => {
+                let message = match exhausted {
+                    Exhausted::Whole => {
+                        "the service holds as many messages as it may for now; try again later"
+                    }
+                    Exhausted::Share => {
+                        "your organisation's share of the queue is used up by its messages that \
+                         wait to be sent; try again later"
+                    }
+                };
+                (message.into(), None, Some(retry_after.as_secs()))
+            }
+            Self::TooManyListings => {
+                let message = "too many listings of your organisation wait; try again later";
+                (message.into(), None, Some(RETRY_AT_ONCE_SECONDS))
+            }
+            Self::StorageUnavailable => {
+                let message = "the service cannot reach its storage for now: nothing was stored; \
+                               try again later";
+                (message.into(), None, Some(STORAGE_RETRY_SECONDS))
+            }
+        };
+        let (status, code) = self.kind();
+        let header = retry_after.map(|seconds| (RETRY_AFTER, seconds.into()));
+        ErrorAnswer { status, code, message, field, header }
+    }
+
+    /// Returns the response for hyper to send.
+    pub fn into_response(self) -> Response<Full<Bytes>> {
+        if let Self::Rejected(rejection) = self {
+            rejection.into_response()
+        } else {
+            self.answer().into_response()
+        }
+    }
+
+    /// One error of each kind.
+    #[cfg(test)]
+    pub(super) fn one_of_each() -> Vec<Self> {
+        let text = String::new;
+        let room = NoRoom { exhausted: Exhausted::Whole, retry_after: std::time::Duration::ZERO };
+        let memory = crate::http::rejection::Memory::Requests;
+        let rejections = [
+            Rejection::BadRequest { reason: "" },
+            Rejection::Unauthorized,
+            Rejection::NotFound,
+            Rejection::MethodNotAllowed { allow: "" },
+            Rejection::RequestTimeout,
+            Rejection::PayloadTooLarge { limit: 0 },
+            Rejection::UriTooLong,
+            Rejection::HeadersTooLarge,
+            Rejection::Internal,
+            Rejection::MemoryFull { memory, exhausted: Exhausted::Whole },
+            Rejection::ShuttingDown,
+            Rejection::TooManyConnections,
+        ];
+        let own = [
+            Self::InvalidJson { message: text() },
+            Self::UnsupportedMediaType,
+            Self::Validation(FieldError::new("", "")),
+            Self::UnsupportedTag,
+            Self::UnverifiedDomain { domain: text() },
+            Self::Suppressed { field: text() },
+            Self::QueueFull(room),
+            Self::TooManyListings,
+            Self::StorageUnavailable,
+        ];
+        rejections.map(Self::from).into_iter().chain(own).collect()
+    }
+}
+
+impl From<Rejection> for ApiError {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
+}
+
+impl From<FieldError> for ApiError {
+    fn from(error: FieldError) -> Self {
+        Self::Validation(error)
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Invalid(error) => Self::Validation(error),
+            RequestError::UnsupportedTag => Self::UnsupportedTag,
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
+            StoreError::Damaged => Rejection::Internal.into(),
+        }
+    }
+}
+
+impl From<ListError> for ApiError {
+    fn from(error: ListError) -> Self {
+        match error {
+            ListError::Store(error) => error.into(),
+            ListError::TooMany => Self::TooManyListings,
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::UnverifiedDomain { domain } => {
+                Self::UnverifiedDomain { domain: domain.to_string() }
+            }
+            Refusal::Suppressed { field } => Self::Suppressed { field },
+            Refusal::QueueFull(room) => Self::QueueFull(room),
+            Refusal::StorageUnavailable => Self::StorageUnavailable,
+            Refusal::ShuttingDown => Rejection::ShuttingDown.into(),
+            Refusal::Internal => Rejection::Internal.into(),
+        }
+    }
+}
+
+/// Returns the first `max_chars` characters.
+pub fn clip(text: &str, max_chars: usize) -> &str {
+    text.char_indices().nth(max_chars).map_or(text, |(end, _)| &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_names_the_field() {
+        let error = ApiError::Validation(FieldError::new("to[2]", "is no address"));
+        let response = error.into_response();
+        assert_eq!(response.status(), 422);
+        assert_eq!(
+            response.into_body().collect().await.unwrap().to_bytes(),
+            r#"{"error":{"code":"ValidationError","message":"to[2]: is no address","field":"to[2]"}}"#
+        );
+    }
+
+    #[test]
+    fn what_passes_says_when_to_try_again() {
+        for error in ApiError::one_of_each() {
+            let is_overload = error.kind().0 == StatusCode::SERVICE_UNAVAILABLE;
+            let response = error.into_response();
+            assert_eq!(response.headers().contains_key("retry-after"), is_overload, "{response:?}");
+        }
+    }
+
+    #[test]
+    fn a_clients_text_is_repeated_in_part_alone() {
+        let field = format!("headers.X-{}", "é".repeat(10_000));
+        let body = ApiError::Validation(FieldError::new(field, "is wrong")).answer().body();
+        assert!(body.len() < 1_000, "{}", body.len());
+    }
+
+    #[test]
+    fn every_code_that_a_client_can_get_is_listed_and_no_other() {
+        let codes = |source: &'static str| {
+            let kinds = source.split("pub const fn kind").nth(1).unwrap();
+            let kinds = kinds.split("\n    }\n").next().unwrap();
+            kinds.split('"').skip(1).step_by(2).collect::<std::collections::BTreeSet<_>>()
+        };
+        let mut known = codes(include_str!("error.rs"));
+        known.extend(codes(include_str!("../http/rejection.rs")));
+        // The client listener may have any name; the operators' listener may not.
+        assert!(known.remove("Forbidden"));
+        assert_eq!(known, CODES.into());
+        let made = ApiError::one_of_each();
+        assert_eq!(known, made.iter().map(|error| error.kind().1).collect());
+    }
+}
