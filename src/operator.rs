@@ -10,7 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -55,6 +58,18 @@ mod window;
 const MAX_CONNECTIONS: usize = 256;
 const ALLOW: &str = "GET, HEAD";
 const TEXT: &str = "text/plain; charset=utf-8";
+/// The media type of documents.
+const HTML: &str = "text/html; charset=utf-8";
+/// What the page may load: its own files, and its own data. Nothing inline, nothing from outside,
+/// and nobody may frame it.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const PAGE_HEADERS: [(HeaderName, &str); 4] = [
+    (CONTENT_SECURITY_POLICY, PAGE_POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+];
 /// How long the thread that writes the data file may take to answer.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -221,6 +236,28 @@ fn response(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Returns data for the page.
+fn page_json(status: StatusCode, document: &impl Serialize) -> Response<PageBody> {
+    let text = serde_json::to_vec(document).expect("texts and numbers serialize");
+    page_response(status, JSON, Full::from(text).into())
+}
+
+/// Returns a part of the page, with the headers that keep everything else out of it.
+fn page_response(
+    status: StatusCode,
+    media_type: &'static str,
+    body: PageBody,
+) -> Response<PageBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    for (name, value) in PAGE_HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

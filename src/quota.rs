@@ -12,7 +12,7 @@ use crate::dispatch::pace::Rate;
 use crate::dispatch::{DailyQuota, Dispatcher};
 use crate::ses::SesClient;
 use crate::ses::account::{Account, Sending};
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 
 /// The rate where SES does not tell one and none is configured: what a new account outside of the
 /// sandbox is given (SES Developer Guide, "Managing your Amazon SES sending limits").
@@ -194,7 +194,7 @@ fn apply(dispatcher: &Dispatcher<SesClient>, account: &Account, max_rate: MaxRat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ses::credentials::LoadError;
+    use crate::ses::error::LoadError;
 
     fn refused(status: u16, name: &str) -> CallError {
         CallError::Refused { status, name: Some(name.to_owned()), message: "no".to_owned() }

@@ -11,35 +11,28 @@ use std::time::Duration;
 use reqwest::Url;
 
 use crate::clock::Clock;
+use crate::ses::call::CallSpacing;
 use crate::ses::endpoint::Endpoints;
-use crate::ses::limiter::CallSpacing;
 use crate::ses::transport::Transport;
 
-pub use crate::ses::skew::Skew;
+pub use crate::ses::transport::Skew;
 
 pub mod account;
-mod aws_error;
-pub mod call;
+mod call;
 mod classify;
 pub mod configuration_set;
-mod connector;
 pub mod credentials;
 mod endpoint;
+pub mod error;
 pub mod event;
 pub mod identity;
-mod limiter;
 mod query;
-mod redact;
+mod request;
 pub mod send;
-mod sign;
-mod skew;
+mod signing;
 pub mod sns;
 pub mod sqs;
-pub mod sts;
-pub mod suppression;
-pub mod tracking;
 mod transport;
-mod watched_body;
 
 #[cfg(test)]
 pub(crate) mod stub;

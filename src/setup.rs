@@ -5,7 +5,7 @@
 //! configuration file or of how a report is shown.
 
 use crate::ses::SesClient;
-use crate::ses::sts::Caller;
+use crate::ses::account::Caller;
 
 mod destination;
 pub mod policy;

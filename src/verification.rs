@@ -14,7 +14,7 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{DomainCheck, DomainState, Finding, SenderDomain};
 use crate::domain::time::Timestamp;
 use crate::ses::SesClient;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 use crate::ses::identity::Identity;
 use crate::store::{Change, Store};
 

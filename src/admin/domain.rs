@@ -11,7 +11,7 @@ use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
 use crate::outbox::Selection;
 use crate::ses::SesClient;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 use crate::ses::identity::records::{self, records};
 use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::admin::wire::{Examined, Finding, Part, Refusal, Response};
 use crate::admin::{Admin, Place, domain_name};
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 use crate::ses::{SesClient, Skew};
 
 mod account;

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::domain::retry::Backoff;
 use crate::feedback::Feedback;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 use crate::ses::sqs::{MAX_MESSAGES, Queue, Received};
 use crate::store::StoreError;
 

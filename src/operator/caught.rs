@@ -16,7 +16,7 @@ use crate::domain::time::Timestamp;
 use crate::http::rejection::Rejection;
 use crate::operator::key::PageKey;
 use crate::operator::live::PageBody;
-use crate::operator::page;
+use crate::operator::{HTML, page_json, page_response};
 
 use inert::inert;
 
@@ -130,13 +130,13 @@ pub(super) fn answer(
     match path {
         Path::List => {
             let messages = catcher.newest(LISTED);
-            Ok(page::json(StatusCode::OK, &Listing { messages }))
+            Ok(page_json(StatusCode::OK, &Listing { messages }))
         }
         Path::Message(id) => {
             let caught = catcher.message(id).ok_or(Rejection::NotFound)?;
             let address = || format!("/page/caught/{id}/{}", key.ticket(id));
             let frame = caught.html.is_some().then(address);
-            Ok(page::json(StatusCode::OK, &Document { caught, frame }))
+            Ok(page_json(StatusCode::OK, &Document { caught, frame }))
         }
         Path::Frame { id, .. } => {
             let html = catcher.message(id).and_then(|caught| caught.html);
@@ -147,7 +147,7 @@ pub(super) fn answer(
 
 fn frame(html: &str) -> Response<PageBody> {
     let body = Full::from(inert(html).into_bytes()).into();
-    let mut response = page::response(StatusCode::OK, page::HTML, body);
+    let mut response = page_response(StatusCode::OK, HTML, body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     let (name, value) = PREFETCH;

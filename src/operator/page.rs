@@ -3,33 +3,16 @@
 //! What it reads goes the way of the administration commands, of which it uses those alone that
 //! change nothing.
 
-use http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
-};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri};
+use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::Full;
-use serde::Serialize;
 
 use crate::admin::wire::{self, Request, SuppressionCursor};
-use crate::http::rejection::{JSON, Rejection};
+use crate::http::rejection::Rejection;
 use crate::operator::live::PageBody;
-use crate::operator::{Operator, caught};
+use crate::operator::{HTML, Operator, caught, page_json, page_response};
 
-/// What the page may load: its own files, and its own data. Nothing inline, nothing from outside,
-/// and nobody may frame it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-const HEADERS: [(HeaderName, &str); 4] = [
-    (CONTENT_SECURITY_POLICY, POLICY),
-    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (REFERRER_POLICY, "no-referrer"),
-    (CACHE_CONTROL, "no-store"),
-];
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
-/// The media type of documents.
-pub(super) const HTML: &str = "text/html; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 /// Messages in one answer.
 const MESSAGES: usize = 50;
@@ -76,7 +59,7 @@ impl Operator {
         headers: &HeaderMap,
     ) -> Result<Response<PageBody>, Rejection> {
         if let Path::File { media_type, text } = path {
-            return Ok(response(StatusCode::OK, media_type, Full::from(text).into()));
+            return Ok(page_response(StatusCode::OK, media_type, Full::from(text).into()));
         }
         let is_opened = match path {
             Path::Caught(caught::Path::Frame { id, ticket }) => self.key.opens_frame(id, ticket),
@@ -89,7 +72,7 @@ impl Operator {
             Path::File { .. } => unreachable!("answered above"),
             Path::Live => {
                 let body = PageBody::live(self.told.clone());
-                return Ok(response(StatusCode::OK, EVENT_STREAM, body));
+                return Ok(page_response(StatusCode::OK, EVENT_STREAM, body));
             }
             Path::Caught(path) => return caught::answer(path, self.parts.catcher.get(), &self.key),
             Path::Message(id) => Request::MessageShow { id: id.to_owned() },
@@ -103,10 +86,10 @@ impl Operator {
             Path::Suppressions => Request::SuppressionList { scope: None, after: cursor(uri) },
         };
         Ok(match self.admin.handle(request).await {
-            wire::Response::Message(message) => json(StatusCode::OK, &message),
-            wire::Response::Messages(messages) => json(StatusCode::OK, &messages),
-            wire::Response::Suppressions(suppressions) => json(StatusCode::OK, &suppressions),
-            wire::Response::Refused(refusal) => json(StatusCode::BAD_REQUEST, &refusal),
+            wire::Response::Message(message) => page_json(StatusCode::OK, &message),
+            wire::Response::Messages(messages) => page_json(StatusCode::OK, &messages),
+            wire::Response::Suppressions(suppressions) => page_json(StatusCode::OK, &suppressions),
+            wire::Response::Refused(refusal) => page_json(StatusCode::BAD_REQUEST, &refusal),
             _ => return Err(Rejection::Internal),
         })
     }
@@ -124,24 +107,4 @@ fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = form_urlencoded::parse(uri.query()?.as_bytes());
     let mut values = pairs.filter(|(key, _)| key == name).map(|(_, value)| value.trim().to_owned());
     values.next().filter(|value| !value.is_empty())
-}
-
-pub(super) fn json(status: StatusCode, document: &impl Serialize) -> Response<PageBody> {
-    let text = serde_json::to_vec(document).expect("texts and numbers serialize");
-    response(status, JSON, Full::from(text).into())
-}
-
-pub(super) fn response(
-    status: StatusCode,
-    media_type: &'static str,
-    body: PageBody,
-) -> Response<PageBody> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    for (name, value) in HEADERS {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    response
 }

@@ -1,9 +1,19 @@
-//! `GetAccount`: how much and how fast the account may send.
+//! The AWS account: how much and how fast it may send, whose credentials call it, and the
+//! suppression list that SES keeps beside ours.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
+use crate::domain::suppression::SuppressedAddress;
 use crate::ses::SesClient;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
+use crate::ses::query::{Service, text};
+
+const STS: Service = Service { name: "sts", version: "2011-06-15" };
+/// What is escaped in a segment of a path: all but RFC 3986's unreserved characters, as AWS's own
+/// clients do it.
+const ESCAPED_IN_PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The account's limits in this region (SES v2 API reference, `GetAccount`).
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +87,24 @@ pub enum Access {
     Production,
     /// To verified identities and the mailbox simulator alone.
     Sandbox,
+}
+
+/// User or role that makes the calls (STS API reference, `GetCallerIdentity`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The account's number: twelve digits.
+    pub account: String,
+    /// The user or role, as an ARN.
+    pub arn: String,
+}
+
+/// Result of taking an address from the account's suppression list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// It is on the list no more.
+    Removed,
+    /// It was not on the list.
+    NotThere,
 }
 
 #[derive(Deserialize)]
@@ -164,6 +192,24 @@ impl SesClient {
                 .unwrap_or_default(),
         })
     }
+
+    /// Returns who makes the calls. It needs no permission, so it tells whether credentials are any good.
+    pub async fn caller(&self) -> Result<Caller, CallError> {
+        self.query(STS, None, "GetCallerIdentity", &[], |root| {
+            Some(Caller { account: text(root, "Account")?, arn: text(root, "Arn")? })
+        })
+        .await
+    }
+
+    /// Takes an address from the account's list (SES v2 API reference,
+    /// `DeleteSuppressedDestination`).
+    pub async fn unsuppress(&self, address: &SuppressedAddress) -> Result<Removal, CallError> {
+        let address = address.to_string();
+        let encoded = utf8_percent_encode(&address, ESCAPED_IN_PATH);
+        let path = format!("/v2/email/suppression/addresses/{encoded}");
+        let removed = CallError::found(self.delete(&path).await, &["NotFoundException"])?;
+        Ok(removed.map_or(Removal::NotThere, |()| Removal::Removed))
+    }
 }
 
 #[cfg(test)]
@@ -222,5 +268,43 @@ mod tests {
 
         let error = client("http://127.0.0.1:1").account().await.unwrap_err();
         assert!(matches!(error, CallError::Unreachable(_)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn the_account_and_the_role_are_read() {
+        let body = r#"<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+          <GetCallerIdentityResult>
+            <Arn>arn:aws:sts::123456789012:assumed-role/mail/i-0123456789abcdef0</Arn>
+            <UserId>ARO123EXAMPLE123:i-0123456789abcdef0</UserId>
+            <Account>123456789012</Account>
+          </GetCallerIdentityResult>
+          <ResponseMetadata><RequestId>01234567-89ab-cdef</RequestId></ResponseMetadata>
+        </GetCallerIdentityResponse>"#;
+        let server = Server::start(Stub::with_type(200, "text/xml", body)).await;
+        let caller = client(&server.url()).caller().await.unwrap();
+        assert_eq!(caller.account, "123456789012");
+        assert_eq!(caller.arn, "arn:aws:sts::123456789012:assumed-role/mail/i-0123456789abcdef0");
+        let request = server.requests().remove(0);
+        assert_eq!(request.body, b"Action=GetCallerIdentity&Version=2011-06-15");
+        assert!(request.header("authorization").unwrap().contains("/eu-west-1/sts/aws4_request"));
+    }
+
+    #[tokio::test]
+    async fn an_address_is_taken_from_the_list_and_one_that_is_not_there_is_no_error() {
+        let address = SuppressedAddress::parse("Bob+a/b@Example.org").unwrap();
+        for (answer, removal) in [
+            (Stub::json(200, "{}"), Ok(Removal::Removed)),
+            (Stub::json(200, ""), Ok(Removal::Removed)),
+            (Stub::error(404, "NotFoundException", "Not there."), Ok(Removal::NotThere)),
+        ] {
+            let server = Server::start(answer).await;
+            assert_eq!(client(&server.url()).unsuppress(&address).await, removal);
+            let head = server.requests().remove(0).head;
+            let path = "/v2/email/suppression/addresses/bob%2Ba%2Fb%40example.org";
+            assert!(head.starts_with(&format!("DELETE {path} HTTP/1.1\r\n")), "{head}");
+        }
+        let server = Server::start(Stub::json(404, "no such page")).await;
+        let missing = client(&server.url()).unsuppress(&address).await;
+        assert_eq!(missing, Err(CallError::NotSupported { status: 404 }));
     }
 }

@@ -1,80 +1,27 @@
-//! The calls other than `SendEmail`: about the account and its identities.
+//! The calls other than `SendEmail`, in AWS's JSON and query protocols.
 //!
-//! Each waits its turn within one call a second, is made once, and answers what it asked for or a
+//! Those of SES wait for their turn within one call a second, its own limit; those of other
+//! services do not count towards it. Each is made once, and answers what it asked for or a
 //! `CallError`. Knows no operation in particular.
 
-use bytes::Bytes;
-use http::{Method, StatusCode};
-use serde::de::DeserializeOwned;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use crate::ses::aws_error::{AwsError, RefusedCredentials, stem};
-use crate::ses::credentials::LoadError;
-use crate::ses::redact::redact;
-use crate::ses::transport::{Call, JSON, Reply, TransportError};
+use bytes::Bytes;
+use http::Method;
+use reqwest::Url;
+use roxmltree::Node;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until};
+
+use crate::ses::error::CallError;
+use crate::ses::query::{self, FORM, Service};
+use crate::ses::request::{Call, JSON, Reply, Terms};
 use crate::ses::{SesClient, joined};
 
-/// Why a call brought no answer to go by.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// There are no credentials to sign with.
-    #[error(transparent)]
-    Credentials(#[from] LoadError),
-    /// AWS could not be reached, or gave no answer.
-    #[error("AWS could not be asked: {0}")]
-    Unreachable(String),
-    /// AWS refused the call.
-    #[error("AWS refused the call with {}: {message}", name.as_deref().unwrap_or("an error"))]
-    Refused {
-        /// The HTTP status.
-        status: u16,
-        /// The error's name, such as `TooManyRequestsException`.
-        name: Option<String>,
-        /// What AWS said, without addresses.
-        message: String,
-    },
-    /// The endpoint does not have the call: it answered so, and not as SES does.
-    #[error("the endpoint does not have this call; it answered {status}")]
-    NotSupported {
-        /// The HTTP status.
-        status: u16,
-    },
-    /// The answer is not what AWS answers.
-    #[error("AWS's answer cannot be read: {0}")]
-    Unreadable(String),
-}
-
-impl CallError {
-    /// Whether AWS refused the call with one of these names.
-    pub fn is_named(&self, names: &[&str]) -> bool {
-        matches!(self, Self::Refused { name: Some(name), .. } if names.contains(&name.as_str()))
-    }
-
-    /// Whether AWS refused the credentials, and not what they may do.
-    pub fn refuses_credentials(&self) -> bool {
-        match self {
-            Self::Refused { name: Some(name), .. } => {
-                RefusedCredentials::by(stem(name)) != RefusedCredentials::No
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether AWS knows the credentials, and they may not make this call.
-    pub fn denies_access(&self) -> bool {
-        matches!(self, Self::Refused { status: 401 | 403, .. }) && !self.refuses_credentials()
-    }
-}
-
-impl From<TransportError> for CallError {
-    fn from(error: TransportError) -> Self {
-        match error {
-            TransportError::Credentials(error) => Self::Credentials(error),
-            TransportError::Signing(_)
-            | TransportError::NotWritten(_)
-            | TransportError::NoAnswer(_) => Self::Unreachable(redact(&error.to_string())),
-        }
-    }
-}
+/// Between the starts of two calls (SES API quotas: "one request per second" for every action
+/// but `SendEmail` and its kin).
+const INTERVAL: Duration = Duration::from_secs(1);
 
 impl SesClient {
     /// Asks for `path` and reads the answer.
@@ -103,8 +50,7 @@ impl SesClient {
 
     /// Deletes what is at `path`. The answer has no body that would say anything.
     pub(super) async fn delete(&self, path: &str) -> Result<(), CallError> {
-        let reply = self.reply(Method::DELETE, path, &[], Bytes::new()).await?;
-        if reply.status.is_success() { Ok(()) } else { Err(refusal(&reply)) }
+        accepted(&self.reply(Method::DELETE, path, &[], Bytes::new()).await?)
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -130,11 +76,63 @@ impl SesClient {
         let call = Call { service: "ses", method, url: &url, headers, body };
         Ok(self.inner.transport.call(&call).await?)
     }
+
+    /// Calls `action` of a service in `region`, the client's own if none is named. `read` takes
+    /// what it needs from the answer's root, and gives `None` where it is not there.
+    pub(super) async fn query<T>(
+        &self,
+        service: Service,
+        region: Option<&str>,
+        action: &str,
+        parameters: &[(&str, &str)],
+        read: impl FnOnce(Node<'_, '_>) -> Option<T>,
+    ) -> Result<T, CallError> {
+        let transport = &self.inner.transport;
+        let own = transport.terms();
+        let region = region.unwrap_or(own.region);
+        let base = self.inner.endpoints.of(service.name, region);
+        // A region comes from an ARN at times, and so from outside.
+        let url = Url::parse(&format!("{base}/"))
+            .map_err(|_| CallError::Unreachable(format!("no endpoint in region {region:?}")))?;
+        let call = Call {
+            service: service.name,
+            method: Method::POST,
+            url: &url,
+            headers: &[FORM],
+            body: query::form(service, action, parameters),
+        };
+        let reply = transport.call_on(Terms { region, ..own }, &call).await?;
+        accepted(&reply)?;
+        let body = reply.body.map_err(CallError::Unreadable)?;
+        query::answer(&body, read)
+            .map_err(|what| CallError::Unreadable(format!("{action}: {what}")))
+    }
+}
+
+/// Gives out one start a second, in the order asked for.
+#[derive(Debug, Default)]
+pub(super) struct CallSpacing {
+    next: Mutex<Option<Instant>>,
+}
+
+impl CallSpacing {
+    /// Returns when the caller may make its call.
+    pub(super) async fn turn(&self) {
+        sleep_until(self.reserve()).await;
+    }
+
+    fn reserve(&self) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let turn = next.map_or(now, |next| next.max(now));
+        *next = Some(turn + INTERVAL);
+        turn
+    }
 }
 
 /// Nothing, or the refusal that an answer is.
 pub(super) fn accepted(reply: &Reply) -> Result<(), CallError> {
-    if reply.status.is_success() { Ok(()) } else { Err(refusal(reply)) }
+    if reply.status.is_success() { Ok(()) } else { Err(CallError::of(reply)) }
 }
 
 /// Reads an answer, or the refusal that it is.
@@ -147,16 +145,5 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     })
 }
 
-fn refusal(reply: &Reply) -> CallError {
-    let status = reply.status.as_u16();
-    let AwsError { name, message } = AwsError::read(reply);
-    let lacking = matches!(
-        reply.status,
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
-    );
-    if lacking && name.is_none() {
-        return CallError::NotSupported { status };
-    }
-    let message = message.map_or_else(|| format!("status {status}"), |message| redact(&message));
-    CallError::Refused { status, name, message }
-}
+#[cfg(test)]
+mod tests;

@@ -13,9 +13,8 @@ use serde::Deserialize;
 
 use crate::domain::attempt::{Outcome, Problem, ProblemKind};
 use crate::domain::mailbox::DomainName;
-use crate::ses::aws_error::AwsError;
-use crate::ses::redact::redact;
-use crate::ses::transport::Reply;
+use crate::ses::error::{AwsError, redact};
+use crate::ses::request::Reply;
 
 /// The longest message id that is believed; SES's have 60 characters.
 const MAX_MESSAGE_ID_BYTES: usize = 255;

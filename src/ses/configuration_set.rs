@@ -1,6 +1,6 @@
-//! Configuration sets and where they publish events.
+//! Configuration sets: what they do with messages, and where they publish events.
 //!
-//! Knows nothing of what a set should publish.
+//! Knows nothing of what a set should do or publish.
 
 use bytes::Bytes;
 use http::Method;
@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::ses::SesClient;
-use crate::ses::call::CallError;
+use crate::ses::account::Engagement;
+use crate::ses::error::CallError;
 
 /// SES v2's word for what is not there, and that of its first version, which stand-ins use too.
-pub(super) const NOT_FOUND: [&str; 2] = ["NotFoundException", "ConfigurationSetDoesNotExist"];
+const NOT_FOUND: [&str; 2] = ["NotFoundException", "ConfigurationSetDoesNotExist"];
 
 /// Where a configuration set publishes events (SES v2 API reference, `EventDestination`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -75,15 +76,74 @@ struct Destinations {
     event_destinations: Vec<EventDestination>,
 }
 
+/// The options of a configuration set (SES v2 API reference, `GetConfigurationSet`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetOptions {
+    /// Whether messages that name it are sent.
+    pub sending_enabled: bool,
+    /// Whether SES watches opens and clicks of them.
+    pub engagement: Engagement,
+    /// The domain that rewritten links point to, where it is not SES's own.
+    pub redirect_domain: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct SetAnswer {
+    #[serde(rename = "SendingOptions")]
+    sending: Option<SendingOptions>,
+    #[serde(rename = "TrackingOptions")]
+    tracking: Option<TrackingOptions>,
+    #[serde(rename = "VdmOptions")]
+    vdm: Option<VdmOptions>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SendingOptions {
+    sending_enabled: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TrackingOptions {
+    custom_redirect_domain: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct VdmOptions {
+    dashboard_options: Option<DashboardOptions>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DashboardOptions {
+    engagement_metrics: Option<String>,
+}
+
 impl SesClient {
     /// Whether there is a configuration set of this name, which needs no escape in a path.
     pub async fn has_configuration_set(&self, name: &str) -> Result<bool, CallError> {
         let path = format!("/v2/email/configuration-sets/{name}");
-        match self.get::<serde::de::IgnoredAny>(&path).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_named(&NOT_FOUND) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let found = self.get::<serde::de::IgnoredAny>(&path).await;
+        Ok(CallError::found(found, &NOT_FOUND)?.is_some())
+    }
+
+    /// The options of the configuration set of this name; `None` where there is none.
+    pub async fn set_options(&self, name: &str) -> Result<Option<SetOptions>, CallError> {
+        // The configuration takes only names that nothing has to be escaped in.
+        let found = self.get::<SetAnswer>(&format!("/v2/email/configuration-sets/{name}")).await;
+        let Some(set) = CallError::found(found, &NOT_FOUND)? else { return Ok(None) };
+        let sending = set.sending.and_then(|options| options.sending_enabled);
+        let dashboard = set.vdm.and_then(|options| options.dashboard_options);
+        let metrics = dashboard.and_then(|options| options.engagement_metrics);
+        let redirect = set.tracking.and_then(|options| options.custom_redirect_domain);
+        Ok(Some(SetOptions {
+            // What an endpoint leaves out is taken for an ordinary set's.
+            sending_enabled: sending.unwrap_or(true),
+            engagement: metrics.as_deref().into(),
+            redirect_domain: redirect.filter(|domain| !domain.is_empty()),
+        }))
     }
 
     /// Creates a configuration set.
@@ -122,5 +182,32 @@ impl SesClient {
         let path = format!("/v2/email/configuration-sets/{set}/event-destinations/{name}");
         let body = json!({ "EventDestination": destination.definition() });
         self.tell(Method::PUT, &path, Bytes::from(body.to_string())).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ses::stub::{Answer as Stub, Server, client};
+
+    #[tokio::test]
+    async fn a_sets_options_are_read_or_it_is_not_there() {
+        let body = r#"{"ConfigurationSetName":"mail","SendingOptions":{"SendingEnabled":false},
+            "TrackingOptions":{"CustomRedirectDomain":"links.example.com"},
+            "VdmOptions":{"DashboardOptions":{"EngagementMetrics":"ENABLED"}}}"#;
+        let server = Server::start(Stub::json(200, body)).await;
+        let options = client(&server.url()).set_options("mail").await.unwrap().unwrap();
+        let expected = SetOptions {
+            sending_enabled: false,
+            engagement: Engagement::Watched,
+            redirect_domain: Some("links.example.com".to_owned()),
+        };
+        assert_eq!(options, expected);
+        let head = server.requests().remove(0).head;
+        assert!(head.starts_with("GET /v2/email/configuration-sets/mail HTTP/1.1\r\n"), "{head}");
+
+        let answer = Stub::error(404, "NotFoundException", "Configuration set <x> does not exist.");
+        let server = Server::start(answer).await;
+        assert_eq!(client(&server.url()).set_options("x").await, Ok(None));
     }
 }

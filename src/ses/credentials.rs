@@ -14,14 +14,21 @@ use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_config::provider_config::ProviderConfig;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+use aws_smithy_types::body::SdkBody;
+use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::OnceCell;
 
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
-use crate::ses::connector::Connector;
-use crate::ses::redact::redact;
-use crate::ses::transport::chain;
+use crate::ses::error::{LoadError, redact};
+use crate::ses::request::{MAX_ANSWER_BYTES, chain, read_bounded};
 
 /// The longest that finding credentials may take, all sources together.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +40,8 @@ const RENEWAL_JITTER: Duration = Duration::from_mins(1);
 const LEAST_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a failure to find any is the answer, so that a full queue does not ask in step.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// The time limit of a call whose provider sets none.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the credentials come from.
 #[derive(Debug, Clone)]
@@ -54,20 +63,6 @@ impl Credentials {
     pub const fn aws() -> Self {
         Self(Source::Aws)
     }
-}
-
-/// No credentials could be had.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LoadError {
-    /// No source has any.
-    #[error(
-        "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a shared \
-         profile with AWS_PROFILE, or give the machine or container a role"
-    )]
-    None,
-    /// A source is configured and failed.
-    #[error("AWS credentials could not be loaded: {0}")]
-    Failed(String),
 }
 
 /// Credentials that are loaded at first use, by one caller for all, and renewed before they end.
@@ -109,7 +104,7 @@ impl CredentialCache {
     pub(super) fn new(
         source: Credentials,
         region: &str,
-        connector: Connector,
+        http: reqwest::Client,
         clock: Clock,
     ) -> Self {
         let loader = match source.0 {
@@ -122,7 +117,10 @@ impl CredentialCache {
                     "configuration",
                 ))
             }
-            Source::Aws => Loader::Aws { region: Region::new(region.to_owned()), connector },
+            Source::Aws => {
+                let (region, connector) = (Region::new(region.to_owned()), Connector::new(http));
+                Loader::Aws { region, connector }
+            }
         };
         Self { loader, clock, current: Mutex::default() }
     }
@@ -227,6 +225,77 @@ impl From<CredentialsError> for LoadError {
             error => Self::Failed(redact(&chain(&error))),
         }
     }
+}
+
+/// `HttpClient` for the AWS credential providers: their few calls go over our own HTTP client.
+/// Without it they would bring a second HTTP and TLS stack.
+#[derive(Debug, Clone)]
+struct Connector {
+    http: reqwest::Client,
+    timeout: Duration,
+}
+
+impl Connector {
+    fn new(http: reqwest::Client) -> Self {
+        Self { http, timeout: DEFAULT_TIMEOUT }
+    }
+}
+
+impl HttpClient for Connector {
+    fn http_connector(
+        &self,
+        settings: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
+        // One limit stands for both: a provider that allows a second to connect and one to answer
+        // (instance metadata) waits two at most where nothing is there.
+        let timeout = match (settings.connect_timeout(), settings.read_timeout()) {
+            (Some(connect), Some(read)) => connect + read,
+            (Some(limit), None) | (None, Some(limit)) => limit.max(DEFAULT_TIMEOUT),
+            (None, None) => DEFAULT_TIMEOUT,
+        };
+        SharedHttpConnector::new(Self { http: self.http.clone(), timeout })
+    }
+}
+
+impl HttpConnector for Connector {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let Self { http, timeout } = self.clone();
+        HttpConnectorFuture::new(async move {
+            let mut request = converted(request)?;
+            *request.timeout_mut() = Some(timeout);
+            let response = http.execute(request).await.map_err(failed)?;
+            let status = response.status();
+            let headers = response.headers().clone();
+            let body = read_bounded(response, MAX_ANSWER_BYTES)
+                .await
+                .map_err(|error| ConnectorError::io(error.into()))?;
+            let mut answer = http::Response::new(SdkBody::from(body));
+            *answer.status_mut() = status;
+            *answer.headers_mut() = headers;
+            HttpResponse::try_from(answer).map_err(|error| ConnectorError::user(error.into()))
+        })
+    }
+}
+
+fn converted(request: HttpRequest) -> Result<reqwest::Request, ConnectorError> {
+    let request = request.try_into_http1x().map_err(|error| ConnectorError::user(error.into()))?;
+    let (parts, body) = request.into_parts();
+    // A streamed body has no bytes; no credential provider sends one.
+    let body = body.bytes().map(Bytes::copy_from_slice).ok_or_else(|| {
+        ConnectorError::user("a streamed body, where credential providers send none".into())
+    })?;
+    reqwest::Request::try_from(http::Request::from_parts(parts, body))
+        .map_err(|error| ConnectorError::user(error.into()))
+}
+
+fn failed(error: reqwest::Error) -> ConnectorError {
+    let (timed_out, unconnected) = (error.is_timeout(), error.is_connect());
+    // The URL may hold what the provider was told in confidence.
+    let source = error.without_url().into();
+    let error =
+        if timed_out { ConnectorError::timeout(source) } else { ConnectorError::io(source) };
+    if unconnected { error.never_connected() } else { error }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Finding;
 use crate::ses::SesClient;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 
 pub mod records;
 
@@ -132,11 +132,7 @@ impl SesClient {
         let path = "/v2/email/identities";
         match self.post::<serde::de::IgnoredAny>(path, Bytes::from(body)).await {
             Ok(_) => Ok(Creation::Created),
-            Err(CallError::Refused { name: Some(name), .. })
-                if name == "AlreadyExistsException" =>
-            {
-                Ok(Creation::AlreadyThere)
-            }
+            Err(error) if error.is_named(&["AlreadyExistsException"]) => Ok(Creation::AlreadyThere),
             Err(error) => Err(error),
         }
     }
@@ -144,13 +140,8 @@ impl SesClient {
     /// The domain's identity; `None` where SES has none.
     pub async fn identity(&self, domain: &DomainName<'_>) -> Result<Option<Identity>, CallError> {
         // A domain name holds nothing that a path would have to escape.
-        match self.get::<Answer>(&format!("/v2/email/identities/{domain}")).await {
-            Ok(answer) => Ok(Some(Identity::from(answer))),
-            Err(CallError::Refused { name: Some(name), .. }) if name == "NotFoundException" => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+        let found = self.get::<Answer>(&format!("/v2/email/identities/{domain}")).await;
+        Ok(CallError::found(found, &["NotFoundException"])?.map(Identity::from))
     }
 
     /// Has bounces of the domain's mail come back to `mail_from`, in place of SES's own domain. As

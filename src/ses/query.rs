@@ -1,20 +1,14 @@
-//! AWS's query protocol: calls as forms, answers and errors as XML.
+//! AWS's query protocol: requests as forms, answers and errors as XML.
 //!
-//! Knows the protocol (AWS Query protocol, "Serialization" and "Operation error serialization")
-//! and no operation in particular. These calls do not count towards SES's limits, so they wait for
-//! no turn.
+//! Knows the protocol (AWS Query protocol, "Serialization" and "Operation error serialization"),
+//! no operation in particular, and nothing of how a request travels.
 
 use bytes::Bytes;
 use form_urlencoded::Serializer;
-use http::Method;
-use reqwest::Url;
 use roxmltree::{Document, Node};
 
-use crate::ses::SesClient;
-use crate::ses::call::{CallError, accepted};
-use crate::ses::transport::{Call, Terms};
-
-const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+/// The content type of forms.
+pub(super) const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
 /// A service that speaks the protocol.
 #[derive(Debug, Clone, Copy)]
@@ -25,44 +19,23 @@ pub(super) struct Service {
     pub(super) version: &'static str,
 }
 
-impl SesClient {
-    /// Calls `action` of a service in `region`, the client's own if none is named. `read` takes
-    /// what it needs from the answer's root, and gives `None` where it is not there.
-    pub(super) async fn query<T>(
-        &self,
-        service: Service,
-        region: Option<&str>,
-        action: &str,
-        parameters: &[(&str, &str)],
-        read: impl FnOnce(Node<'_, '_>) -> Option<T>,
-    ) -> Result<T, CallError> {
-        let transport = &self.inner.transport;
-        let own = transport.terms();
-        let region = region.unwrap_or(own.region);
-        let base = self.inner.endpoints.of(service.name, region);
-        // A region comes from an ARN at times, and so from outside.
-        let url = Url::parse(&format!("{base}/"))
-            .map_err(|_| CallError::Unreachable(format!("no endpoint in region {region:?}")))?;
-        let form = Serializer::new(String::new())
-            .append_pair("Action", action)
-            .append_pair("Version", service.version)
-            .extend_pairs(parameters)
-            .finish();
-        let call = Call {
-            service: service.name,
-            method: Method::POST,
-            url: &url,
-            headers: &[FORM],
-            body: Bytes::from(form),
-        };
-        let reply = transport.call_on(Terms { region, ..own }, &call).await?;
-        accepted(&reply)?;
-        let unreadable = |what: &str| CallError::Unreadable(format!("{action}: {what}"));
-        let body = reply.body.map_err(CallError::Unreadable)?;
-        let text = str::from_utf8(&body).map_err(|_| unreadable("not UTF-8"))?;
-        let document = Document::parse(text).map_err(|_| unreadable("not XML"))?;
-        read(document.root_element()).ok_or_else(|| unreadable("an element is missing"))
-    }
+/// Writes the form that calls `action` of a service.
+pub(super) fn form(service: Service, action: &str, parameters: &[(&str, &str)]) -> Bytes {
+    let mut form = Serializer::new(String::new());
+    form.append_pair("Action", action).append_pair("Version", service.version);
+    Bytes::from(form.extend_pairs(parameters).finish())
+}
+
+/// Reads an answer. `read` takes what it needs from the root, and gives `None` if it is not there.
+///
+/// The error says what is wrong, without repeating what was read.
+pub(super) fn answer<T>(
+    body: &[u8],
+    read: impl FnOnce(Node<'_, '_>) -> Option<T>,
+) -> Result<T, &'static str> {
+    let text = str::from_utf8(body).map_err(|_| "not UTF-8")?;
+    let document = Document::parse(text).map_err(|_| "not XML")?;
+    read(document.root_element()).ok_or("an element is missing")
 }
 
 /// The text of the first element of this name below `node`, whatever its namespace.
@@ -88,6 +61,3 @@ pub(super) fn error(body: &str) -> Option<(String, Option<String>)> {
     let error = elements(root, "Error").next()?;
     Some((text(error, "Code")?, text(error, "Message")))
 }
-
-#[cfg(test)]
-mod tests;

@@ -17,8 +17,8 @@ use crate::domain::organisation::OrganisationName;
 use crate::domain::request::{Body, BodyText};
 use crate::ses::SesClient;
 use crate::ses::classify::classify;
-use crate::ses::redact::redact;
-use crate::ses::transport::{Call, JSON, TransportError};
+use crate::ses::error::{TransportError, redact};
+use crate::ses::request::{Call, JSON};
 
 /// The message tag that carries our message id; events bring it back.
 pub const MESSAGE_ID_TAG: &str = "pillarbox-message-id";

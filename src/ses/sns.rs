@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::ses::SesClient;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 use crate::ses::query::{Service, elements, text};
 
 const SNS: Service = Service { name: "sns", version: "2010-03-31" };
@@ -96,11 +96,7 @@ impl SesClient {
                     .collect()
             })
             .await;
-        match attributes {
-            Ok(attributes) => Ok(Some(attributes)),
-            Err(error) if error.is_named(&NOT_FOUND) => Ok(None),
-            Err(error) => Err(error),
-        }
+        CallError::found(attributes, &NOT_FOUND)
     }
 
     /// Creates a topic in the client's region, or finds the one of that name.

@@ -1,23 +1,25 @@
-//! SQS: receiving messages from a queue and deleting them, in its JSON protocol.
+//! SQS, in its JSON protocol: receiving messages from a queue and deleting them; finding, creating
+//! and setting up queues.
 //!
 //! Knows nothing of what is in the messages. These calls do not count towards SES's limits, so
 //! they wait for no turn.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use reqwest::Url;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::ses::SesClient;
-use crate::ses::call::{CallError, read};
+use crate::ses::call::{accepted, read};
 use crate::ses::endpoint::AWS_SUFFIXES;
-use crate::ses::transport::{Call, Terms};
-
-mod admin;
+use crate::ses::error::CallError;
+use crate::ses::request::{Call, Reply, Terms};
 
 /// The most messages in one call (SQS quotas: "batched message quota").
 pub const MAX_MESSAGES: usize = 10;
@@ -30,8 +32,9 @@ const GRACE: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 const CONTENT_TYPE: (&str, &str) = ("content-type", "application/x-amz-json-1.0");
-const RECEIVE: (&str, &str) = ("x-amz-target", "AmazonSQS.ReceiveMessage");
-const DELETE_BATCH: (&str, &str) = ("x-amz-target", "AmazonSQS.DeleteMessageBatch");
+/// SQS's words for a queue that is not there: in the JSON protocol, and before it.
+const NOT_FOUND: [&str; 3] =
+    ["QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", "NonExistentQueue"];
 
 /// The text is not the URL of a queue.
 #[derive(Debug, thiserror::Error)]
@@ -68,32 +71,10 @@ pub struct Received {
     pub body: String,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct ReceiveRequest<'a> {
-    queue_url: &'a str,
-    max_number_of_messages: usize,
-    wait_time_seconds: u8,
-}
-
 #[derive(Deserialize)]
 struct ReceiveAnswer {
     #[serde(rename = "Messages")]
     messages: Option<Vec<Received>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct DeleteRequest<'a> {
-    queue_url: &'a str,
-    entries: Vec<DeleteEntry<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct DeleteEntry<'a> {
-    id: String,
-    receipt_handle: &'a str,
 }
 
 #[derive(Deserialize)]
@@ -119,13 +100,14 @@ impl Queue {
 
     /// Receives up to `max` messages, which may be none; waits for the first one for a while.
     pub async fn receive(&self, max: usize) -> Result<Vec<Received>, CallError> {
-        let request = ReceiveRequest {
-            queue_url: &self.url,
-            max_number_of_messages: max.clamp(1, MAX_MESSAGES),
-            wait_time_seconds: WAIT_SECONDS,
-        };
+        let request = json!({
+            "QueueUrl": self.url,
+            "MaxNumberOfMessages": max.clamp(1, MAX_MESSAGES),
+            "WaitTimeSeconds": WAIT_SECONDS,
+        });
         let timeout = Duration::from_secs(u64::from(WAIT_SECONDS)) + GRACE;
-        let answer: ReceiveAnswer = self.ask(RECEIVE, &request, Some(timeout)).await?;
+        let answer: ReceiveAnswer =
+            self.ask("AmazonSQS.ReceiveMessage", &request, Some(timeout)).await?;
         Ok(answer.messages.unwrap_or_default())
     }
 
@@ -134,16 +116,16 @@ impl Queue {
     pub async fn delete<'a>(&self, receipts: &[&'a str]) -> Result<Vec<&'a str>, CallError> {
         let mut failed = Vec::new();
         for receipts in receipts.chunks(MAX_MESSAGES) {
-            let entries = receipts
+            let entries: Vec<_> = receipts
                 .iter()
                 .enumerate()
-                .map(|(index, &receipt_handle)| DeleteEntry {
-                    id: index.to_string(),
-                    receipt_handle,
-                })
+                .map(
+                    |(index, receipt)| json!({ "Id": index.to_string(), "ReceiptHandle": receipt }),
+                )
                 .collect();
-            let request = DeleteRequest { queue_url: &self.url, entries };
-            let answer: DeleteAnswer = self.ask(DELETE_BATCH, &request, None).await?;
+            let request = json!({ "QueueUrl": self.url, "Entries": entries });
+            let answer: DeleteAnswer =
+                self.ask("AmazonSQS.DeleteMessageBatch", &request, None).await?;
             let indexes = answer.failed.unwrap_or_default();
             let indexes = indexes.iter().filter_map(|failure| failure.id.parse::<usize>().ok());
             failed.extend(indexes.filter_map(|index| receipts.get(index).copied()));
@@ -151,25 +133,95 @@ impl Queue {
         Ok(failed)
     }
 
+    /// All of its attributes by name, asked where its messages are received: its region and host
+    /// need not be the client's.
+    pub async fn attributes(&self) -> Result<BTreeMap<String, String>, CallError> {
+        let request = json!({ "QueueUrl": self.url, "AttributeNames": ["All"] });
+        Ok(self.ask::<Attributes>("AmazonSQS.GetQueueAttributes", &request, None).await?.attributes)
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
-        target: (&'static str, &'static str),
-        request: &impl Serialize,
+        target: &'static str,
+        request: &Value,
         timeout: Option<Duration>,
     ) -> Result<T, CallError> {
-        let transport = &self.client.inner.transport;
-        let own = transport.terms();
+        let own = self.client.inner.transport.terms();
         let region = self.region.as_deref().unwrap_or(own.region);
         let terms = Terms { region, timeout, max_answer_bytes: MAX_ANSWER_BYTES };
-        let body = serde_json::to_vec(request).expect("strings and lists become JSON");
+        read(&self.client.call_sqs(terms, &self.endpoint, target, request).await?)
+    }
+}
+
+#[derive(Deserialize)]
+struct QueueUrl {
+    #[serde(rename = "QueueUrl")]
+    url: String,
+}
+
+#[derive(Deserialize)]
+struct Attributes {
+    #[serde(rename = "Attributes", default)]
+    attributes: BTreeMap<String, String>,
+}
+
+impl SesClient {
+    /// The URL of the queue of this name in the client's region; `None` where there is none.
+    pub async fn queue_url(&self, name: &str) -> Result<Option<String>, CallError> {
+        let reply = self.ask_sqs("AmazonSQS.GetQueueUrl", &json!({ "QueueName": name })).await?;
+        Ok(CallError::found(read::<QueueUrl>(&reply), &NOT_FOUND)?.map(|found| found.url))
+    }
+
+    /// Creates a queue in the client's region; its URL.
+    pub async fn create_queue(
+        &self,
+        name: &str,
+        attributes: &BTreeMap<&str, String>,
+    ) -> Result<String, CallError> {
+        let request = json!({ "QueueName": name, "Attributes": attributes });
+        Ok(read::<QueueUrl>(&self.ask_sqs("AmazonSQS.CreateQueue", &request).await?)?.url)
+    }
+
+    /// All of a queue's attributes by name (SQS API reference, `GetQueueAttributes`).
+    pub async fn queue_attributes(&self, url: &str) -> Result<BTreeMap<String, String>, CallError> {
+        let request = json!({ "QueueUrl": url, "AttributeNames": ["All"] });
+        Ok(read::<Attributes>(&self.ask_sqs("AmazonSQS.GetQueueAttributes", &request).await?)?
+            .attributes)
+    }
+
+    /// Sets some of a queue's attributes.
+    pub async fn set_queue_attributes(
+        &self,
+        url: &str,
+        attributes: &BTreeMap<&str, String>,
+    ) -> Result<(), CallError> {
+        let request = json!({ "QueueUrl": url, "Attributes": attributes });
+        accepted(&self.ask_sqs("AmazonSQS.SetQueueAttributes", &request).await?)
+    }
+
+    async fn ask_sqs(&self, target: &'static str, request: &Value) -> Result<Reply, CallError> {
+        let terms = self.inner.transport.terms();
+        let base = self.inner.endpoints.of("sqs", terms.region);
+        let url = Url::parse(&format!("{base}/"))
+            .map_err(|error| CallError::Unreachable(error.to_string()))?;
+        self.call_sqs(terms, &url, target, request).await
+    }
+
+    async fn call_sqs(
+        &self,
+        terms: Terms<'_>,
+        url: &Url,
+        target: &'static str,
+        request: &Value,
+    ) -> Result<Reply, CallError> {
         let call = Call {
             service: "sqs",
             method: Method::POST,
-            url: &self.endpoint,
-            headers: &[CONTENT_TYPE, target],
-            body: Bytes::from(body),
+            url,
+            headers: &[CONTENT_TYPE, ("x-amz-target", target)],
+            body: Bytes::from(request.to_string()),
         };
-        read(&transport.call_on(terms, &call).await?)
+        Ok(self.inner.transport.call_on(terms, &call).await?)
     }
 }
 

@@ -2,26 +2,24 @@
 //!
 //! Knows the AWS conventions that all calls share, and of no operation in particular.
 
-use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reqwest::{Request, Response, Url};
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
+use http::header::DATE;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Request, Response};
 
 use crate::clock::Clock;
+use crate::domain::time::Timestamp;
 use crate::ses::SesOptions;
-use crate::ses::aws_error::{AwsError, RefusedCredentials};
-use crate::ses::connector::Connector;
-use crate::ses::credentials::{CredentialCache, LoadError};
-use crate::ses::sign::sign;
-use crate::ses::skew::Skew;
-use crate::ses::watched_body::WatchedBody;
+use crate::ses::credentials::CredentialCache;
+use crate::ses::error::{AwsError, RefusedCredentials, TransportError};
+use crate::ses::request::{Call, MAX_ANSWER_BYTES, Reply, Terms, WatchedBody, chain, read_bounded};
+use crate::ses::signing::sign;
 
-/// The longest answer that is read; SES's own are under a few KiB.
-pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// How long an idle connection is kept. AWS's front ends close theirs after about a minute; well
 /// below that, a request is hardly ever written to a connection that is being closed.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,55 +27,34 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_IDLE_CONNECTIONS: usize = 256;
 /// The slowest that a body may be written, beyond the time-out of any call, in bytes per second.
 const BYTES_PER_SECOND: usize = 512 * 1024;
-/// The content type of SES's requests.
-pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
-
-/// One call, before it is signed.
-#[derive(Debug)]
-pub(super) struct Call<'a> {
-    /// The service's name in the signature, such as `ses`.
-    pub(super) service: &'static str,
-    pub(super) method: Method,
-    pub(super) url: &'a Url,
-    pub(super) headers: &'a [(&'static str, &'static str)],
-    pub(super) body: Bytes,
+/// How far AWS's clock is from ours, as its last answer's `Date` told, to about a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skew {
+    /// Ours is behind.
+    Behind(Duration),
+    /// Ours is ahead, or right.
+    Ahead(Duration),
 }
 
-/// On what terms a call is made.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
-    /// The region in the signature.
-    pub(super) region: &'a str,
-    /// The longest that it may take, where it is not the client's own limit.
-    pub(super) timeout: Option<Duration>,
-    /// The longest answer that is read.
-    pub(super) max_answer_bytes: usize,
-}
+impl Skew {
+    fn between(theirs: Timestamp, ours: Timestamp) -> Self {
+        let apart = Duration::from_millis(theirs.unix_millis().abs_diff(ours.unix_millis()));
+        if theirs > ours { Self::Behind(apart) } else { Self::Ahead(apart) }
+    }
 
-/// An answer whose status and headers arrived.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    /// The body, or why it cannot be had: it broke off, came too late or is too long.
-    pub(super) body: Result<Bytes, String>,
-}
+    /// What an answer's `Date` tells, if it has one, where our clock shows `ours`.
+    pub(super) fn told(headers: &HeaderMap, ours: Timestamp) -> Option<Self> {
+        let date = headers.get(DATE)?.to_str().ok()?;
+        let date = DateTime::from_str(date, Format::HttpDate).ok()?;
+        Some(Self::between(Timestamp::from(SystemTime::try_from(date).ok()?), ours))
+    }
 
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TransportError {
-    /// There is nothing to sign with.
-    #[error(transparent)]
-    Credentials(#[from] LoadError),
-    /// The credentials cannot be used in a request, a key with a line break in it for example.
-    #[error("the request could not be signed: {0}")]
-    Signing(String),
-    /// Not all of the request's body was written, so it cannot have been acted on.
-    #[error("the request was not sent: {0}")]
-    NotWritten(String),
-    /// The last byte was handed to the socket, and no status came back.
-    #[error("no answer: {0}")]
-    NoAnswer(String),
+    /// How far, whichever way.
+    pub const fn apart(self) -> Duration {
+        match self {
+            Self::Behind(apart) | Self::Ahead(apart) => apart,
+        }
+    }
 }
 
 /// The HTTP client and what signs its requests.
@@ -109,7 +86,7 @@ impl Transport {
         let credentials = CredentialCache::new(
             options.credentials.clone(),
             &options.region,
-            Connector::new(http.clone()),
+            http.clone(),
             clock.clone(),
         );
         let skew = Mutex::new(None);
@@ -218,39 +195,6 @@ async fn read(mut response: Response, max_bytes: usize) -> Reply {
     Reply { status, headers, body: read_bounded(response, max_bytes).await }
 }
 
-/// Reads a body of at most `max_bytes`.
-pub(super) async fn read_bounded(
-    mut response: Response,
-    max_bytes: usize,
-) -> Result<Bytes, String> {
-    let mut body = BytesMut::new();
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() > max_bytes => {
-                return Err(format!("the answer is longer than {max_bytes} bytes"));
-            }
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) => return Ok(body.freeze()),
-            Err(error) => return Err(chain(&error.without_url())),
-        }
-    }
-}
-
-/// An error with its sources, on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        source = error.source();
-    }
-    text
-}
-
 fn refused_credentials(reply: &Reply) -> RefusedCredentials {
     if !reply.status.is_client_error() {
         return RefusedCredentials::No;
@@ -260,9 +204,13 @@ fn refused_credentials(reply: &Reply) -> RefusedCredentials {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::Method;
+    use reqwest::Url;
+
     use super::*;
-    use crate::domain::time::Timestamp;
     use crate::ses::credentials::tests::keys;
+    use crate::ses::request::JSON;
     use crate::ses::stub::{Answer, Server, options};
 
     /// Calls once, with credentials that were loaded an hour ago; the answer's status, and the

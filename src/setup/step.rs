@@ -1,7 +1,7 @@
 //! Steps and what came of them, in words for whoever runs the set-up.
 
-use crate::ses::call::CallError;
-use crate::ses::sts::Caller;
+use crate::ses::account::Caller;
+use crate::ses::error::CallError;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]

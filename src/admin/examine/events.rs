@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::admin::examine::{EventRoute, Examiner, unanswered};
 use crate::admin::wire::Finding;
-use crate::ses::call::CallError;
+use crate::ses::error::CallError;
 use crate::ses::sqs::Queue;
 
 /// More waiting events than this are not just a moment's.

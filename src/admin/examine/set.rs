@@ -4,7 +4,7 @@ use crate::admin::examine::{Examiner, unanswered};
 use crate::admin::wire::Finding;
 use crate::ses::account::Engagement;
 use crate::ses::configuration_set::EventDestination;
-use crate::ses::tracking::SetOptions;
+use crate::ses::configuration_set::SetOptions;
 
 const ABOUT: &str = "configuration set";
 const TRACKING: &str = "tracking";

@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::admin::wire::{AtSes, Refusal, Response};
 use crate::domain::suppression::SuppressedAddress;
-use crate::ses::suppression::Removal;
+use crate::ses::account::Removal;
 
 impl Admin {
     pub(in crate::admin) async fn clear_at_ses(&self, address: &str) -> Result<Response, Refusal> {

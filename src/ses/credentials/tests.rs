@@ -132,8 +132,7 @@ async fn refused_credentials_are_forgotten_unless_just_loaded() {
 fn no_secret_shows() {
     let fixed = Credentials::fixed("AKID", SecretString::from("hidden"));
     assert!(!format!("{fixed:?}").contains("hidden"));
-    let connector = Connector::new(client());
-    let cache = CredentialCache::new(fixed, "eu-west-1", connector, Clock::system());
+    let cache = CredentialCache::new(fixed, "eu-west-1", client(), Clock::system());
     assert!(!format!("{cache:?}").contains("hidden"));
 }
 
@@ -152,8 +151,7 @@ async fn probe() {
     if env::var_os(PROBE).is_none() {
         return;
     }
-    let connector = Connector::new(client());
-    let cache = CredentialCache::new(Credentials::aws(), "eu-west-1", connector, Clock::system());
+    let cache = CredentialCache::new(Credentials::aws(), "eu-west-1", client(), Clock::system());
     match cache.get().await {
         Ok(keys) => println!(
             "\nprobe: {} {} {} {}",

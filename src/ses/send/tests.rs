@@ -12,8 +12,8 @@ use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
 use crate::ses::credentials::Credentials;
+use crate::ses::request::Terms;
 use crate::ses::stub::{Answer, Server, client, options};
-use crate::ses::transport::Terms;
 
 const ID: &str = "019f0000-0000-7000-8000-000000000001";
 const ACCEPTED: &str = r#"{"MessageId":"0102018f-abc-000000"}"#;

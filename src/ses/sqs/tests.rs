@@ -90,3 +90,32 @@ fn the_region_is_the_queues_own_where_its_url_is_awss() {
         assert_eq!(region_of(host), region, "{host}");
     }
 }
+
+#[tokio::test]
+async fn a_queue_is_asked_about_at_its_own_host() {
+    let answer = Answer::json(200, r#"{"Attributes":{"ApproximateNumberOfMessages":"7"}}"#);
+    let server = Server::start(answer).await;
+    let elsewhere = client("http://127.0.0.1:1");
+    let queue = Queue::new(&elsewhere, &format!("{}/123456789012/q", server.url())).unwrap();
+    let attributes = queue.attributes().await.unwrap();
+    assert_eq!(attributes["ApproximateNumberOfMessages"], "7");
+    let request = server.requests().remove(0);
+    assert_eq!(request.header("x-amz-target"), Some("AmazonSQS.GetQueueAttributes"));
+}
+
+#[tokio::test]
+async fn a_queue_is_found_by_name_or_is_not_there() {
+    let answer = Answer::json(200, r#"{"QueueUrl":"https://x.org/123456789012/q"}"#);
+    let server = Server::start(answer).await;
+    let url = client(&server.url()).queue_url("q").await.unwrap();
+    assert_eq!(url.as_deref(), Some("https://x.org/123456789012/q"));
+    let request = server.requests().remove(0);
+    assert_eq!(request.header("x-amz-target"), Some("AmazonSQS.GetQueueUrl"));
+    assert_eq!(request.body, br#"{"QueueName":"q"}"#);
+    assert!(request.header("authorization").unwrap().contains("/eu-west-1/sqs/aws4_request"));
+
+    let body = r#"{"__type":"com.amazonaws.sqs#QueueDoesNotExist",
+        "message":"The specified queue does not exist."}"#;
+    let server = Server::start(Answer::json(400, body)).await;
+    assert_eq!(client(&server.url()).queue_url("q").await, Ok(None));
+}

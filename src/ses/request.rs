@@ -1,18 +1,60 @@
-//! Body of a request that tells how far it got. Knows nothing of AWS.
+//! Requests to AWS and their answers, whatever service is called.
+//!
+//! A request's body tells how far it got; an answer's body has a bounded length. Knows nothing of
+//! signatures, credentials or operations.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Method, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
+use reqwest::{Response, Url};
 use tokio::sync::oneshot;
 
+/// The longest answer that is read; SES's own are under a few KiB.
+pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The longest body that a connection without anything unsent takes at once: Linux gives a socket
 /// room for as much from the start (`net.ipv4.tcp_wmem`).
 const TAKEN_AT_ONCE: usize = 16 * 1024;
+/// The content type of SES's requests.
+pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// One call, before it is signed.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    /// The service's name in the signature, such as `ses`.
+    pub(super) service: &'static str,
+    pub(super) method: Method,
+    pub(super) url: &'a Url,
+    pub(super) headers: &'a [(&'static str, &'static str)],
+    pub(super) body: Bytes,
+}
+
+/// On what terms a call is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms<'a> {
+    /// The region in the signature.
+    pub(super) region: &'a str,
+    /// The longest that it may take, where it is not the client's own limit.
+    pub(super) timeout: Option<Duration>,
+    /// The longest answer that is read.
+    pub(super) max_answer_bytes: usize,
+}
+
+/// An answer whose status and headers arrived.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// The body, or why it cannot be had: it broke off, came too late or is too long.
+    pub(super) body: Result<Bytes, String>,
+}
 
 /// A body that tells when its last byte is handed over for writing, all before it being written.
 ///
@@ -82,4 +124,37 @@ impl Body for WatchedBody {
         let left = self.first.as_ref().map_or(0, Bytes::len) + self.last.len();
         SizeHint::with_exact(u64::try_from(left).expect("a length fits in 64 bits"))
     }
+}
+
+/// Reads a body of at most `max_bytes`.
+pub(super) async fn read_bounded(
+    mut response: Response,
+    max_bytes: usize,
+) -> Result<Bytes, String> {
+    let mut body = BytesMut::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() > max_bytes => {
+                return Err(format!("the answer is longer than {max_bytes} bytes"));
+            }
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) => return Ok(body.freeze()),
+            Err(error) => return Err(chain(&error.without_url())),
+        }
+    }
+}
+
+/// An error with its sources, on one line.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ses::query::text;
 use crate::ses::stub::{Answer, Server, client};
 
 const SERVICE: Service = Service { name: "sns", version: "2010-03-31" };
@@ -80,10 +81,25 @@ fn expired_credentials_are_recognised_in_xml_too() {
         <Type>Sender</Type><Code>ExpiredToken</Code>
         <Message>The security token included in the request is expired</Message></Error>
         <RequestId>1</RequestId></ErrorResponse>"#;
-    let reply = crate::ses::transport::Reply {
+    let reply = Reply {
         status: http::StatusCode::FORBIDDEN,
         headers: http::HeaderMap::new(),
         body: Ok(Bytes::from_static(body.as_bytes())),
     };
-    assert_eq!(crate::ses::aws_error::AwsError::read(&reply).stem(), "ExpiredToken");
+    assert_eq!(crate::ses::error::AwsError::read(&reply).stem(), "ExpiredToken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_start_a_second_apart_however_many_ask() {
+    let spacing = CallSpacing::default();
+    let start = Instant::now();
+    let turns = async || {
+        spacing.turn().await;
+        start.elapsed()
+    };
+    let (first, second, third) = tokio::join!(turns(), turns(), turns());
+    assert_eq!([first, second, third].map(|turn| turn.as_secs()), [0, 1, 2]);
+    tokio::time::advance(INTERVAL * 10).await;
+    let idle = start.elapsed();
+    assert_eq!(turns().await, idle, "after a pause nobody waits");
 }

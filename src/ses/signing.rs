@@ -11,7 +11,7 @@ use aws_smithy_runtime_api::client::identity::Identity;
 use http::{HeaderMap, HeaderValue};
 
 use crate::domain::time::Timestamp;
-use crate::ses::transport::Call;
+use crate::ses::request::Call;
 
 /// Why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ mod tests {
     use reqwest::Url;
 
     use super::*;
-    use crate::ses::transport::JSON;
+    use crate::ses::request::JSON;
 
     const BODY: &str = r#"{"FromEmailAddress":"Ann <ann@example.com>","Subject":"Grüße"}"#;
     const AWS: &str = "https://email.eu-west-1.amazonaws.com/v2/email";
