@@ -48,10 +48,10 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header on the answer to a request that has it.
 const NOTICE: HeaderName = HeaderName::from_static("pillarbox-notice");
 
-/// How many messages a page has where the client does not say.
+/// Messages on a page, if the client does not say how many.
 const DEFAULT_LIMIT: usize = 50;
 
-/// What the API answers from.
+/// The API: a handler for [`crate::http`]. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Api {
     inner: Arc<Inner>,
@@ -197,7 +197,7 @@ impl Api {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What is counted of requests and connections.
+    /// Counts of requests and connections.
     pub fn counts(&self) -> &Arc<Counts> {
         &self.inner.counts
     }

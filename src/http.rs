@@ -45,14 +45,14 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// The most connections that are being told, at one time, that there are too many: so many, and a
 /// quarter of those that are served.
 const MAX_REFUSALS: usize = 256;
-/// How long the client of a refused connection may still send.
+/// Time in which the client of a refused connection may still send.
 const REFUSAL_LINGER: Linger = Linger {
     max_bytes: 1024 * 1024,
     timeout: Duration::from_secs(1),
     idle_timeout: Duration::from_millis(500),
 };
 
-/// What answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
+/// Service that answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
 pub trait Handler: Send + Sync + 'static {
     /// A response's body: whole, or one that goes on for as long as there is something to tell.
     type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
@@ -70,7 +70,7 @@ pub trait Handler: Send + Sync + 'static {
     /// Learns of a request that was refused before it came to the handler, or in its stead.
     fn refused(&self, _rejection: &Rejection) {}
 
-    /// What is held for as long as a connection is open.
+    /// Returns a mark that is held for as long as a connection is open.
     fn connected(&self) -> Option<Mark> {
         None
     }
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// How a drain ended.
+/// End of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
     /// The connections that were still open at the deadline, and were cut off.
@@ -121,7 +121,7 @@ pub async fn serve_tls<H: Handler>(
     serve_over(Transport::Tls(tls), listener, handler, limits, drain).await
 }
 
-/// What is between TCP and HTTP.
+/// Layer between TCP and HTTP.
 #[derive(Debug)]
 enum Transport {
     Plain,
@@ -274,8 +274,8 @@ async fn serve_secure<H: Handler>(
     }
 }
 
-/// Whether an accept failed for the one connection's own sake (accept(2)), so that the next one
-/// may go well.
+/// Returns true if an accept failed for a reason of that one connection (accept(2)), so that the
+/// next one may succeed.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

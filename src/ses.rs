@@ -37,7 +37,7 @@ mod transport;
 #[cfg(test)]
 pub(crate) mod stub;
 
-/// How to reach SES.
+/// Settings for reaching SES.
 #[derive(Debug, Clone)]
 pub struct SesOptions {
     /// The AWS region, such as `eu-west-1`.
@@ -52,11 +52,11 @@ pub struct SesOptions {
     pub request_timeout: Duration,
     /// The longest that connecting may take, TLS included.
     pub connect_timeout: Duration,
-    /// Where the AWS credentials come from.
+    /// The source of the AWS credentials.
     pub credentials: credentials::Credentials,
 }
 
-/// Why there can be no client.
+/// Reason why there can be no client.
 #[derive(Debug, thiserror::Error)]
 pub enum SesError {
     /// The region's name could not be part of a host's name.
@@ -117,7 +117,7 @@ impl SesClient {
         self.inner.transport.reload_credentials();
     }
 
-    /// How far AWS's clock is from ours, as its last answer told.
+    /// Returns how far AWS's clock is from ours, as its last answer told.
     pub fn clock_skew(&self) -> Option<Skew> {
         self.inner.transport.skew()
     }

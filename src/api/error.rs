@@ -52,7 +52,7 @@ pub enum ApiError {
     Rejected(Rejection),
     /// The body is not one JSON object.
     InvalidJson {
-        /// What is wrong and where.
+        /// The problem and its place.
         message: String,
     },
     /// A POST whose content type is not JSON.

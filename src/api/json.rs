@@ -97,10 +97,10 @@ impl PartialEq for JsonString<'_> {
 
 impl Eq for JsonString<'_> {}
 
-/// Why bytes are not one JSON object.
+/// Reason why bytes are not one JSON object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonError {
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
     /// The line, from 1.
     pub line: usize,
@@ -430,7 +430,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Where the first control character is.
+/// Place of the first control character.
 fn control_character(bytes: &[u8]) -> Option<usize> {
     // There is none, more often than not, and to see that without stopping takes a fraction of the
     // time.

@@ -35,7 +35,7 @@ pub(super) const FIELDS: [&str; 11] = [
     "idempotencyKey",
     "tag",
 ];
-/// What the answer to a request with an `Idempotency-Key` header says: nothing is ignored silently.
+/// Notice in the answer to a request with an `Idempotency-Key` header: nothing is ignored silently.
 pub(super) const IDEMPOTENCY_KEY_NOTICE: &str =
     "the Idempotency-Key header is not implemented; put idempotencyKey into the JSON body";
 /// The parameters of a listing's query.
@@ -43,8 +43,8 @@ pub(super) const PARAMETERS: [&str; 7] =
     ["limit", "before", "status", "recipient", "createdFrom", "createdBefore", "lastEvent"];
 /// The most messages on a page.
 const MAX_LISTED: usize = 100;
-/// How alike an unknown field and a known one are, from 0 to 1, for the one to be taken for a
-/// misspelling of the other.
+/// Least likeness, from 0 to 1, at which an unknown field is taken for a misspelling of a known
+/// one.
 const LIKELY: f64 = 0.8;
 
 impl From<JsonError> for ApiError {
@@ -200,7 +200,7 @@ fn likely(name: &str, known: &[&'static str]) -> Option<&'static str> {
 /// parameter that is absent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// What to look for.
+    /// The messages to look for.
     pub filter: MessageFilter,
     /// At most so many on a page.
     pub limit: Option<usize>,
@@ -410,7 +410,7 @@ impl<'a> From<&'a Event> for EventView<'a> {
     }
 }
 
-/// What the provider told of an event; what it did not tell is left out.
+/// Details of an event from the provider; those that it left out are absent.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct DetailView<'a> {

@@ -19,9 +19,9 @@ use crate::http::limits::{BodyPace, Limits};
 use crate::http::rejection::{Memory, Rejection};
 use crate::share::{Budget, Exhausted, Reservation, Slots};
 
-/// What a body gets at first, in bytes; it grows by doubling.
+/// First room of a body, in bytes; it grows by doubling.
 const FIRST_BYTES: usize = 8 * 1024;
-/// What hyper holds of a body beside it at the most, in bytes. It reads ahead as far as a client
+/// Most bytes of a body that hyper holds beside it. It reads ahead as far as a client
 /// has sent fast before, up to its buffer's size or HTTP/2's window.
 const READ_AHEAD_BYTES: usize = 64 * 1024;
 /// Requests of one holder that wait for memory, besides the one that is next.
@@ -132,7 +132,7 @@ impl<K: Copy + Eq + Hash> BodyReader<K> {
     }
 }
 
-/// What a body takes for which there is so much room.
+/// Bytes of the budget that a body with so much room takes.
 fn charge(room: usize) -> usize {
     room + room.min(READ_AHEAD_BYTES)
 }
@@ -141,7 +141,7 @@ fn full(exhausted: Exhausted) -> Rejection {
     Rejection::MemoryFull { memory: Memory::Requests, exhausted }
 }
 
-/// How fast a body comes, and when it is too slow.
+/// Pace of a body, which must not be too slow.
 ///
 /// Every stretch of time has to bring its bytes, so the number of stretches, and with it the time
 /// that a body may take, is bounded by its size.

@@ -9,7 +9,7 @@ use std::future;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How far the drain has come. Orders by that.
+/// Step of a drain, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DrainPhase {
     /// Serving as usual.
@@ -22,7 +22,7 @@ pub enum DrainPhase {
     Closing,
     /// No new connection is taken, idle ones are closed, and the rest ends at the deadline.
     Stopped {
-        /// When connections still open are cut off.
+        /// Instant at which connections that are still open are cut off.
         deadline: Instant,
     },
 }
@@ -69,7 +69,7 @@ impl Drain {
 }
 
 impl DrainSignal {
-    /// How far the drain has come.
+    /// Returns the current step.
     pub fn phase(&self) -> DrainPhase {
         *self.0.borrow()
     }

@@ -25,7 +25,7 @@ use crate::http::rejection::Rejection;
 /// one empty line.
 const MAX_LEADING_NEWLINES: usize = 8;
 
-/// What the connection's service has to know of the guard's place in the byte stream.
+/// Place of the guard in the byte stream, as far as the connection's service has to know it.
 ///
 /// Both run in one task, so the order of memory accesses is never in doubt.
 #[derive(Debug, Default)]
@@ -35,15 +35,15 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether the body of the connection's request number `request` (1 for the first) is still
-    /// to come, at least in part.
+    /// Returns true if the body of the connection's request number `request` (1 for the first) is
+    /// still to come, at least in part.
     pub(super) fn is_body_left(&self, request: u64) -> bool {
         // Later heads pass only once this request's body has.
         self.heads.load(Ordering::Relaxed) == request && self.body_left.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Where in the client's byte stream the guard is.
+/// Place of the guard in the client's byte stream.
 #[derive(Debug)]
 enum Place {
     /// Before or within a request head.
@@ -58,7 +58,7 @@ enum Place {
     Ended(End),
 }
 
-/// Why no further request follows.
+/// Reason why no further request follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum End {
     /// The client ended its side.
@@ -91,7 +91,7 @@ pub(super) struct FramingGuard<I> {
     write_timeout: Duration,
 }
 
-/// Whether the client takes what is written to it.
+/// State of the side that is written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSide {
     Open,
@@ -122,8 +122,8 @@ impl<I> FramingGuard<I> {
         }
     }
 
-    /// Why no further request follows, once hyper has been told that none does. Before that, a
-    /// refusal does not count: hyper may have closed the connection with an earlier response.
+    /// Reason why no further request follows, once hyper has been told that none does. Before that,
+    /// a refusal does not count: hyper may have closed the connection with an earlier response.
     pub(super) fn end(&self) -> Option<&End> {
         match &self.place {
             Place::Ended(end) if self.is_end_told => Some(end),
@@ -131,12 +131,12 @@ impl<I> FramingGuard<I> {
         }
     }
 
-    /// Whether part of a head has come.
+    /// Returns true if part of a head has come.
     pub(super) fn is_in_head(&self) -> bool {
         matches!(self.place, Place::Head) && !self.held.is_empty()
     }
 
-    /// Whether the client takes what is written to it.
+    /// Returns true if the client takes what is written to it.
     pub(super) fn is_writable(&self) -> bool {
         self.write_side == WriteSide::Open
     }
@@ -146,8 +146,8 @@ impl<I> FramingGuard<I> {
         self.io
     }
 
-    /// How many of `bytes`, which follow those already passed, may pass. The rest is part of a
-    /// head, or of no use after the end.
+    /// Returns how many of `bytes`, which follow those already passed, may pass. The rest is part of
+    /// a head, or of no use after the end.
     fn admit(&mut self, bytes: &[u8]) -> usize {
         let mut passed = 0;
         while passed < bytes.len() {
@@ -243,8 +243,8 @@ impl<I> FramingGuard<I> {
         self.next_check = 2 * len;
     }
 
-    /// Whether the held part may be a whole head by now. One that comes byte by byte must not be
-    /// parsed with every byte.
+    /// Returns true if the held part may be a whole head by now. One that comes byte by byte must
+    /// not be parsed with every byte.
     fn is_check_due(&self, old_len: usize) -> bool {
         let len = self.held.len();
         len >= self.next_check

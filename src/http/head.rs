@@ -13,7 +13,7 @@ pub(super) const MAX_HEADER_FIELDS: usize = 64;
 /// The longest request target, in bytes (RFC 9112 section 3 asks for 8000 at least).
 const MAX_TARGET_BYTES: usize = 8 * 1024;
 
-/// What follows a head.
+/// Body that follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
     /// A body of so many bytes; zero where there is none.
@@ -27,7 +27,7 @@ pub(super) enum Framing {
 pub(super) struct Head {
     /// Its length in bytes, the empty line included.
     pub(super) len: usize,
-    /// What follows it.
+    /// The body that follows it.
     pub(super) framing: Framing,
 }
 
@@ -66,8 +66,8 @@ pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Re
     Ok(Some(Head { len, framing }))
 }
 
-/// Whether a line ends in LF alone. A reader may take that for an end or not (RFC 9112 section 2.2),
-/// so that two in a row can disagree.
+/// Returns true if a line ends in LF alone. A reader may take that for an end or not (RFC 9112
+/// section 2.2), so that two in a row can disagree.
 fn has_bare_newline(head: &[u8]) -> bool {
     head.first() == Some(&b'\n') || head.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r')
 }

@@ -30,7 +30,7 @@ use crate::http::{Handler, Shared};
 
 /// hyper's read buffer grows up to this, in bytes, while a client sends fast.
 const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;
-/// What is read at once while the rest of a request is thrown away, in bytes.
+/// Bytes that are read at once while the rest of a request is thrown away.
 const DISCARD_BYTES: usize = 16 * 1024;
 
 /// Returns hyper's part, which all connections of a listener share.
@@ -82,7 +82,7 @@ where
     close(guard, stop, shared).await;
 }
 
-/// Whether the drain stopped the connection, and what it was doing then.
+/// Stop of the connection by the drain, and what the connection was doing then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     NotYet,

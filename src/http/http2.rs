@@ -31,19 +31,19 @@ use crate::http::{Handler, Shared};
 /// Requests of one connection at one time (RFC 9113 section 6.5.2 asks for 100 or more only of
 /// those who want them to be processed together).
 const MAX_STREAMS: u32 = 64;
-/// What a client may send of a body before it is read, in bytes: each stream, and all of them.
+/// Bytes of bodies that a client may send before they are read: on each stream, and on all.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024;
-/// What of responses waits for the client, each stream.
+/// Bytes of a response that wait for the client, on each stream.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams that the client resets before they are looked at, and errors of its own making, until
 /// the connection is closed (CVE-2023-44487, CVE-2025-8671).
 const MAX_RESETS: usize = 20;
 const MAX_ERRORS: usize = 64;
-/// What is handed over at once, in bytes. What has been handed over is not seen any more, and a
-/// window of a single byte has all of it kept.
+/// Bytes of a response that are handed to hyper at once. What hyper has is not seen any more, and
+/// a window of a single byte has all of it kept.
 const PIECE_BYTES: usize = 16 * 1024;
-/// How often a silent client is asked whether it is there, and how long it may take to say so.
+/// Time until a silent client is asked whether it is there, and time for its answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -110,7 +110,7 @@ async fn stalled(unread: &Unread, patience: Duration) {
     }
 }
 
-/// Whether a connection is told to end.
+/// End of a connection, if it is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     NotYet,
@@ -166,7 +166,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
     }
 }
 
-/// Whether requests are under way, and since when none is.
+/// Requests under way, and since when there are none.
 #[derive(Debug)]
 struct Activity(Mutex<State>);
 
@@ -196,7 +196,7 @@ impl Activity {
         UnderWay(Arc::clone(self))
     }
 
-    /// When it is to be closed for want of requests, as far as is known now.
+    /// Returns when it is to be closed for want of requests, as far as is known now.
     fn closes_at(&self, limits: &Limits) -> Option<Instant> {
         let state = self.state();
         let patience = if state.requests == 0 { limits.head_timeout } else { limits.idle_timeout };
@@ -261,7 +261,7 @@ impl Unread {
 #[derive(Debug)]
 struct Watched<B> {
     body: Pin<Box<B>>,
-    /// What is left of the piece that came last.
+    /// The rest of the piece that came last.
     rest: Bytes,
     number: u64,
     unread: Arc<Unread>,

@@ -10,12 +10,12 @@ pub struct Limits {
     pub max_connections: usize,
     /// The longest request head, from its first byte to the empty line, in bytes.
     pub max_head_bytes: usize,
-    /// How long a request head may take from its first byte on, and how long a new connection
+    /// The longest that a request head may take from its first byte on, and that a new connection
     /// may stay silent.
     pub head_timeout: Duration,
-    /// How long a connection may stay silent between two requests.
+    /// The longest that a connection may stay silent between two requests.
     pub idle_timeout: Duration,
-    /// How long a client may leave a response unread, counted from the last byte it took.
+    /// The longest that a client may leave a response unread, counted from the last byte it took.
     pub write_timeout: Duration,
     /// The largest request body, in bytes.
     pub max_request_bytes: usize,
@@ -23,12 +23,12 @@ pub struct Limits {
     pub max_reading_bytes: usize,
     /// The bytes of responses that clients have not read, all connections together.
     pub max_writing_bytes: usize,
-    /// How long a body may pause, and how long it may wait for memory.
+    /// The longest that a body may pause, and that it may wait for memory.
     pub body_stall_timeout: Duration,
-    /// How slowly a body may come. How long one may take in all follows from it and from
-    /// `max_request_bytes`: 43 minutes for 10 MiB.
+    /// The least speed of a body. With `max_request_bytes` it bounds the time of a whole body:
+    /// 43 minutes for 10 MiB.
     pub body_pace: BodyPace,
-    /// How a connection is closed while its client may still be sending.
+    /// The bounds of a close while the client may still be sending.
     pub linger: Linger,
 }
 
@@ -37,7 +37,7 @@ pub struct Limits {
 pub struct BodyPace {
     /// The least bytes per second.
     pub bytes_per_second: usize,
-    /// How long one stretch is. A body that ends within it may have any size.
+    /// The length of one stretch. A body that ends within it may have any size.
     pub averaged_over: Duration,
 }
 

@@ -30,7 +30,7 @@ const RETRY_SOON_SECONDS: u64 = 5;
 pub enum Rejection {
     /// The bytes are no HTTP request that can be trusted to end where it seems to.
     BadRequest {
-        /// What is wrong, as a sentence's part for the client to read.
+        /// The problem, as a part of a sentence for the client.
         reason: &'static str,
     },
     /// The key is missing, malformed, unknown or revoked: the client is not told which.
@@ -165,7 +165,7 @@ impl Rejection {
         }
     }
 
-    /// Returns what the client is told.
+    /// Returns the answer for the client.
     pub fn answer(&self) -> ErrorAnswer<'static> {
         let (status, code) = self.kind();
         let (message, header) = (self.message(), self.header());

@@ -23,7 +23,7 @@ mod validity;
 pub(super) const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// Where a certificate and its key are, both as PEM.
+/// Paths of a certificate and its key, both as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate, followed by those of its issuers.
@@ -32,7 +32,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// Why TLS cannot be spoken.
+/// Reason why TLS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The certificate's file is no good.
@@ -40,7 +40,7 @@ pub enum TlsError {
     Certificate {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The key's file is no good. What is in it is not told.
@@ -48,7 +48,7 @@ pub enum TlsError {
     Key {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// The two do not go together, or are of a kind that is not known.
@@ -57,18 +57,18 @@ pub enum TlsError {
     Pair {
         /// Both.
         files: TlsFiles,
-        /// Why.
+        /// The reason.
         source: rustls::Error,
     },
 }
 
-/// What handshakes are made with. Connections keep what they began with.
+/// Certificate and key for handshakes. Connections keep those that they began with.
 pub struct Tls(RwLock<Current>);
 
 struct Current {
     acceptor: TlsAcceptor,
     validity: Option<Validity>,
-    /// Why the files that were to come next are not in use.
+    /// The reason why newer files are not in use.
     refused: Option<String>,
 }
 
@@ -77,9 +77,9 @@ struct Current {
 pub struct CertificateTrouble {
     /// A name for programs.
     pub code: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What to do.
+    /// The next step for the operator.
     pub advice: &'static str,
 }
 
@@ -110,22 +110,22 @@ impl Tls {
         }
     }
 
-    /// When the certificate in use ends; nothing where it does not say so.
+    /// Returns the end of the certificate in use, or `None` if it does not say so.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.read().validity.map(|validity| validity.until)
     }
 
-    /// When it is to be renewed at the latest; nothing where it does not say when it ends.
+    /// Returns the latest time to renew it, or `None` if it does not say when it ends.
     pub fn renew_by(&self) -> Option<Timestamp> {
         self.read().validity.map(Validity::renew_by)
     }
 
-    /// Whether the files were refused when they were last read.
+    /// Returns true if the files were refused when they were last read.
     pub fn is_refused(&self) -> bool {
         self.read().refused.is_some()
     }
 
-    /// What is wrong with the certificate now.
+    /// Returns what is wrong with the certificate now.
     pub fn troubles(&self, now: Timestamp) -> Vec<CertificateTrouble> {
         const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl \
                              reload pillarbox)";

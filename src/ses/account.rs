@@ -10,8 +10,8 @@ use crate::ses::error::CallError;
 use crate::ses::query::{Service, text};
 
 const STS: Service = Service { name: "sts", version: "2011-06-15" };
-/// What is escaped in a segment of a path: all but RFC 3986's unreserved characters, as AWS's own
-/// clients do it.
+/// Characters that are escaped in a segment of a path: all but RFC 3986's unreserved ones, as AWS's
+/// own clients do it.
 const ESCAPED_IN_PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -24,19 +24,19 @@ pub struct Account {
     pub max_24_hour_send: Option<f64>,
     /// The recipients sent to in the last 24 hours.
     pub sent_last_24_hours: f64,
-    /// Whether the account may send now.
+    /// Permission to send now.
     pub sending: Sending,
     /// To whom it may send.
     pub access: Access,
-    /// What SES thinks of what it has sent.
+    /// SES's verdict on what it has sent.
     pub standing: Standing,
-    /// Whether SES watches opens and clicks, for messages whose configuration set does not say.
+    /// Watching of opens and clicks, for messages whose configuration set does not say.
     pub engagement: Engagement,
-    /// Why SES puts addresses on the account's own suppression list, in its words.
+    /// The reasons for which SES puts addresses on the account's suppression list, in its words.
     pub suppressed_reasons: Vec<String>,
 }
 
-/// What SES thinks of what the account has sent (`EnforcementStatus`).
+/// SES's verdict on what the account has sent (`EnforcementStatus`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing is wrong.
@@ -49,7 +49,7 @@ pub enum Standing {
     Unknown,
 }
 
-/// Whether SES watches opens and clicks, for which it rewrites links and adds a pixel (SES v2 API
+/// Watching of opens and clicks, for which SES rewrites links and adds a pixel (SES v2 API
 /// reference, `DashboardAttributes` and `TrackingConfigurationOverrides`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engagement {
@@ -71,7 +71,7 @@ impl From<Option<&str>> for Engagement {
     }
 }
 
-/// Whether an account may send now.
+/// Permission of an account to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
     /// It may.
@@ -193,7 +193,8 @@ impl SesClient {
         })
     }
 
-    /// Returns who makes the calls. It needs no permission, so it tells whether credentials are any good.
+    /// Returns who makes the calls. It needs no permission, so it tells whether credentials are
+    /// any good.
     pub async fn caller(&self) -> Result<Caller, CallError> {
         self.query(STS, None, "GetCallerIdentity", &[], |root| {
             Some(Caller { account: text(root, "Account")?, arn: text(root, "Arn")? })

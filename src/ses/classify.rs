@@ -1,4 +1,4 @@
-//! What SES's answer to `SendEmail` means for the message.
+//! Classification of SES's answers to `SendEmail`: what each means for the message.
 //!
 //! The contract's rule: the message's own fault fails the message, the set-up's fault must not burn
 //! the queue, and what may have been accepted is never called refused. Knows no transport.
@@ -21,7 +21,7 @@ const MAX_MESSAGE_ID_BYTES: usize = 255;
 /// The longest wait that a provider is heard in.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// What an answer means for a message from the domain `sender`.
+/// Returns what an answer means for a message from the domain `sender`.
 pub(super) fn classify(reply: &Reply, sender: &DomainName<'_>) -> Outcome {
     if reply.status.is_success() {
         return accepted(reply);
@@ -124,7 +124,7 @@ fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
     })
 }
 
-/// Whether AWS refused the caller and not the message: its credentials, signature or rights.
+/// Returns true if AWS refused the caller and not the message: its credentials, signature or rights.
 /// (AWS: SES API v2 Reference, "Common Error Types".)
 fn is_access(name: &str) -> bool {
     matches!(
@@ -228,7 +228,7 @@ fn identities_of(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether an identity's text is an address or a domain that is the sender's.
+/// Returns true if an identity's text is an address or a domain that is the sender's.
 fn is_of(identity: &str, sender: &DomainName<'_>) -> bool {
     let named = identity.rsplit(['@', '/']).next().unwrap_or_default();
     let named = named.trim_matches([' ', '<', '>', '\'', '`', '.', '\n', '\r']);

@@ -14,16 +14,17 @@ use crate::ses::error::CallError;
 /// SES v2's word for what is not there, and that of its first version, which stand-ins use too.
 const NOT_FOUND: [&str; 2] = ["NotFoundException", "ConfigurationSetDoesNotExist"];
 
-/// Where a configuration set publishes events (SES v2 API reference, `EventDestination`).
+/// Destination to which a configuration set publishes events (SES v2 API reference,
+/// `EventDestination`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct EventDestination {
     /// Its name within the set.
     pub name: String,
-    /// Whether it publishes now.
+    /// True if it publishes now.
     #[serde(default)]
     pub enabled: bool,
-    /// What it publishes, such as `BOUNCE`.
+    /// The types of events that it publishes, such as `BOUNCE`.
     #[serde(default)]
     pub matching_event_types: Vec<String>,
     /// The SNS topic, where it publishes to one.
@@ -50,7 +51,7 @@ pub struct EventBridgeDestination {
 }
 
 impl EventDestination {
-    /// Whether events go from it to where a queue can have them.
+    /// Returns true if events go from it to where a queue can have them.
     pub fn is_on_a_way_back(&self) -> bool {
         self.sns_destination.is_some() || self.event_bridge_destination.is_some()
     }
@@ -79,9 +80,9 @@ struct Destinations {
 /// The options of a configuration set (SES v2 API reference, `GetConfigurationSet`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetOptions {
-    /// Whether messages that name it are sent.
+    /// True if messages that name it are sent.
     pub sending_enabled: bool,
-    /// Whether SES watches opens and clicks of them.
+    /// Watching of their opens and clicks.
     pub engagement: Engagement,
     /// The domain that rewritten links point to, where it is not SES's own.
     pub redirect_domain: Option<String>,
@@ -122,7 +123,7 @@ struct DashboardOptions {
 }
 
 impl SesClient {
-    /// Whether there is a configuration set of this name, which needs no escape in a path.
+    /// Returns true if there is a configuration set of this name, which needs no escape in a path.
     pub async fn has_configuration_set(&self, name: &str) -> Result<bool, CallError> {
         let path = format!("/v2/email/configuration-sets/{name}");
         let found = self.get::<serde::de::IgnoredAny>(&path).await;
@@ -152,7 +153,7 @@ impl SesClient {
         self.tell(Method::POST, "/v2/email/configuration-sets", Bytes::from(body)).await
     }
 
-    /// Where a configuration set publishes events.
+    /// Returns the destinations to which a configuration set publishes events.
     pub async fn event_destinations(&self, set: &str) -> Result<Vec<EventDestination>, CallError> {
         let path = format!("/v2/email/configuration-sets/{set}/event-destinations");
         Ok(self.get::<Destinations>(&path).await?.event_destinations)

@@ -32,18 +32,18 @@ use crate::ses::request::{MAX_ANSWER_BYTES, chain, read_bounded};
 
 /// The longest that finding credentials may take, all sources together.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long before their end temporary credentials are renewed.
+/// Time before their end at which temporary credentials are renewed.
 const RENEW_BEFORE_EXPIRY: Duration = Duration::from_mins(5);
 /// Up to this much earlier still, by chance, so that a fleet does not renew at one moment.
 const RENEWAL_JITTER: Duration = Duration::from_mins(1);
 /// The least time between two renewals, however soon the credentials end.
 const LEAST_RENEWAL_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a failure to find any is the answer, so that a full queue does not ask in step.
+/// Time for which a failure to find any is the answer, so that a full queue does not ask in step.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
 /// The time limit of a call whose provider sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the credentials come from.
+/// Source of the credentials.
 #[derive(Debug, Clone)]
 pub struct Credentials(Source);
 
@@ -84,7 +84,7 @@ enum Loader {
     Scripted(tests::Script),
 }
 
-/// What one load came to; all who ask meanwhile wait for it.
+/// Result of one load; all who ask meanwhile wait for it.
 #[derive(Debug, Default)]
 struct Slot {
     /// The credentials before: still good for a while where a renewal fails.
@@ -96,7 +96,7 @@ struct Slot {
 struct Loaded {
     outcome: Result<aws_credential_types::Credentials, LoadError>,
     since: Timestamp,
-    /// When to load again; `None` for never.
+    /// The time to load again; `None` for never.
     renew_at: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! Where AWS's services are asked: at their own endpoints, or at one that stands in for all.
+//! Endpoints of AWS's services: their own, or one that stands in for all.
 //!
 //! Knows hosts' names, and nothing of what is called there.
 
@@ -9,7 +9,7 @@ use crate::ses::{SesError, SesOptions};
 /// The domains of AWS's own endpoints ("AWS service endpoints"): commercial, China, dual-stack.
 pub(super) const AWS_SUFFIXES: [&str; 3] = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
 
-/// Where services are asked.
+/// Endpoints of all services.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     ses: String,

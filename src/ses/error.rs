@@ -26,7 +26,7 @@ pub enum CallError {
         status: u16,
         /// The error's name, such as `TooManyRequestsException`.
         name: Option<String>,
-        /// What AWS said, without addresses.
+        /// AWS's message, without addresses.
         message: String,
     },
     /// The endpoint does not have the call: it answered so, and not as SES does.
@@ -57,7 +57,7 @@ impl CallError {
         Self::Refused { status, name, message }
     }
 
-    /// Whether AWS refused the call with one of these names.
+    /// Returns true if AWS refused the call with one of these names.
     pub fn is_named(&self, names: &[&str]) -> bool {
         matches!(self, Self::Refused { name: Some(name), .. } if names.contains(&name.as_str()))
     }
@@ -71,7 +71,7 @@ impl CallError {
         }
     }
 
-    /// Whether AWS refused the credentials, and not what they may do.
+    /// Returns true if AWS refused the credentials, and not what they may do.
     pub fn refuses_credentials(&self) -> bool {
         match self {
             Self::Refused { name: Some(name), .. } => {
@@ -81,7 +81,7 @@ impl CallError {
         }
     }
 
-    /// Whether AWS knows the credentials, and they may not make this call.
+    /// Returns true if AWS knows the credentials, and they may not make this call.
     pub fn denies_access(&self) -> bool {
         matches!(self, Self::Refused { status: 401 | 403, .. }) && !self.refuses_credentials()
     }
@@ -171,7 +171,7 @@ pub(super) fn stem(name: &str) -> &str {
     name.strip_suffix("Exception").unwrap_or(name)
 }
 
-/// Whether an error refuses the credentials rather than what they may do.
+/// Refusal of the credentials, as against what they may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RefusedCredentials {
     No,
@@ -215,7 +215,7 @@ fn is_name(text: &str) -> bool {
 /// The longest message that is kept, in characters.
 pub(super) const MAX_MESSAGE_CHARS: usize = 500;
 
-/// What stands for something left out.
+/// Stands for something left out.
 const LEFT_OUT: char = '…';
 
 /// The text without local parts, display names before an address, values that a validation
@@ -241,7 +241,7 @@ pub(super) fn redact(text: &str) -> String {
         .to_owned()
 }
 
-/// Where the local part at the end of `before` starts, with the display name if it has one.
+/// Place where the local part at the end of `before` starts, with the display name if it has one.
 fn address_start(before: &str) -> usize {
     let local_start = if let Some(quoted) = before.strip_suffix('"') {
         quoted.rfind('"').unwrap_or(0)

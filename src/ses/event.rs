@@ -1,5 +1,5 @@
-//! What SES reports of messages: documents as they arrive from a queue or a topic, read into the
-//! domain's events.
+//! Events of messages as SES reports them: documents as they arrive from a queue or a topic, read
+//! into the domain's events.
 //!
 //! Takes SES's event publishing and its older feedback notifications, as they are, in SNS's
 //! envelope or in `EventBridge`'s. Knows nothing of how a document travels or what follows from it.
@@ -17,7 +17,7 @@ use crate::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 
 /// The most envelopes that may be in each other: `EventBridge` in SNS is two.
 const MAX_ENVELOPES: usize = 3;
-/// How SES's plain words to a topic begin when it is made the destination of events.
+/// Start of SES's plain words to a topic when it is made the destination of events.
 const TOPIC_GREETING: &str = "Successfully validated SNS topic for Amazon SES";
 /// The longest message id that is believed; SES's own have about 60 characters.
 const MAX_ID_CHARS: usize = 200;
@@ -33,7 +33,7 @@ pub enum Document {
     Other(String),
 }
 
-/// What the provider reports of a message.
+/// Report of the provider about a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderEvent {
     /// Our own id for the message.
@@ -42,9 +42,9 @@ pub struct ProviderEvent {
     pub organisation: Option<String>,
     /// SES's id for the message.
     pub ses_message_id: String,
-    /// When SES accepted the message.
+    /// The time at which SES accepted the message.
     pub accepted_at: Timestamp,
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
 }
 
@@ -59,7 +59,7 @@ pub enum MessageTag {
     Foreign,
 }
 
-/// What happened to a message.
+/// Event of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// SES accepted it.
@@ -105,7 +105,7 @@ pub fn parse(text: &str) -> Result<Document, Unreadable> {
     Ok(Document::Event(event))
 }
 
-/// What was in the envelope.
+/// Contents of an envelope.
 enum Opened {
     /// A document that may be about a message.
     Report(Value),
@@ -353,7 +353,7 @@ fn addresses(recipients: &[Recipient<'_>]) -> Vec<String> {
     recipients.iter().filter_map(|recipient| recipient.email_address).map(bounded).collect()
 }
 
-/// What the recipients' servers said, each saying once.
+/// Joins what the recipients' servers said, without repeats.
 fn diagnostic_code(recipients: &[Recipient<'_>]) -> Option<String> {
     let mut codes: Vec<&str> = Vec::new();
     for code in recipients.iter().filter_map(|recipient| recipient.diagnostic_code) {

@@ -12,30 +12,30 @@ use crate::ses::error::CallError;
 
 pub mod records;
 
-/// Where Easy DKIM's records point to unless the identity names another zone.
+/// Zone that Easy DKIM's records point to unless the identity names another one.
 const DKIM_ZONE: &str = "dkim.amazonses.com";
 
 /// A domain's identity at SES (SES v2 API reference, `GetEmailIdentity`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Whether SES lets the account send from the domain.
+    /// Permission of the account to send from the domain.
     pub verification: Verification,
-    /// How far SES is in verifying the domain.
+    /// SES's progress in verifying the domain.
     pub status: SetupStatus,
-    /// Why the last look failed, in SES's word, such as `HOST_NOT_FOUND`.
+    /// The reason why the last look failed, in SES's word, such as `HOST_NOT_FOUND`.
     pub reason: Option<String>,
     /// The Easy DKIM tokens: each is a CNAME `<token>._domainkey.<domain>` that points to
     /// `<token>.<zone>`. None where the account brings its own key.
     pub dkim_tokens: Vec<String>,
     /// The zone that they point into; some regions have their own.
     pub dkim_zone: String,
-    /// Where SES stands in finding the DKIM records.
+    /// SES's progress in finding the DKIM records.
     pub dkim_status: SetupStatus,
     /// The custom MAIL FROM domain, if one is set.
     pub mail_from: Option<MailFrom>,
 }
 
-/// Whether SES lets the account send from a domain.
+/// Permission of the account to send from a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verification {
     /// It does.
@@ -49,11 +49,11 @@ pub enum Verification {
 pub struct MailFrom {
     /// The domain.
     pub domain: String,
-    /// Where SES stands in finding its MX record.
+    /// SES's progress in finding its MX record.
     pub status: SetupStatus,
 }
 
-/// Where SES stands in finding DNS records.
+/// SES's progress in finding DNS records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetupStatus {
     /// It has not been asked to look.
@@ -83,7 +83,7 @@ impl From<String> for SetupStatus {
     }
 }
 
-/// What asking for a new identity came to.
+/// Result of asking for a new identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Creation {
     /// It was created.
@@ -161,7 +161,7 @@ impl SesClient {
 }
 
 impl Identity {
-    /// What this says of the domain. While SES looks, not being verified is no failure.
+    /// Returns what this says of the domain. While SES looks, not being verified is no failure.
     pub fn finding(&self) -> Finding {
         match (self.verification, self.status) {
             (Verification::Verified, _) => Finding::Verified,

@@ -36,7 +36,7 @@ pub(super) struct Call<'a> {
     pub(super) body: Bytes,
 }
 
-/// On what terms a call is made.
+/// Terms of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms<'a> {
     /// The region in the signature.

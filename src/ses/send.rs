@@ -112,7 +112,7 @@ fn in_json(text: BodyText<'_>) -> Cow<'_, str> {
     }
 }
 
-/// What either side of the bodies has, more often than not, in bytes.
+/// Usual size of either side of the bodies, in bytes.
 const SMALL_PART: usize = 512;
 
 /// JSON as it is written, part by part.

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue};
 use crate::domain::time::Timestamp;
 use crate::ses::request::Call;
 
-/// Why a request cannot be signed.
+/// Reason why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SignError {
     /// A line break in the access key or in the session token, for example.

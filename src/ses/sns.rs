@@ -75,7 +75,7 @@ impl fmt::Display for TopicArn {
 pub struct Subscription {
     /// Its ARN; something else while it waits to be confirmed.
     pub arn: String,
-    /// How it is delivered, such as `sqs`.
+    /// The protocol of delivery, such as `sqs`.
     pub protocol: String,
     /// To where; with `sqs`, the queue's ARN.
     pub endpoint: String,

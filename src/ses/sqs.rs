@@ -23,9 +23,9 @@ use crate::ses::request::{Call, Reply, Terms};
 
 /// The most messages in one call (SQS quotas: "batched message quota").
 pub const MAX_MESSAGES: usize = 10;
-/// How long SQS waits for messages before it answers with none: its longest.
+/// Time that SQS waits for messages before it answers with none: its longest.
 const WAIT_SECONDS: u8 = 20;
-/// What a call that waits may take beyond that.
+/// Time that a call may take beyond that.
 const GRACE: Duration = Duration::from_secs(10);
 /// The longest answer that is read. Ten documents of SES have under 200 KiB; a single message of
 /// SQS's largest size, escaped, fits in it.
@@ -63,7 +63,7 @@ pub struct Received {
     /// SQS's own id for it.
     #[serde(rename = "MessageId", default)]
     pub id: String,
-    /// What it is deleted by.
+    /// The handle for deleting it.
     #[serde(rename = "ReceiptHandle")]
     pub receipt: String,
     /// Its content.

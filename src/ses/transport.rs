@@ -20,14 +20,14 @@ use crate::ses::error::{AwsError, RefusedCredentials, TransportError};
 use crate::ses::request::{Call, MAX_ANSWER_BYTES, Reply, Terms, WatchedBody, chain, read_bounded};
 use crate::ses::signing::sign;
 
-/// How long an idle connection is kept. AWS's front ends close theirs after about a minute; well
+/// Time for which an idle connection is kept. AWS's front ends close theirs after about a minute; well
 /// below that, a request is hardly ever written to a connection that is being closed.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most idle connections that are kept: as many as the default of calls in flight.
 const MAX_IDLE_CONNECTIONS: usize = 256;
 /// The slowest that a body may be written, beyond the time-out of any call, in bytes per second.
 const BYTES_PER_SECOND: usize = 512 * 1024;
-/// How far AWS's clock is from ours, as its last answer's `Date` told, to about a second.
+/// Distance of AWS's clock from ours, as its last answer's `Date` told, to about a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
     /// Ours is behind.
@@ -42,14 +42,14 @@ impl Skew {
         if theirs > ours { Self::Behind(apart) } else { Self::Ahead(apart) }
     }
 
-    /// What an answer's `Date` tells, if it has one, where our clock shows `ours`.
+    /// Reads it from an answer's `Date`, if it has one, while our clock shows `ours`.
     pub(super) fn told(headers: &HeaderMap, ours: Timestamp) -> Option<Self> {
         let date = headers.get(DATE)?.to_str().ok()?;
         let date = DateTime::from_str(date, Format::HttpDate).ok()?;
         Some(Self::between(Timestamp::from(SystemTime::try_from(date).ok()?), ours))
     }
 
-    /// How far, whichever way.
+    /// Returns the distance, in either direction.
     pub const fn apart(self) -> Duration {
         match self {
             Self::Behind(apart) | Self::Ahead(apart) => apart,
@@ -144,7 +144,7 @@ impl Transport {
         self.credentials.reload();
     }
 
-    /// How far AWS's clock is from ours, if any answer has told.
+    /// Returns how far AWS's clock is from ours, if any answer has told.
     pub(super) fn skew(&self) -> Option<Skew> {
         *self.skew.lock().unwrap_or_else(PoisonError::into_inner)
     }

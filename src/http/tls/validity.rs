@@ -1,4 +1,5 @@
-//! From when until when a certificate is good, as it says itself (RFC 5280 section 4.1.2.5).
+//! Validity of a certificate: from when until when it is good, as it says itself (RFC 5280 section
+//! 4.1.2.5).
 //!
 //! Reads no more of a certificate than that, and does not judge whether it is good: clients do.
 
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use crate::domain::time::Timestamp;
 
-/// How long before its end a certificate is to be renewed, at the latest.
+/// The longest time before its end at which a certificate is to be renewed.
 const LONGEST_NOTICE: Duration = Duration::from_hours(14 * 24);
 /// And what part of its life that is, at most: there are certificates for six days.
 const NOTICE_PART: u64 = 8;
@@ -40,7 +41,7 @@ impl Validity {
         Some(Self { from: validity.time()?, until: validity.time()? })
     }
 
-    /// When it is to be renewed at the latest.
+    /// Returns the latest time to renew it.
     pub(super) fn renew_by(self) -> Timestamp {
         let lifetime = self.until.unix_millis().saturating_sub(self.from.unix_millis());
         self.until.minus(LONGEST_NOTICE.min(Duration::from_millis(lifetime / NOTICE_PART)))

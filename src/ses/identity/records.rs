@@ -7,14 +7,13 @@ use std::fmt;
 use crate::domain::mailbox::DomainName;
 use crate::ses::identity::{Identity, MailFrom, SetupStatus};
 
-/// What the MAIL FROM domain's mail may be sent from (SES developer guide, "Using a custom MAIL
-/// FROM domain").
+/// SPF policy of the MAIL FROM domain (SES developer guide, "Using a custom MAIL FROM domain").
 const SPF: &str = "v=spf1 include:amazonses.com ~all";
 /// The mildest policy there is (RFC 7489 section 6.3): it asks receivers for nothing.
 const DMARC: &str = "v=DMARC1; p=none;";
 /// The preference of the MAIL FROM domain's MX record, as SES asks for it.
 const MX_PREFERENCE: u16 = 10;
-/// How long resolvers may keep the records, in seconds.
+/// Time for which resolvers may keep the records, in seconds.
 const TTL_SECONDS: u32 = 3_600;
 
 /// A DNS record to publish.
@@ -22,15 +21,15 @@ const TTL_SECONDS: u32 = 3_600;
 pub struct Record {
     /// Its name, without a dot at its end.
     pub name: String,
-    /// What it says.
+    /// Its contents.
     pub data: Data,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// Whether it is there, as SES sees it.
+    /// Its presence, as SES sees it.
     pub sight: Sight,
 }
 
-/// What a record says.
+/// Contents of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
     /// It is another name for this one.
@@ -46,7 +45,7 @@ pub enum Data {
     Txt(&'static str),
 }
 
-/// What a record is for.
+/// Purpose of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Verifies the domain and signs its mail: needed.
@@ -58,7 +57,7 @@ pub enum Purpose {
     Dmarc,
 }
 
-/// Whether a record is there, as SES sees it.
+/// Presence of a record, as SES sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// SES found it.
