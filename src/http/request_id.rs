@@ -12,8 +12,6 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// consecutive numbers become unlike ids that still never meet.
 const SCRAMBLE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
 /// One request's id, shown as 16 hexadecimal digits. Unique within the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(u64);
@@ -21,10 +19,7 @@ pub struct RequestId(u64);
 impl RequestId {
     fn digits(self) -> [u8; 16] {
         let mut digits = [0; 16];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
-            pair[0] = HEX[usize::from(byte >> 4)];
-            pair[1] = HEX[usize::from(byte & 0xf)];
-        }
+        hex::encode_to_slice(self.0.to_be_bytes(), &mut digits).expect("two digits a byte");
         digits
     }
 

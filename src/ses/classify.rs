@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::domain::attempt::{Outcome, Problem, ProblemKind};
 use crate::domain::mailbox::DomainName;
-use crate::ses::error::{AwsError, redact};
+use crate::ses::error::{AwsError, RefusedCredentials, redact};
 use crate::ses::request::Reply;
 
 /// The longest message id that is believed; SES's have 60 characters.
@@ -127,26 +127,13 @@ fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
 /// Returns true if AWS refused the caller and not the message: its credentials, signature or rights.
 /// (AWS: SES API v2 Reference, "Common Error Types".)
 fn is_access(name: &str) -> bool {
-    matches!(
-        name,
-        "AccessDenied"
-            | "ExpiredToken"
-            | "IncompleteSignature"
-            | "InvalidAccessKeyId"
-            | "InvalidClientTokenId"
-            | "InvalidSignature"
-            | "MissingAuthenticationToken"
-            | "NotAuthorized"
-            | "OptInRequired"
-            | "RequestExpired"
-            | "SignatureDoesNotMatch"
-            | "UnrecognizedClient"
-    )
+    matches!(name, "AccessDenied" | "NotAuthorized")
+        || RefusedCredentials::by(name) != RefusedCredentials::No
 }
 
-/// Whether a refusal of rights is about an identity: "User: ARN is not authorized to perform:
-/// ses:SendEmail on resource: arn:aws:ses:REGION:ACCOUNT:identity/…". The resource comes before all
-/// that a client chose, which begins after its slash.
+/// Returns true if a refusal of rights is about an identity: "User: ARN is not authorized to
+/// perform: ses:SendEmail on resource: arn:aws:ses:REGION:ACCOUNT:identity/…". The resource comes
+/// before all that a client chose, which begins after its slash.
 fn denies_an_identity(said: &str) -> bool {
     let Some((_caller, resource)) = said.split_once(" on resource") else { return false };
     let arn = resource.trim_start_matches([':', ' ', '`', '\'', '"']);
