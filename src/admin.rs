@@ -23,10 +23,10 @@ use crate::store::{ListError, Snapshot, Store, StoreError};
 use wire::{Refusal, Request, Response};
 
 mod backup;
+pub mod checks;
 pub mod client;
 mod dead_letter;
 mod domain;
-pub mod examine;
 mod expiry;
 pub mod identity;
 mod line;
@@ -39,7 +39,7 @@ mod tenant;
 mod test_send;
 pub mod wire;
 
-use examine::EventRoute;
+use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
 

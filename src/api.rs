@@ -24,12 +24,12 @@ use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
+use crate::in_flight::{InFlight, InFlightGuard};
 use crate::intake::Intake;
 use crate::listing::{self, Listing};
-use crate::outbox::Outbox;
+use crate::metrics::{Counter, CounterByName};
+use crate::queue::MessageQueue;
 use crate::store::{Accepted, Store, StoreError};
-use crate::tally::count::{ByName, Count};
-use crate::tally::{Mark, Tally};
 
 pub mod error;
 pub mod json;
@@ -61,7 +61,7 @@ pub struct Api {
 struct Inner {
     intake: Arc<Intake>,
     store: Store,
-    outbox: Arc<Outbox>,
+    queue: Arc<MessageQueue>,
     clock: Clock,
     budgets: Budgets,
     counts: Arc<Counts>,
@@ -88,25 +88,25 @@ impl Budgets {
 #[derive(Debug)]
 pub struct Counts {
     /// Messages accepted.
-    pub accepted: Count,
+    pub accepted: Counter,
     /// Requests answered with an earlier message's id.
-    pub replayed: Count,
+    pub replayed: Counter,
     /// Requests with an `Idempotency-Key` header, which is not implemented.
-    pub ignored_keys: Count,
+    pub ignored_keys: Counter,
     /// Requests refused, by the code that the client was told.
-    pub refused: ByName<{ CODES.len() }>,
+    pub refused: CounterByName<{ CODES.len() }>,
     /// Open connections.
-    pub connections: Tally,
+    pub connections: InFlight,
 }
 
 impl Default for Counts {
     fn default() -> Self {
         Self {
-            accepted: Count::default(),
-            replayed: Count::default(),
-            ignored_keys: Count::default(),
-            refused: ByName::new(CODES),
-            connections: Tally::default(),
+            accepted: Counter::default(),
+            replayed: Counter::default(),
+            ignored_keys: Counter::default(),
+            refused: CounterByName::new(CODES),
+            connections: InFlight::default(),
         }
     }
 }
@@ -172,8 +172,8 @@ impl Handler for Api {
         self.inner.counts.refused.one(rejection.kind().1);
     }
 
-    fn connected(&self) -> Option<Mark> {
-        Some(self.inner.counts.connections.mark())
+    fn connected(&self) -> Option<InFlightGuard> {
+        Some(self.inner.counts.connections.enter())
     }
 }
 
@@ -182,14 +182,14 @@ impl Api {
     pub fn new(
         intake: &Arc<Intake>,
         store: &Store,
-        outbox: &Arc<Outbox>,
+        queue: &Arc<MessageQueue>,
         clock: &Clock,
         budgets: &Budgets,
     ) -> Self {
         let inner = Inner {
             intake: Arc::clone(intake),
             store: store.clone(),
-            outbox: Arc::clone(outbox),
+            queue: Arc::clone(queue),
             clock: clock.clone(),
             budgets: budgets.clone(),
             counts: Arc::default(),
@@ -283,8 +283,8 @@ impl Inner {
         filter.organisation = Some(organisation.id);
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         self.budgets.responses.require_room(organisation.id)?;
-        let outbox = Arc::clone(&self.outbox);
-        let live = move |id| outbox.live(id);
+        let queue = Arc::clone(&self.queue);
+        let live = move |id| queue.live(id);
         let (responses, organisation) = (self.budgets.responses.clone(), organisation.id);
         // Where the rows are read: a long page must not hold a worker.
         let write = move |listing: Listing| responses.count(organisation, wire::emails(&listing));
@@ -299,7 +299,7 @@ impl Inner {
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
         // The live state first: where the message ends in between, its record says so.
-        let live = self.outbox.live(id);
+        let live = self.queue.live(id);
         let message = self.message_of(organisation, id)?;
         self.counted(organisation, wire::message(&message, live.as_ref()))
     }

@@ -1,4 +1,4 @@
-//! The dispatcher: takes due messages out of the outbox, sends them at the pace and within the
+//! The dispatcher: takes due messages out of the queue, sends them at the pace and within the
 //! concurrency that the provider allows, and records what became of them.
 //!
 //! Knows nothing of HTTP clients on our own side. Every call it starts is one attempt, and every
@@ -20,17 +20,17 @@ use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
 use crate::domain::message::Acceptance;
 use crate::domain::retry::Backoff;
-use crate::outbox::{Claim, Next, Outbox, Pending};
+use crate::in_flight::{InFlight, InFlightGuard};
+use crate::queue::{Claim, MessageQueue, Next, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
-use crate::tally::{Mark, Tally};
 
 use attempt::{Hold, Started};
+use circuit_breaker::BreakerState;
 use counts::Counts;
-use domains::Domains;
 use flow::Flow;
-use health::Condition;
-use pace::Rate;
+use paused_domains::PausedDomains;
 use recent::Recent;
+use token_bucket::Rate;
 
 pub use cancel::Cancelled;
 pub use flow::DailyQuota;
@@ -38,14 +38,14 @@ pub use recent::RecentCalls;
 
 mod attempt;
 mod cancel;
+pub mod circuit_breaker;
 pub mod counts;
-mod domains;
 mod drain;
 mod expiry;
 mod flow;
-pub mod health;
-pub mod pace;
+mod paused_domains;
 mod recent;
+pub mod token_bucket;
 
 /// How many messages are looked at before others get their turn on the thread.
 const START_STEP: usize = 64;
@@ -73,11 +73,11 @@ pub struct Settings {
     pub drain: Duration,
 }
 
-/// Sends what is in the outbox.
+/// Sends what is in the queue.
 #[derive(Debug)]
 pub struct Dispatcher<P> {
     store: Store,
-    outbox: Arc<Outbox>,
+    queue: Arc<MessageQueue>,
     provider: P,
     clock: Clock,
     settings: RwLock<Arc<Settings>>,
@@ -85,9 +85,9 @@ pub struct Dispatcher<P> {
     /// Held from taking a message out to the start of its call, so that whoever cancels finds it
     /// on either side of that. Locked before all others.
     starting: Mutex<()>,
-    domains: Domains,
+    domains: PausedDomains,
     /// Outcomes that the store has refused and not yet taken.
-    unrecorded: Tally,
+    unrecorded: InFlight,
     /// Rounds of the loop that starts calls.
     turns: AtomicU64,
     counts: Counts,
@@ -118,7 +118,7 @@ pub struct SendingStatus {
     /// Outcomes that wait for the store to take them.
     pub unrecorded: usize,
     /// The provider's condition.
-    pub condition: Condition,
+    pub condition: BreakerState,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
     /// The calls of the last five minutes.
@@ -158,7 +158,7 @@ impl<P: Provider> Dispatcher<P> {
     /// A dispatcher at a pace of `rate`; it does nothing before [`Dispatcher::run`].
     pub fn new(
         store: Store,
-        outbox: Arc<Outbox>,
+        queue: Arc<MessageQueue>,
         provider: P,
         clock: Clock,
         settings: Settings,
@@ -167,14 +167,14 @@ impl<P: Provider> Dispatcher<P> {
         let flow = Flow::new(rate, settings.backoff, Instant::now());
         Arc::new(Self {
             store,
-            outbox,
+            queue,
             provider,
             clock,
             settings: RwLock::new(Arc::new(settings)),
             flow: Mutex::new(flow),
             starting: Mutex::default(),
-            domains: Domains::default(),
-            unrecorded: Tally::default(),
+            domains: PausedDomains::default(),
+            unrecorded: InFlight::default(),
             turns: AtomicU64::new(0),
             counts: Counts::default(),
             recent: Recent::default(),
@@ -195,14 +195,14 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Changes how to send from the next decision on.
     pub fn set_settings(&self, settings: Settings) {
-        self.flow().health.set_backoff(settings.backoff);
+        self.flow().breaker.set_backoff(settings.backoff);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         self.changed.notify_one();
     }
 
     /// Changes the pace's limit.
     pub fn set_rate(&self, rate: Rate) {
-        self.flow().pace.set_limit(rate, Instant::now());
+        self.flow().bucket.set_limit(rate, Instant::now());
         self.changed.notify_one();
     }
 
@@ -210,9 +210,9 @@ impl<P: Provider> Dispatcher<P> {
     /// none. From here on, what is sent is counted against it.
     pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut flow = self.flow();
-        let before = flow.health.condition().clone();
+        let before = flow.breaker.state().clone();
         flow.set_quota(quota, Instant::now());
-        self.tell_change(&before, flow.health.condition());
+        self.tell_change(&before, flow.breaker.state());
     }
 
     /// Ends when the provider takes messages again after it did not.
@@ -224,40 +224,40 @@ impl<P: Provider> Dispatcher<P> {
     /// been put right.
     pub fn try_again(&self) {
         let now = Instant::now();
-        self.flow().health.probe_at_once(now);
-        self.outbox.bring_forward(now);
+        self.flow().breaker.probe_at_once(now);
+        self.queue.bring_forward(now);
         self.changed.notify_one();
     }
 
     /// Lets operators and readers know of a change in the provider's condition.
-    fn tell_change(&self, before: &Condition, now: &Condition) {
+    fn tell_change(&self, before: &BreakerState, now: &BreakerState) {
         match (before, now) {
-            (Condition::Up, Condition::Up) => return,
-            (Condition::Up, Condition::Impaired { cause, message }) => {
+            (BreakerState::Closed, BreakerState::Closed) => return,
+            (BreakerState::Closed, BreakerState::Open { cause, message }) => {
                 error!(?cause, message, "sending is paused; the provider is probed until it works");
             }
-            (Condition::Impaired { .. }, Condition::Up) => {
+            (BreakerState::Open { .. }, BreakerState::Closed) => {
                 info!("the provider works again; sending goes on");
                 self.returned.notify_one();
             }
-            (Condition::Impaired { .. }, Condition::Impaired { .. }) => {}
+            (BreakerState::Open { .. }, BreakerState::Open { .. }) => {}
         }
-        self.outbox.set_obstacle(now.obstacle());
+        self.queue.set_obstacle(now.obstacle());
     }
 
     /// How sending goes.
     pub fn status(&self) -> SendingStatus {
         let flow = self.flow();
         SendingStatus {
-            pending: self.outbox.pending(),
-            max_pending_bytes: self.outbox.budget().max(),
-            full_for: self.outbox.budget().full_for(),
-            greatest_share: self.outbox.budget().greatest_share(),
-            rate: flow.pace.rate(),
-            rate_limit: flow.pace.limit(),
+            pending: self.queue.pending(),
+            max_pending_bytes: self.queue.budget().max(),
+            full_for: self.queue.budget().full_for(),
+            greatest_share: self.queue.budget().greatest_share(),
+            rate: flow.bucket.rate(),
+            rate_limit: flow.bucket.limit(),
             quota: flow.quota(),
             unrecorded: self.unrecorded.count(),
-            condition: flow.health.condition().clone(),
+            condition: flow.breaker.state().clone(),
             paused_domains: self.paused_domains(),
             recent_calls: self.recent.read(Instant::now()),
             sent: self.counts.sent(),
@@ -269,7 +269,7 @@ impl<P: Provider> Dispatcher<P> {
         let now = Instant::now();
         let mut paused = self.domains.paused();
         paused.retain(|(organisation, domain, pause)| {
-            pause.until > now || self.outbox.is_held(*organisation, domain)
+            pause.until > now || self.queue.is_held(*organisation, domain)
         });
         let told = paused.into_iter().map(|(organisation, domain, pause)| {
             (organisation, domain.as_str().to_owned(), pause.message)
@@ -313,8 +313,8 @@ impl<P: Provider> Dispatcher<P> {
                 }
                 tokio::select! {
                     Some(ended) = attempts.join_next() => Self::ended(ended),
-                    () = self.outbox.call_ended(), if wait.ends_with_a_call() => {}
-                    () = self.outbox.changed(), if wait != Wait::ForACall => {}
+                    () = self.queue.call_ended(), if wait.ends_with_a_call() => {}
+                    () = self.queue.changed(), if wait != Wait::ForACall => {}
                     () = self.unrecorded.lowered(), if wait == Wait::ForRecords => {}
                     () = self.store.writable(), if wait == Wait::ForTheStore => {}
                     () = wake_at(wait, entered) => {}
@@ -338,7 +338,7 @@ impl<P: Provider> Dispatcher<P> {
                 return Wait::ForRecords;
             }
             let now = Instant::now();
-            match self.outbox.next(now, max) {
+            match self.queue.next(now, max) {
                 Next::Now => {}
                 Next::AfterACall(later) => return Wait::ForAShare(later),
                 Next::At(due) => return Wait::Until(due),
@@ -351,7 +351,7 @@ impl<P: Provider> Dispatcher<P> {
                 return wait;
             }
             let _starting = self.starting();
-            let Some(claim) = self.outbox.claim(now, max) else { return Wait::ForAMessage };
+            let Some(claim) = self.queue.claim(now, max) else { return Wait::ForAMessage };
             self.start(claim, now, attempts);
         }
         Wait::Not
@@ -367,7 +367,7 @@ impl<P: Provider> Dispatcher<P> {
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
                 let mark = self.take(claim.parcel.envelope.recipient_count(), now);
-                let call = self.outbox.start_call(claim.parcel.id);
+                let call = self.queue.start_call(claim.parcel.id);
                 let started = Started { at: now, _mark: mark, call };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
@@ -383,7 +383,7 @@ impl<P: Provider> Dispatcher<P> {
             Err(error) => {
                 error!(id = %claim.parcel.id, %error, "the suppressions cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
-                let end = self.outbox.put_back(claim.parcel.id, due, Acceptance::Excluded);
+                let end = self.queue.put_back(claim.parcel.id, due, Acceptance::Excluded);
                 if let Some(end) = end {
                     self.end(claim, end, attempts);
                 }
@@ -392,14 +392,14 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Charges a call that is about to start to the pace and to the daily quota.
-    fn take(&self, recipients: u32, now: Instant) -> Mark {
+    fn take(&self, recipients: u32, now: Instant) -> InFlightGuard {
         let mut flow = self.flow();
-        flow.pace.take(recipients);
+        flow.bucket.take(recipients);
         // Before the quota is: the call that uses up the last of it is no probe of what follows.
-        let mark = flow.health.call();
-        let before = flow.health.condition().clone();
+        let mark = flow.breaker.call();
+        let before = flow.breaker.state().clone();
         flow.spend(recipients, now);
-        self.tell_change(&before, flow.health.condition());
+        self.tell_change(&before, flow.breaker.state());
         mark
     }
 

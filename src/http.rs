@@ -27,7 +27,7 @@ use crate::http::limits::{Limits, Linger};
 use crate::http::rejection::Rejection;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
-use crate::tally::Mark;
+use crate::in_flight::InFlightGuard;
 
 pub mod body;
 pub mod drain;
@@ -71,7 +71,7 @@ pub trait Handler: Send + Sync + 'static {
     fn refused(&self, _rejection: &Rejection) {}
 
     /// Returns a mark that is held for as long as a connection is open.
-    fn connected(&self) -> Option<Mark> {
+    fn connected(&self) -> Option<InFlightGuard> {
         None
     }
 }

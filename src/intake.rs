@@ -1,4 +1,4 @@
-//! Intake: from a well-formed request of a known organisation to a durable message in the outbox.
+//! Intake: from a well-formed request of a known organisation to a durable message in the queue.
 //!
 //! Keeps the contract's order of checks: sender domain, suppression, replay, capacity, store. It
 //! knows nothing of HTTP.
@@ -16,10 +16,10 @@ use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, SendRequest};
-use crate::outbox::{NoRoom, Outbox, Parcel};
+use crate::in_flight::InFlight;
+use crate::queue::{MessageQueue, NoRoom, Parcel};
 use crate::ses::send::encode;
 use crate::store::{Accepted, Store, StoreError};
-use crate::tally::Tally;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,32 +57,32 @@ impl From<StoreError> for Refusal {
 #[derive(Debug)]
 pub struct Intake {
     store: Store,
-    outbox: Arc<Outbox>,
+    queue: Arc<MessageQueue>,
     clock: Clock,
     ids: MessageIds,
     configuration_set: Option<String>,
     closed: AtomicBool,
-    /// Acceptances whose message may still come into the outbox.
-    under_way: Tally,
+    /// Acceptances whose message may still come into the queue.
+    under_way: InFlight,
 }
 
 impl Intake {
-    /// An intake into `outbox`, whose messages name the configuration set.
+    /// An intake into `queue`, whose messages name the configuration set.
     pub fn new(
         store: Store,
-        outbox: Arc<Outbox>,
+        queue: Arc<MessageQueue>,
         clock: Clock,
         configuration_set: Option<String>,
     ) -> Self {
         let ids = MessageIds::new();
         Self {
             store,
-            outbox,
+            queue,
             clock,
             ids,
             configuration_set,
             closed: AtomicBool::new(false),
-            under_way: Tally::default(),
+            under_way: InFlight::default(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Intake {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Waits until no acceptance is under way. Once closed, nothing comes into the outbox after
+    /// Waits until no acceptance is under way. Once closed, nothing comes into the queue after
     /// this.
     pub async fn settled(&self) {
         self.under_way.cleared().await;
@@ -147,7 +147,7 @@ impl Intake {
             return Ok(Begun::Replayed(id));
         }
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
-        let under_way = self.under_way.mark();
+        let under_way = self.under_way.enter();
         if self.is_closed() {
             return Ok(Begun::refused(Refusal::ShuttingDown, &admitted));
         }
@@ -157,7 +157,7 @@ impl Intake {
         let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
         let envelope = Envelope::from(&admitted);
         let bytes = request.len() + envelope.len_bytes();
-        let reservation = match self.outbox.budget().reserve(organisation.id, bytes) {
+        let reservation = match self.queue.budget().reserve(organisation.id, bytes) {
             Ok(reservation) => reservation,
             Err(no_room) => return Ok(Begun::refused(Refusal::QueueFull(no_room), &admitted)),
         };
@@ -171,10 +171,10 @@ impl Intake {
             suppression_epoch,
             reservation,
         };
-        let outbox = Arc::clone(&self.outbox);
+        let queue = Arc::clone(&self.queue);
         let on_new = move || {
             tracing::info!(target: "pillarbox::message", %id, %request_id, "queued");
-            outbox.add(parcel);
+            queue.add(parcel);
             drop(under_way);
         };
         let (organisation, store) = (organisation.id, &self.store);

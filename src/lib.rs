@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  outbox  dispatch  feedback  quota  retention  setup  verification  listing  timekeeper
+//! 3 flows      intake  queue  dispatch  events  quota  retention  setup  verification  listing  timekeeper
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  share  tally
+//! 1 core       domain  clock  config  in_flight  metrics  share
 //! ```
 //!
 //! Data flows one way:
@@ -28,13 +28,15 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
-pub mod feedback;
+pub mod events;
 pub mod http;
+pub mod in_flight;
 pub mod intake;
 pub mod listing;
 pub mod logging;
+pub mod metrics;
 pub mod operator;
-pub mod outbox;
+pub mod queue;
 pub mod quota;
 pub mod retention;
 pub mod service;
@@ -43,6 +45,5 @@ pub mod setup;
 pub mod share;
 pub mod simulator;
 pub mod store;
-pub mod tally;
 pub mod timekeeper;
 pub mod verification;

@@ -5,7 +5,7 @@
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
 use crate::domain::timeline::WindowTime;
-use crate::outbox::{Live, View};
+use crate::queue::{Live, View};
 use crate::store::{ListError, MessageFilter, MessagePage, Store};
 
 /// The most messages of one page.

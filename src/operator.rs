@@ -26,7 +26,7 @@ use crate::api::Counts;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
-use crate::feedback::Feedback;
+use crate::events::EventProcessor;
 use crate::http::Handler;
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
@@ -38,12 +38,13 @@ use crate::ses::SesClient;
 use crate::store::Store;
 
 use caught::Catcher;
+use conditions::{Condition, Readiness};
 use key::PageKey;
 use live::{PageBody, Told};
 use page::Path;
-use trouble::{Readiness, Trouble};
 
 pub mod caught;
+mod conditions;
 mod families;
 pub mod key;
 mod live;
@@ -51,7 +52,6 @@ mod metrics;
 mod page;
 mod process;
 mod state;
-mod trouble;
 mod window;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
@@ -87,7 +87,7 @@ pub struct Parts {
     /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.
-    pub feedback: Arc<Feedback>,
+    pub events: Arc<EventProcessor>,
     /// What the client listener counts.
     pub clients: Arc<Counts>,
     /// The most connections that the client listener serves at one time.
@@ -147,7 +147,7 @@ impl<'a> Endpoint<'a> {
 #[derive(Serialize)]
 struct ReadinessDocument {
     ready: bool,
-    reasons: Vec<Trouble>,
+    reasons: Vec<Condition>,
 }
 
 impl Operator {
@@ -192,8 +192,8 @@ impl Operator {
 
     fn readiness(&self) -> Response<Full<Bytes>> {
         // Also what does not keep it from its work: whoever asks here must not read that all is well.
-        let reasons = trouble::find(&self.parts);
-        let ready = reasons.iter().all(|trouble| trouble.readiness == Readiness::Ready);
+        let reasons = conditions::find(&self.parts);
+        let ready = reasons.iter().all(|condition| condition.readiness == Readiness::Ready);
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let document = ReadinessDocument { ready, reasons };
         response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use crate::config::MaxRate;
-use crate::dispatch::pace::Rate;
+use crate::dispatch::token_bucket::Rate;
 use crate::dispatch::{DailyQuota, Dispatcher};
 use crate::ses::SesClient;
 use crate::ses::account::{Account, Sending};

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
-use crate::admin::examine::EventRoute;
+use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::Sending;
 use crate::admin::socket::Socket;
@@ -21,17 +21,17 @@ use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
-use crate::feedback::{Feedback, poll};
+use crate::events::{EventProcessor, poll};
 use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
-use crate::outbox::Outbox;
+use crate::queue::MessageQueue;
 use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
-use crate::ses::sqs::Queue;
+use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
@@ -72,7 +72,7 @@ const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
 pub struct Service {
     address: SocketAddr,
     store: Store,
-    outbox: Arc<Outbox>,
+    queue: Arc<MessageQueue>,
     dispatcher: Arc<Dispatcher<SesClient>>,
     intake: Arc<Intake>,
     drain: Drain,
@@ -81,7 +81,7 @@ pub struct Service {
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
-    feedback: Arc<Feedback>,
+    events: Arc<EventProcessor>,
     polling: Option<JoinHandle<()>>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
@@ -122,19 +122,19 @@ impl Service {
         let store = store::open(config, &clock).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
-        let queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
-        let queue = queue.map(|url| Queue::new(&ses, &url)).transpose()?;
-        let outbox = Arc::new(Outbox::new(config.sending.max_pending_bytes));
+        let sqs_queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
+        let sqs_queue = sqs_queue.map(|url| SqsQueue::new(&ses, &url)).transpose()?;
+        let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
         let dispatcher = Dispatcher::new(
             store.clone(),
-            Arc::clone(&outbox),
+            Arc::clone(&queue),
             ses.clone(),
             clock.clone(),
             settings(config),
             quota::initial_rate(config.sending.max_rate),
         );
         let set = config.ses.configuration_set.clone();
-        let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), set));
+        let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&queue), clock.clone(), set));
         let listeners = Listeners::bind(config, inherited).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
@@ -143,12 +143,13 @@ impl Service {
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         let (check, account) = watch::channel(AccountCheck::Unasked);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
-        let feedback = Arc::new(Feedback::new(store.clone(), Arc::clone(&outbox), clock.clone()));
+        let events =
+            Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));
         let live = Sending {
             dispatcher: Arc::clone(&dispatcher),
-            outbox: Arc::clone(&outbox),
+            queue: Arc::clone(&queue),
             account: account.clone(),
-            feedback: config.ses.events.queue_url.is_some().then(|| Arc::clone(&feedback)),
+            events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
         };
         let (clients, tls) = (listeners.address, listeners.tls.clone());
         let ways = Ways { clients, tls, intake: Arc::clone(&intake), events: event_route(config) };
@@ -162,22 +163,22 @@ impl Service {
             // The sender's end means the same.
             let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
         }));
-        let polling = queue.map(|queue| {
+        let polling = sqs_queue.map(|sqs_queue| {
             let mut phases = stop_admin.subscribe();
-            tokio::spawn(poll::run(queue, Arc::clone(&feedback), async move {
+            tokio::spawn(poll::run(sqs_queue, Arc::clone(&events), async move {
                 let _ = phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
             }))
         });
         let limits = Limits { max_connections, ..limits(config) };
         let budgets = Budgets::new(&limits);
-        let api = Api::new(&intake, &store, &outbox, &clock, &budgets);
+        let api = Api::new(&intake, &store, &queue, &clock, &budgets);
         let parts = Parts {
             store: store.clone(),
             clock: clock.clone(),
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
             account,
-            feedback: Arc::clone(&feedback),
+            events: Arc::clone(&events),
             clients: Arc::clone(api.counts()),
             max_connections,
             file: config.data_dir.join(FILE_NAME),
@@ -188,12 +189,11 @@ impl Service {
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let (drain, signal) = Drain::new();
         let client_tls = listeners.tls.clone();
-        let answering =
-            tokio::spawn(listeners::answer(listeners.clients, listeners.tls, api, limits, signal));
+        let answering = listeners::answer(listeners.clients, listeners.tls, api, limits, signal);
         Ok(Self {
             address: listeners.address,
             store,
-            outbox,
+            queue,
             dispatcher,
             intake,
             drain,
@@ -201,8 +201,8 @@ impl Service {
             page,
             phase,
             sending,
-            answering,
-            feedback,
+            answering: tokio::spawn(answering),
+            events,
             polling,
             administering,
             background,
@@ -238,8 +238,8 @@ impl Service {
     }
 
     /// The pending messages.
-    pub fn outbox(&self) -> &Arc<Outbox> {
-        &self.outbox
+    pub fn queue(&self) -> &Arc<MessageQueue> {
+        &self.queue
     }
 
     /// What sends them.
@@ -248,8 +248,8 @@ impl Service {
     }
 
     /// What takes in delivery events.
-    pub fn feedback(&self) -> &Arc<Feedback> {
-        &self.feedback
+    pub fn events(&self) -> &Arc<EventProcessor> {
+        &self.events
     }
 
     /// How long it goes on sending once it stops.
@@ -269,7 +269,7 @@ impl Service {
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
     /// closes the file.
     pub async fn stop(mut self) {
-        let pending = self.outbox.pending().messages;
+        let pending = self.queue.pending().messages;
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;

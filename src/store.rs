@@ -25,7 +25,7 @@ use redb::damage::{Damage, of_organisation};
 use redb::open::Opener;
 use redb::tables::{CLOCK, EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS, TIME_KEY};
 use redb::writer::{Kind, Writer, WriterThread};
-use redb::{Shared, list, lost, message, purge, read_lock, stray, suppress, time_record};
+use redb::{Shared, list, lost, message, purge, read_lock, suppress, temp_files, time_record};
 
 pub use backup::SaveError;
 pub use counts::Counts;
@@ -41,7 +41,7 @@ pub use redb::restore::{Candidate, Contents, RestoreError, Restored};
 pub use redb::snapshot::Snapshot;
 pub use redb::suppress::{Change, OrganisationFacts};
 pub use types::{
-    Accepted, Applied, DeadLetter, FeedbackBacklog, FileLoss, Health, LostMessages, MessageFilter,
+    Accepted, Applied, DeadLetter, EventBacklog, FileLoss, Health, LostMessages, MessageFilter,
     MessagePage, NewApiKey, Purged, Reference, Report, SuppressionKey, SuppressionPage,
 };
 
@@ -51,7 +51,7 @@ mod conformance;
 mod counts;
 mod damage;
 mod error;
-mod feedback;
+mod events;
 mod own_files;
 mod redb;
 mod tenants;
@@ -84,7 +84,7 @@ impl Store {
         let file = redb::open::create_if_missing(&path)?;
         let (store, recovery) = Self::start(Opener::file(&path, CACHE_BYTES)?, now)?;
         // Not before the file's lock is held: two starts at one time must not take each other's.
-        stray::remove(directory, stray::NEW);
+        temp_files::remove(directory, temp_files::NEW);
         Ok((store, Recovery { file, ..recovery }))
     }
 

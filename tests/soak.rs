@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pillarbox::domain::policy::RECORD_RETENTION;
 use pillarbox::domain::retry::Backoff;
-use pillarbox::domain::time::RECORD_RETENTION;
 use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
 use pillarbox::store::FILE_NAME;
 use serde_json::json;
@@ -110,7 +110,7 @@ impl Soaked {
         };
         let counter = match status.as_u16() {
             200 => &self.accepted,
-            // The outbox is full while the provider is down for long.
+            // The queue is full while the provider is down for long.
             503 => &self.refused,
             other => panic!("{other}"),
         };

@@ -9,7 +9,7 @@ use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
-use crate::outbox::Selection;
+use crate::queue::Selection;
 use crate::ses::SesClient;
 use crate::ses::error::CallError;
 use crate::ses::identity::records::{self, records};

@@ -9,8 +9,8 @@ use crate::dispatch::{Cancelled, Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
 use crate::domain::message::Cancellation;
-use crate::feedback::Feedback;
-use crate::outbox::{DrainForecast, Live, Outbox, Selection};
+use crate::events::EventProcessor;
+use crate::queue::{DrainForecast, Live, MessageQueue, Selection};
 use crate::quota::AccountCheck;
 use crate::store::StoreError;
 
@@ -30,7 +30,7 @@ pub trait LiveView: Send + Sync {
     }
 
     /// What takes in the provider's events, where something brings them.
-    fn feedback(&self) -> Option<&Feedback> {
+    fn events(&self) -> Option<&EventProcessor> {
         None
     }
 
@@ -44,17 +44,17 @@ pub trait LiveView: Send + Sync {
 /// A cancellation under way.
 pub type Cancelling<'a> = Pin<Box<dyn Future<Output = Result<Cancelled, StoreError>> + Send + 'a>>;
 
-/// The live view of a dispatcher and its outbox.
+/// The live view of a dispatcher and its queue.
 #[derive(Debug)]
 pub struct Sending<P> {
     /// What sends.
     pub dispatcher: Arc<Dispatcher<P>>,
     /// What it sends from.
-    pub outbox: Arc<Outbox>,
+    pub queue: Arc<MessageQueue>,
     /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in the provider's events, where something brings them.
-    pub feedback: Option<Arc<Feedback>>,
+    pub events: Option<Arc<EventProcessor>>,
 }
 
 impl<P: Provider> LiveView for Sending<P> {
@@ -70,12 +70,12 @@ impl<P: Provider> LiveView for Sending<P> {
         self.account.borrow().clone()
     }
 
-    fn feedback(&self) -> Option<&Feedback> {
-        self.feedback.as_deref()
+    fn events(&self) -> Option<&EventProcessor> {
+        self.events.as_deref()
     }
 
     fn message(&self, id: MessageId) -> Option<Live> {
-        self.outbox.live(id)
+        self.queue.live(id)
     }
 
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {

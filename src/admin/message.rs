@@ -10,9 +10,10 @@ use crate::admin::{Admin, Place, domain_name};
 use crate::dispatch::Cancelled;
 use crate::domain::id::{KeyId, MessageId};
 use crate::domain::message::{Cancellation, Status};
+use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::suppression::SuppressedAddress;
 use crate::listing;
-use crate::outbox::{Live, Selection};
+use crate::queue::{Live, Selection};
 use crate::store::{MessageFilter, StoreError};
 
 /// Which messages to list.
@@ -31,7 +32,8 @@ impl Admin {
         let live = self.live(id);
         let message = self.store.message(id, self.clock.settled())?.ok_or_else(|| {
             Refusal::new(format!(
-                "there is no message {id}; records are kept for 90 days from acceptance"
+                "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
+                 from acceptance"
             ))
         })?;
         let events = self.store.events(id)?;

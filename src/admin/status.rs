@@ -14,10 +14,10 @@ use crate::admin::wire::{
 };
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::{ConfirmedBy, Jump};
-use crate::dispatch::health::{self, Condition};
+use crate::dispatch::circuit_breaker::{self, BreakerState};
 use crate::domain::time::Timestamp;
-use crate::feedback::Feedback;
-use crate::outbox::DrainForecast;
+use crate::events::EventProcessor;
+use crate::queue::DrainForecast;
 use crate::quota::{self, AccountCheck};
 use crate::store;
 use crate::timekeeper;
@@ -88,19 +88,19 @@ impl Admin {
     }
 
     fn events(&self) -> Events {
-        let feedback = match &self.place {
+        let events = match &self.place {
             Place::File => None,
-            Place::Service { live, .. } => live.feedback(),
+            Place::Service { live, .. } => live.events(),
         };
-        let stored = self.store.feedback_backlog().ok().map(|backlog| StoredEvents {
+        let stored = self.store.event_backlog().ok().map(|backlog| StoredEvents {
             unmatched_waiting: backlog.unmatched,
             dead_letters: backlog.dead_letters,
         });
-        Events { taken_in: feedback.map(|feedback| self.taken_in(feedback)), stored }
+        Events { taken_in: events.map(|events| self.taken_in(events)), stored }
     }
 
-    fn taken_in(&self, feedback: &Feedback) -> TakenIn {
-        let counts = feedback.counts();
+    fn taken_in(&self, events: &EventProcessor) -> TakenIn {
+        let counts = events.counts();
         let now = self.clock.now().unix_millis();
         let since = |at: Timestamp| now.saturating_sub(at.unix_millis()) / 1_000;
         TakenIn {
@@ -114,8 +114,8 @@ impl Admin {
             unmatched: counts.unmatched,
             foreign: counts.foreign,
             unreadable: counts.unreadable,
-            seconds_since_last: feedback.last_event_at().map(since),
-            trouble: feedback.trouble(),
+            seconds_since_last: events.last_event_at().map(since),
+            trouble: events.trouble(),
         }
     }
 
@@ -182,8 +182,8 @@ impl Admin {
             }),
             unanswered_calls: status.recent_calls.unanswered,
             provider: match status.condition {
-                Condition::Up => Provider::Up,
-                Condition::Impaired { cause, message } => {
+                BreakerState::Closed => Provider::Up,
+                BreakerState::Open { cause, message } => {
                     Provider::Impaired { cause: cause.into(), message }
                 }
             },
@@ -239,13 +239,13 @@ impl From<quota::AccountFault> for AccountFault {
     }
 }
 
-impl From<health::Cause> for Cause {
-    fn from(cause: health::Cause) -> Self {
+impl From<circuit_breaker::Cause> for Cause {
+    fn from(cause: circuit_breaker::Cause) -> Self {
         match cause {
-            health::Cause::Unreachable => Self::Unreachable,
-            health::Cause::QuotaExhausted => Self::QuotaExhausted,
-            health::Cause::AccountPaused => Self::AccountPaused,
-            health::Cause::SetupFault => Self::SetupFault,
+            circuit_breaker::Cause::Unreachable => Self::Unreachable,
+            circuit_breaker::Cause::QuotaExhausted => Self::QuotaExhausted,
+            circuit_breaker::Cause::AccountPaused => Self::AccountPaused,
+            circuit_breaker::Cause::SetupFault => Self::SetupFault,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::api_key::ApiKey;
 use crate::domain::id::KeyId;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, ApiKeyEntry};
-use crate::outbox::Selection;
+use crate::queue::Selection;
 use crate::store::{Change, NewApiKey};
 
 /// The longest label of a key, in characters.

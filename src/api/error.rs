@@ -10,7 +10,7 @@ use http_body_util::Full;
 use crate::domain::request::{FieldError, RequestError};
 use crate::http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
 use crate::intake::Refusal;
-use crate::outbox::NoRoom;
+use crate::queue::NoRoom;
 use crate::share::Exhausted;
 use crate::store::{ListError, StoreError};
 

@@ -14,11 +14,12 @@ use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use crate::domain::event::{Event, EventDetail, EventType, LastEvent};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Failure, Message, State, Status};
-use crate::domain::request::{BodyText, Draft, FieldError, TRANSACTIONAL};
+use crate::domain::policy::TRANSACTIONAL;
+use crate::domain::request::{BodyText, Draft, FieldError};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
-use crate::outbox::{Live, View};
+use crate::queue::{Live, View};
 use crate::store::MessageFilter;
 
 /// The fields of a send request (specification section 2.1).

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::connect::Connection;
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 use crate::store::{Existing, FileCopy};
 
 #[derive(Debug, Args)]
 pub(super) struct Backup {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     /// Path of the backup. Only its owner may read it.
     file: PathBuf,
     /// Replace an existing file.
@@ -33,7 +33,7 @@ struct Done {
 
 impl Backup {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         let format = session.format();
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
         let own = session.own_files().await?;

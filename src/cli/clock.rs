@@ -3,13 +3,13 @@
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{Request, Response};
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 
 #[derive(Debug, Args)]
 pub(super) struct Clock {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -24,7 +24,7 @@ enum Action {
 
 impl Clock {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         let request = match self.action {
             Action::Confirm => Request::ClockConfirm {},
         };

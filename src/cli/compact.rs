@@ -7,14 +7,14 @@
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 use crate::store::{FILE_NAME, Store};
 
 #[derive(Debug, Args)]
 pub(super) struct Compact {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
 }
 
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ struct Done {
 
 impl Compact {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let (mut session, directory) = self.reach.open_idle().await?;
+        let (mut session, directory) = self.connection.open_idle().await?;
         let path = directory.join(FILE_NAME);
         let bytes_before = std::fs::metadata(&path)
             .map_err(|source| CliError::Write { path: path.clone(), source })?

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{DeadLetterShown, Letters, Request, Response};
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 use crate::cli::table::{Table, escaped};
 
 /// How much of an id a table shows, in characters; it does for the other commands.
@@ -13,7 +13,7 @@ const ID_CHARS: usize = 12;
 #[derive(Debug, Args)]
 pub(super) struct DeadLetter {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -59,7 +59,7 @@ impl Action {
 
 impl DeadLetter {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         match session.ask(self.action.into_request()).await? {
             Response::DeadLetters(list) => Ok(session.show(&list, |list| {
                 let mut table = Table::new(["ID", "RECEIVED", "BYTES", "REASON"]);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::admin::checks::Examiner;
 use crate::admin::client::{Client, ConnectError};
-use crate::admin::examine::Examiner;
 use crate::admin::wire::{Domain, Finding, Part, Request, Response};
 use crate::cli::error::CliError;
 use crate::clock::{Clock, Synchronisation};

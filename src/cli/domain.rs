@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{self, Request, Response, SesAnswer, Verification};
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 use crate::cli::table::Table;
 
 mod shown;
@@ -12,7 +12,7 @@ mod shown;
 #[derive(Debug, Args)]
 pub(super) struct Domain {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -77,7 +77,7 @@ impl Action {
 
 impl Domain {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         match session.ask(self.action.into_request()).await? {
             Response::DomainAdded(report) => Ok(session.show(&report, shown::added)),
             Response::Domains(list) => Ok(session.show(&list, |list| {

@@ -3,14 +3,14 @@
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{Request, Response};
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 use crate::cli::table::{Table, escaped};
 
 #[derive(Debug, Args)]
 pub(super) struct Key {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -44,7 +44,7 @@ enum Action {
 
 impl Key {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         let request = match self.action {
             Action::Add { org, label, expires } => {
                 Request::KeyAdd { organisation: org, label, expires }

@@ -9,8 +9,8 @@ use crate::admin::wire::{
     Failure, MAX_MESSAGES, MAX_PAGE, MessageList, MessageRecord, MessageSummary, MessagesCancelled,
     QueuedMessages, Request, Response,
 };
+use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
-use crate::cli::reach::{Reach, Session};
 use crate::cli::table::{Table, escaped};
 
 /// The most messages that one command lists.
@@ -21,7 +21,7 @@ const CELL_CHARS: usize = 40;
 #[derive(Debug, Args)]
 pub(super) struct Message {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -76,7 +76,7 @@ struct Listing {
 
 impl Message {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         match self.action {
             Action::Show { id } => match session.ask(Request::MessageShow { id }).await? {
                 Response::Message(record) => Ok(session.show(record.as_ref(), shown)),

@@ -3,14 +3,14 @@
 use clap::{Args, Subcommand};
 
 use crate::admin::wire::{Request, Response};
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::reach::Reach;
 use crate::cli::table::Table;
 
 #[derive(Debug, Args)]
 pub(super) struct Org {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -34,7 +34,7 @@ enum Action {
 
 impl Org {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         let request = match self.action {
             Action::Add { name } => Request::OrganisationAdd { name },
             Action::List => Request::OrganisationList {},

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
-use crate::cli::reach::Reach;
 use crate::clock::Clock;
 use crate::store::{Candidate, Contents, Existing, OwnFiles, RestoreError};
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     /// Path of the backup. It stays as it is.
     file: PathBuf,
     /// Check the backup, and change nothing.
@@ -42,8 +42,8 @@ struct Done {
 
 impl Restore {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let format = self.reach.format();
-        let directory = self.reach.idle_directory().await?;
+        let format = self.connection.format();
+        let directory = self.connection.idle_directory().await?;
         if let Some(name) = OwnFiles::in_directory(directory.clone()).name_of(&self.file) {
             return Err(CliError::OwnFile { file: self.file, name, directory });
         }

@@ -11,10 +11,10 @@ use crate::admin::wire::{
     AccountProblem, Counts, Damaged, DamagedRow, Provider, Request, Response, Sending,
     ServiceStatus, StopLoss, StoreHealth,
 };
+use crate::cli::connect::{Connection, Format, Session};
 use crate::cli::error::CliError;
-use crate::cli::reach::{Format, Reach, Session};
 use crate::cli::table::escaped;
-use crate::outbox::Fill;
+use crate::queue::Fill;
 
 mod events;
 
@@ -34,7 +34,7 @@ pub(super) struct Status {
     #[arg(long, conflicts_with_all = ["watch", "page"])]
     acknowledge: bool,
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     /// Repeat until Ctrl-C, every two seconds or as often as given.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "2s", value_parser = interval)]
     watch: Option<Duration>,
@@ -43,25 +43,25 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(self) -> Result<String, CliError> {
         if self.page {
-            let mut session = self.reach.open().await?;
+            let mut session = self.connection.open().await?;
             return match session.ask(Request::Page {}).await? {
                 Response::Page { url } => Ok(format!("{url}\n")),
                 _ => Err(CliError::Unexpected),
             };
         }
         if self.acknowledge {
-            return acknowledge(self.reach.open().await?).await;
+            return acknowledge(self.connection.open().await?).await;
         }
         match self.watch {
-            Some(interval) => watch(&self.reach, interval).await.map(|never| match never {}),
-            None => ask(self.reach.open().await?).await,
+            Some(interval) => watch(&self.connection, interval).await.map(|never| match never {}),
+            None => ask(self.connection.open().await?).await,
         }
     }
 }
 
 /// Shows the status of the running service over and over, restarts included: while none runs, the
 /// data file is left to the one that is coming.
-async fn watch(reach: &Reach, interval: Duration) -> Result<Infallible, CliError> {
+async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, CliError> {
     // A terminal shows the newest alone; elsewhere one follows the other.
     let people = reach.format() == Format::People;
     let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };

@@ -6,14 +6,14 @@ use crate::admin::wire::{
     AtSes, MAX_ADDRESSES, Request, Response, Scope, SuppressionChanges, SuppressionList,
     SuppressionOutcome,
 };
+use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
-use crate::cli::reach::{Reach, Session};
 use crate::cli::table::Table;
 
+mod csv;
 mod export;
 mod import;
 mod remove;
-mod sheet;
 
 /// Stands for standard input or output in place of a file.
 const STANDARD: &str = "-";
@@ -21,7 +21,7 @@ const STANDARD: &str = "-";
 #[derive(Debug, Args)]
 pub(super) struct Suppression {
     #[command(flatten)]
-    reach: Reach,
+    connection: Connection,
     #[command(subcommand)]
     action: Action,
 }
@@ -94,7 +94,7 @@ impl Filter {
 
 impl Suppression {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.reach.open().await?;
+        let mut session = self.connection.open().await?;
         match self.action {
             Action::Add(given) => {
                 let request = |scope, addresses| Request::SuppressionAdd { scope, addresses };

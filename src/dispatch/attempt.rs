@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::{error, info};
 
 use crate::config::OnUnknown;
-use crate::dispatch::health::Signal;
+use crate::dispatch::circuit_breaker::Signal;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
@@ -21,9 +21,9 @@ use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Transition,
 };
 use crate::domain::organisation::SenderStatus;
-use crate::outbox::{Call, Claim, Parcel};
+use crate::in_flight::InFlightGuard;
+use crate::queue::{Call, Claim, Parcel};
 use crate::store::StoreError;
-use crate::tally::Mark;
 
 /// How long to wait before an outcome that the store refused is offered to it again.
 const RECORD_AGAIN: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ impl<P: Provider> Dispatcher<P> {
             }
             Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
             Outcome::NotCalled(problem) => {
-                let attempts = self.outbox.not_called(claim.parcel.id);
+                let attempts = self.queue.not_called(claim.parcel.id);
                 self.not_sent(&claim, attempts, problem).await;
             }
         }
@@ -113,21 +113,21 @@ impl<P: Provider> Dispatcher<P> {
         self.recent.note(outcome, took, now);
         self.observe_domain(parcel, outcome, started);
         let mut flow = self.flow();
-        let before = flow.health.condition().clone();
+        let before = flow.breaker.state().clone();
         match outcome {
-            Outcome::Sent { .. } => flow.health.observe(&Signal::Working, started, now),
+            Outcome::Sent { .. } => flow.breaker.observe(&Signal::Working, started, now),
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
                 if problem.kind == ProblemKind::Throttled {
-                    flow.pace.throttled(started, now);
+                    flow.bucket.throttled(started, now);
                 }
                 if problem.kind != ProblemKind::Unknown {
                     flow.refund(parcel.envelope.recipient_count());
                 }
                 let signal = Signal::of(problem.kind, &problem.message);
-                flow.health.observe(&signal, started, now);
+                flow.breaker.observe(&signal, started, now);
             }
         }
-        self.tell_change(&before, flow.health.condition());
+        self.tell_change(&before, flow.breaker.state());
     }
 
     /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.
@@ -138,7 +138,7 @@ impl<P: Provider> Dispatcher<P> {
                 if self.domains.any() {
                     let domain = parcel.envelope.sender_domain();
                     if self.domains.works(organisation, &domain, started) {
-                        self.outbox.resume_domain(organisation, &domain, Instant::now());
+                        self.queue.resume_domain(organisation, &domain, Instant::now());
                     }
                 }
             }
@@ -147,7 +147,7 @@ impl<P: Provider> Dispatcher<P> {
                 let backoff = self.settings().backoff;
                 let until = self.domains.fault(organisation, &domain, problem, started, backoff);
                 if let Some(until) = until {
-                    self.outbox.pause_domain(organisation, &domain, until);
+                    self.queue.pause_domain(organisation, &domain, until);
                 }
             }
             Outcome::NotSent(_) | Outcome::NotCalled(_) => {}
@@ -181,15 +181,15 @@ impl<P: Provider> Dispatcher<P> {
         let end = match self.record(claim.parcel.id, attempts, transition).await {
             // Its domain is paused. It goes first when that ends.
             Recorded::Changed if problem.kind == ProblemKind::DomainFault => {
-                self.outbox.put_back_as_new(claim.parcel.id)
+                self.queue.put_back_as_new(claim.parcel.id)
             }
             Recorded::Changed => {
                 let due = retry_due(&settings, claim, attempts, &problem);
-                self.outbox.put_back(claim.parcel.id, due, acceptance)
+                self.queue.put_back(claim.parcel.id, due, acceptance)
             }
             // An event has proved meanwhile that it was sent.
             Recorded::AlreadyFinal => {
-                self.outbox.settle(claim.parcel.id);
+                self.queue.settle(claim.parcel.id);
                 None
             }
         };
@@ -217,9 +217,9 @@ impl<P: Provider> Dispatcher<P> {
         };
         let backoff = self.settings().backoff;
         if let Some(until) = self.domains.fault(organisation, &domain, &problem, now, backoff) {
-            self.outbox.pause_domain(organisation, &domain, until);
+            self.queue.pause_domain(organisation, &domain, until);
         }
-        self.outbox.put_back_as_new(parcel.id)
+        self.queue.put_back_as_new(parcel.id)
     }
 
     /// Ends a claimed message without a call.
@@ -257,7 +257,7 @@ impl<P: Provider> Dispatcher<P> {
             Transition::BodyLost { .. } => unreachable!("bodies live as long as the dispatcher"),
         }
         let recorded = self.record(id, attempts, transition).await;
-        self.outbox.settle(id);
+        self.queue.settle(id);
         recorded
     }
 
@@ -277,7 +277,7 @@ impl<P: Provider> Dispatcher<P> {
                     return Recorded::AlreadyFinal;
                 }
                 Err(StoreError::Unavailable) => {
-                    refused.get_or_insert_with(|| self.unrecorded.mark());
+                    refused.get_or_insert_with(|| self.unrecorded.enter());
                     self.store.takes_outcomes().await;
                     tokio::time::sleep(RECORD_AGAIN).await;
                 }
@@ -302,7 +302,7 @@ pub(super) struct Started {
     pub(super) at: Instant,
     /// Counts it as under way for the provider's health. Gone before `call`, whose end wakes the
     /// dispatcher.
-    pub(super) _mark: Mark,
+    pub(super) _mark: InFlightGuard,
     pub(super) call: Call,
 }
 

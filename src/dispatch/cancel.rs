@@ -8,7 +8,7 @@ use tracing::info;
 use crate::dispatch::Dispatcher;
 use crate::domain::attempt::Provider;
 use crate::domain::message::{Cancellation, Recorded, Transition};
-use crate::outbox::{Claim, Selected, Selection};
+use crate::queue::{Claim, Selected, Selection};
 use crate::store::{Health as StoreHealth, StoreError};
 
 /// What a cancellation came to.
@@ -34,13 +34,13 @@ impl<P: Provider> Dispatcher<P> {
         let mut all = Cancelled::default();
         let mut after = None;
         loop {
-            // What is taken out would wait for the store outside of the outbox.
+            // What is taken out would wait for the store outside of the queue.
             if self.store.health() == StoreHealth::Refusing {
                 return Err(StoreError::Unavailable);
             }
             let selected = {
                 let _none_starts = self.starting();
-                self.outbox.cancel(selection, after, why)
+                self.queue.cancel(selection, after, why)
             };
             let Selected { taken, calls_under_way, not_pending, next } = selected;
             all.calls_under_way += calls_under_way;

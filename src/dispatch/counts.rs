@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::domain::attempt::{Outcome, ProblemKind};
-use crate::tally::count::ByName;
-use crate::tally::histogram::Histogram;
+use crate::metrics::CounterByName;
+use crate::metrics::histogram::Histogram;
 
 /// What calls can come to, by name.
 const OUTCOMES: [&str; 10] = [
@@ -29,14 +29,14 @@ const CALL_BOUNDS: &[u64] = &[
 #[derive(Debug)]
 pub struct Counts {
     /// Calls by what they came to.
-    pub outcomes: ByName<{ OUTCOMES.len() }>,
+    pub outcomes: CounterByName<{ OUTCOMES.len() }>,
     /// How long calls took, in microseconds, whatever they came to.
     pub call_micros: Histogram,
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Self { outcomes: ByName::new(OUTCOMES), call_micros: Histogram::new(CALL_BOUNDS) }
+        Self { outcomes: CounterByName::new(OUTCOMES), call_micros: Histogram::new(CALL_BOUNDS) }
     }
 }
 

@@ -4,12 +4,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{error, warn};
 
-use crate::dispatch::health::Condition;
+use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{Dispatcher, Phase};
 use crate::domain::attempt::Provider;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
-use crate::outbox::{DrainForecast, Next};
+use crate::queue::{DrainForecast, Next};
 use crate::store::Health as StoreHealth;
 
 /// How many lost messages are recorded together.
@@ -21,18 +21,18 @@ impl<P: Provider> Dispatcher<P> {
     pub(super) fn enter(&self, before: Phase, now: Phase) {
         if before == Phase::Running
             && now != Phase::Running
-            && *self.flow().health.condition() == Condition::Up
+            && *self.flow().breaker.state() == BreakerState::Closed
         {
-            self.outbox.bring_forward(Instant::now());
+            self.queue.bring_forward(Instant::now());
         }
     }
 
     /// Whether nothing is left that this process can still send before `until`.
     pub(super) fn is_drained(&self, until: Instant) -> bool {
         let now = Instant::now();
-        let next = match self.outbox.next(now, self.settings().max_in_flight) {
-            _ if self.outbox.pending().in_flight > 0 => now,
-            Next::Now | Next::AfterACall(_) => self.flow().health.permitted_at(now),
+        let next = match self.queue.next(now, self.settings().max_in_flight) {
+            _ if self.queue.pending().in_flight > 0 => now,
+            Next::Now | Next::AfterACall(_) => self.flow().breaker.permitted_at(now),
             Next::At(due) => due,
             Next::Never => return true,
         };
@@ -45,22 +45,22 @@ impl<P: Provider> Dispatcher<P> {
         let drain = self.settings().drain;
         let (is_up, rate, quota) = {
             let flow = self.flow();
-            (flow.health.is_up(), flow.pace.rate(), flow.quota())
+            (flow.breaker.is_up(), flow.bucket.rate(), flow.quota())
         };
         if !is_up || self.store.health() == StoreHealth::Refusing {
-            let provider = self.outbox.pending().messages;
+            let provider = self.queue.pending().messages;
             return DrainForecast { provider, ..DrainForecast::default() };
         }
         let by_pace = rate.limit().map_or(f64::INFINITY, |rate| rate * drain.as_secs_f64());
         let recipients = quota.map_or(by_pace, |quota| by_pace.min(quota.left));
-        self.outbox.forecast_drain(Instant::now() + drain, recipients)
+        self.queue.forecast_drain(Instant::now() + drain, recipients)
     }
 
     /// Ends what is still under way and records every message that is left as lost.
     pub(super) async fn abandon(&self, mut attempts: JoinSet<()>) {
         // An outcome that is known by now is in the store's queue, before what follows.
         attempts.shutdown().await;
-        let left = self.outbox.remaining();
+        let left = self.queue.remaining();
         if left.is_empty() {
             return;
         }
@@ -78,7 +78,7 @@ impl<P: Provider> Dispatcher<P> {
             }
             for (id, recorded) in records.join_all().await {
                 match recorded {
-                    Ok(_) => self.outbox.settle(id),
+                    Ok(_) => self.queue.settle(id),
                     // The pending mark stays, and the next start settles it.
                     Err(error) => error!(%id, %error, "an unsent message could not be recorded"),
                 }

@@ -25,12 +25,12 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     async fn expire_step(self: &Arc<Self>) -> usize {
-        // Claimed messages would wait for the store in memory; in the outbox they wait as well.
+        // Claimed messages would wait for the store in memory; in the queue they wait as well.
         if self.store.health() == StoreHealth::Refusing {
             return 0;
         }
         let Some(end) = Instant::now().checked_sub(self.settings().retry_for) else { return 0 };
-        let claims = self.outbox.claim_older_than(end, EXPIRY_STEP);
+        let claims = self.queue.claim_older_than(end, EXPIRY_STEP);
         let count = claims.len();
         self.end_all(claims, |_| self.time_over()).await;
         count

@@ -3,15 +3,15 @@
 use tokio::time::Instant;
 
 use crate::dispatch::Wait;
-use crate::dispatch::health::{Cause, Health, Permit};
-use crate::dispatch::pace::{Pace, Rate};
+use crate::dispatch::circuit_breaker::{Cause, CircuitBreaker, Permit};
+use crate::dispatch::token_bucket::{Rate, TokenBucket};
 use crate::domain::retry::Backoff;
 
-/// Pace, health and quota, which change together.
+/// Token bucket, circuit breaker and quota, which change together.
 #[derive(Debug)]
 pub(super) struct Flow {
-    pub(super) pace: Pace,
-    pub(super) health: Health,
+    pub(super) bucket: TokenBucket,
+    pub(super) breaker: CircuitBreaker,
     quota: Option<DailyQuota>,
 }
 
@@ -26,17 +26,21 @@ pub struct DailyQuota {
 
 impl Flow {
     pub(super) fn new(rate: Rate, backoff: Backoff, now: Instant) -> Self {
-        Self { pace: Pace::new(rate, now), health: Health::new(backoff, now), quota: None }
+        Self {
+            bucket: TokenBucket::new(rate, now),
+            breaker: CircuitBreaker::new(backoff, now),
+            quota: None,
+        }
     }
 
     /// What the next call has to wait for; `None` if it may start.
     pub(super) fn wait(&mut self, now: Instant) -> Option<Wait> {
-        match self.health.permit(now) {
+        match self.breaker.permit(now) {
             Permit::Now => {}
             Permit::At(later) => return Some(Wait::Until(later)),
             Permit::AfterACall => return Some(Wait::ForACall),
         }
-        let ready = self.pace.ready_at(now);
+        let ready = self.bucket.ready_at(now);
         (ready > now).then_some(Wait::Until(ready))
     }
 
@@ -69,12 +73,12 @@ impl Flow {
 
     fn stop_at_quota(&mut self, now: Instant) {
         let Some(quota) = self.quota.filter(|quota| quota.left <= 0.0) else { return };
-        if self.health.is_up() {
+        if self.breaker.is_up() {
             // A probe that is accepted proves that there is quota again, however much.
             self.quota = None;
             let message =
                 format!("the account's quota of {} recipients in 24 hours is used up", quota.max);
-            self.health.impair(Cause::QuotaExhausted, &message, now);
+            self.breaker.impair(Cause::QuotaExhausted, &message, now);
         }
     }
 }

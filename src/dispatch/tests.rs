@@ -15,7 +15,7 @@ use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::intake::Intake;
-use crate::outbox::Parcel;
+use crate::queue::Parcel;
 use crate::store::MessageFilter;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -58,10 +58,10 @@ async fn until(mut done: impl FnMut() -> bool) {
     .expect("it happens in time");
 }
 
-/// Accepts messages into an outbox.
-async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count: usize) {
+/// Accepts messages into a queue.
+async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, count: usize) {
     let clock = Clock::manual(START);
-    let intake = Arc::new(Intake::new(store.clone(), Arc::clone(outbox), clock, None));
+    let intake = Arc::new(Intake::new(store.clone(), Arc::clone(queue), clock, None));
     let mut accepting = JoinSet::new();
     for _ in 0..count {
         let (intake, acme) = (Arc::clone(&intake), acme.clone());
@@ -79,8 +79,8 @@ async fn accept(store: &Store, outbox: &Arc<Outbox>, acme: &Organisation, count:
     accepting.join_all().await;
 }
 
-/// Moves every message from one outbox to another.
-fn hand_over(from: &Outbox, to: &Outbox) {
+/// Moves every message from one queue to another.
+fn hand_over(from: &MessageQueue, to: &MessageQueue) {
     while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
         let parcel = claim.parcel;
         to.add(Parcel {
@@ -103,8 +103,9 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
     const WAITING: usize = 100;
     let (store, full, free) = Store::on_small_disk(START);
     let acme = acme(&store).await;
-    let (outbox, later) = (Arc::new(Outbox::new(1 << 30)), Arc::new(Outbox::new(1 << 30)));
-    accept(&store, &outbox, &acme, UNDER_WAY).await;
+    let (queue, later) =
+        (Arc::new(MessageQueue::new(1 << 30)), Arc::new(MessageQueue::new(1 << 30)));
+    accept(&store, &queue, &acme, UNDER_WAY).await;
     accept(&store, &later, &acme, WAITING).await;
 
     let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
@@ -119,7 +120,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
     };
     let dispatcher = Dispatcher::new(
         store.clone(),
-        Arc::clone(&outbox),
+        Arc::clone(&queue),
         gated,
         Clock::manual(START),
         settings,
@@ -131,7 +132,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
     full();
     dispatcher.provider().gate.close();
     until(|| dispatcher.unrecorded.count() > 0).await;
-    hand_over(&later, &outbox);
+    hand_over(&later, &queue);
     // Long enough for the store to take small writes now and then, and refuse the next.
     for _ in 0..50 {
         sleep(2 * MOMENT).await;
@@ -140,7 +141,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
     }
 
     free();
-    until(|| outbox.pending().messages == 0).await;
+    until(|| queue.pending().messages == 0).await;
     let messages = store.list(MessageFilter::default(), 2_000, START).await.unwrap().messages;
     assert_eq!(messages.len(), UNDER_WAY + WAITING);
     for message in messages {
@@ -173,8 +174,8 @@ impl Provider for Down {
 async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     let (store, _full, _free) = Store::on_small_disk(START);
     let acme = acme(&store).await;
-    let outbox = Arc::new(Outbox::new(1 << 30));
-    accept(&store, &outbox, &acme, 60).await;
+    let queue = Arc::new(MessageQueue::new(1 << 30));
+    accept(&store, &queue, &acme, 60).await;
     let settings = Settings {
         max_in_flight: 256,
         backoff: Backoff::try_new(Duration::from_secs(30), Duration::from_mins(50)).unwrap(),
@@ -185,7 +186,7 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     };
     let dispatcher = Dispatcher::new(
         store.clone(),
-        Arc::clone(&outbox),
+        Arc::clone(&queue),
         Down,
         Clock::manual(START),
         settings,
@@ -194,7 +195,7 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     let (_phase, watched) = watch::channel(Phase::Running);
     let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
     until(|| dispatcher.counts().outcomes.of("unavailable") == 60).await;
-    let probe = dispatcher.flow().health.permitted_at(Instant::now());
+    let probe = dispatcher.flow().breaker.permitted_at(Instant::now());
     let wait = probe - Instant::now();
     assert!(wait <= Duration::from_secs(30), "{wait:?}");
     running.abort();

@@ -2,7 +2,8 @@
 
 use crate::domain::event::LastEvent;
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::time::Timestamp;
 
 /// Did the provider take the message? What a client reads as `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,21 +4,10 @@
 //! Nothing here looks at an organisation; that is `admission`'s part.
 
 use crate::domain::mailbox::Mailbox;
-
-/// The most recipients of one message, over to, cc and bcc together.
-pub const MAX_RECIPIENTS: usize = 50;
-/// The longest subject, in characters (RFC 5322 section 2.1.1).
-pub const MAX_SUBJECT_CHARS: usize = 998;
-/// The longest idempotency key, in Unicode characters.
-pub const MAX_IDEMPOTENCY_KEY_CHARS: usize = 256;
-/// The most custom headers (SES v2 API, `Message.Headers`).
-pub const MAX_HEADERS: usize = 15;
-/// The longest header name, in characters (SES v2 API, `MessageHeader.Name`).
-pub const MAX_HEADER_NAME_CHARS: usize = 126;
-/// The longest header value, in characters (SES v2 API, `MessageHeader.Value`).
-pub const MAX_HEADER_VALUE_CHARS: usize = 995;
-/// The one accepted tag.
-pub const TRANSACTIONAL: &str = "transactional";
+use crate::domain::policy::{
+    MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
+    MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
+};
 
 /// The fields of a send request as read, with no rule checked but their types.
 #[derive(Debug, Clone, Default)]

@@ -1,15 +1,7 @@
-//! Wall-clock instants in milliseconds and the windows that the specification fixes.
+//! Wall-clock instants in milliseconds.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// How long a message record and its events can be read, from the message's creation
-/// (specification, section 2.3).
-pub const RECORD_RETENTION: Duration = Duration::from_hours(90 * 24);
-
-/// How long an idempotency key replays, from the original acceptance (specification,
-/// section 4.1).
-pub const IDEMPOTENCY_WINDOW: Duration = Duration::from_hours(24);
 
 /// A wall-clock instant: whole milliseconds since the Unix epoch.
 ///
@@ -111,6 +103,7 @@ impl fmt::Display for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::policy::IDEMPOTENCY_WINDOW;
 
     #[test]
     fn reads_and_shows_the_contracts_form() {

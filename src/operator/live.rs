@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::operator::Parts;
+use crate::operator::conditions::trends::Trends;
 use crate::operator::state::{Sample, State, Totals};
-use crate::operator::trouble::lately::Lately;
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -37,12 +37,12 @@ pub(super) async fn look(parts: Arc<Parts>, told: watch::Sender<Told>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = (Instant::now(), Totals::of(&parts));
-    let mut lately = Lately::new(before.0);
+    let mut trends = Trends::new(before.0);
     loop {
         ticks.tick().await;
         let now = (Instant::now(), Totals::of(&parts));
-        lately.look(now.0, &parts, &now.1.organisations);
-        let state = State::now(&parts, &now.1, &before.1, now.0 - before.0, &lately);
+        trends.look(now.0, &parts, &now.1.organisations);
+        let state = State::now(&parts, &now.1, &before.1, now.0 - before.0, &trends);
         let event = event("state", &state);
         told.send_modify(|told| {
             if told.history.len() == KEPT {

@@ -10,22 +10,23 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::admin::wire::{AccountFault, Cause};
 use crate::dispatch::SendingStatus;
-use crate::dispatch::health::{self, Condition};
+use crate::dispatch::circuit_breaker::{self, BreakerState};
+use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::time::Timestamp;
 use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::families::{self, Families, Label, MICROS};
 use crate::operator::process::{Process, unix_seconds};
 use crate::quota::{self, AccountCheck};
-use crate::store::{FeedbackBacklog, Health};
+use crate::store::{EventBacklog, Health};
 
 pub(super) mod organisations;
 
-const CAUSES: [health::Cause; 4] = [
-    health::Cause::Unreachable,
-    health::Cause::QuotaExhausted,
-    health::Cause::AccountPaused,
-    health::Cause::SetupFault,
+const CAUSES: [circuit_breaker::Cause; 4] = [
+    circuit_breaker::Cause::Unreachable,
+    circuit_breaker::Cause::QuotaExhausted,
+    circuit_breaker::Cause::AccountPaused,
+    circuit_breaker::Cause::SetupFault,
 ];
 
 /// All metrics, in Prometheus's text format.
@@ -48,7 +49,7 @@ struct Now {
     process: Process,
     /// The data file's size, in bytes.
     file_bytes: Option<u64>,
-    backlog: Option<FeedbackBacklog>,
+    backlog: Option<EventBacklog>,
     /// Messages that were lost and are still to be seen.
     lost_messages: Option<u64>,
     /// The oldest record's time, in seconds since the Unix epoch.
@@ -64,7 +65,7 @@ impl Now {
             sending: parts.dispatcher.status(),
             process: Process::now(),
             file_bytes: fs::metadata(&parts.file).ok().map(|file| file.len()),
-            backlog: parts.store.feedback_backlog().ok(),
+            backlog: parts.store.event_backlog().ok(),
             lost_messages: lost.ok().map(|lost| lost.map_or(0, |lost| lost.messages)),
             oldest_seconds: oldest.map(|oldest| unix_seconds(oldest.into())),
         }
@@ -187,8 +188,8 @@ impl Now {
             quota.map(|quota| quota.left),
         )?;
         let impaired = match &self.sending.condition {
-            Condition::Up => None,
-            Condition::Impaired { cause, .. } => Some(*cause),
+            BreakerState::Closed => None,
+            BreakerState::Open { cause, .. } => Some(*cause),
         };
         let causes = CAUSES.map(|cause| {
             ([label("cause", Cause::from(cause).code())], flag(impaired == Some(cause)))
@@ -261,7 +262,9 @@ impl Now {
         )?;
         to.gauge(
             "pillarbox_store_oldest_record_timestamp_seconds",
-            "Time of the oldest record. Records are deleted after 90 days.",
+            &format!(
+                "Time of the oldest record. Records are deleted after {RECORD_RETENTION_DAYS} days."
+            ),
             self.oldest_seconds,
         )?;
         to.counter(
@@ -277,7 +280,7 @@ impl Now {
     }
 
     fn events(&self, parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
-        let counts = parts.feedback.counts();
+        let counts = parts.events.counts();
         let types = [
             ("send", counts.sends),
             ("delivery", counts.deliveries),
@@ -306,7 +309,7 @@ impl Now {
         to.gauge(
             "pillarbox_events_available",
             "1 while the service can receive events from the queue.",
-            flag(parts.feedback.trouble().is_none()),
+            flag(parts.events.trouble().is_none()),
         )?;
         to.gauge(
             "pillarbox_unmatched_events",

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::metrics::histogram::Reading;
+use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
+use crate::operator::conditions::trends::Trends;
+use crate::operator::conditions::{self, Condition};
 use crate::operator::metrics::organisations::{self, Named};
 use crate::operator::process::unix_seconds;
-use crate::operator::trouble::lately::Lately;
-use crate::operator::trouble::{self, Trouble};
-use crate::tally::histogram::Reading;
-use crate::tally::ledger::Account;
 
 /// One look.
 #[derive(Serialize)]
@@ -19,8 +19,8 @@ pub(super) struct State {
     version: &'static str,
     /// When the service was started, in seconds since the Unix epoch.
     started: f64,
-    troubles: Vec<Trouble>,
-    queue: Queue,
+    conditions: Vec<Condition>,
+    queue: QueueState,
     /// The pace in recipients a second, and where nothing is throttled; nothing where there is no
     /// limit.
     rate: Option<f64>,
@@ -35,7 +35,7 @@ pub(super) struct State {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Queue {
+struct QueueState {
     messages: usize,
     in_flight: usize,
     bytes: usize,
@@ -89,8 +89,9 @@ pub(super) struct Totals {
 impl Totals {
     pub(super) fn of(parts: &Parts) -> Self {
         let organisations = organisations::accounts(parts);
-        let sum =
-            |count: fn(&Account) -> u64| organisations.iter().map(|one| count(&one.account)).sum();
+        let sum = |count: fn(&OrganisationCounts) -> u64| {
+            organisations.iter().map(|one| count(&one.account)).sum()
+        };
         Self {
             accepted: parts.clients.accepted.get(),
             sent: sum(|account| account.sent),
@@ -107,7 +108,7 @@ impl State {
         now: &Totals,
         before: &Totals,
         passed: Duration,
-        lately: &Lately,
+        trends: &Trends,
     ) -> Self {
         let status = parts.dispatcher.status();
         let per_second =
@@ -122,17 +123,17 @@ impl State {
             queue: status.pending.messages,
             latency: (calls > 0).then(|| float(micros) / float(calls) / 1e6),
         };
-        let sum = |count: fn(&Account) -> u64| {
+        let sum = |count: fn(&OrganisationCounts) -> u64| {
             now.organisations.iter().map(|one| count(&one.account)).sum()
         };
-        let mut troubles = trouble::find(parts);
-        troubles.extend(trouble::lesser(parts));
-        troubles.extend(lately.troubles(parts, &now.organisations));
+        let mut conditions = conditions::find(parts);
+        conditions.extend(conditions::lesser(parts));
+        conditions.extend(trends.conditions(parts, &now.organisations));
         Self {
             version: env!("CARGO_PKG_VERSION"),
             started: unix_seconds(parts.started),
-            troubles,
-            queue: Queue {
+            conditions,
+            queue: QueueState {
                 messages: status.pending.messages,
                 in_flight: status.pending.in_flight,
                 bytes: status.pending.bytes,
@@ -152,7 +153,7 @@ impl State {
             organisations: now
                 .organisations
                 .iter()
-                .map(|one| Organisation::of(&one.name, &lately.of_day(one)))
+                .map(|one| Organisation::of(&one.name, &trends.of_day(one)))
                 .collect(),
             caught: parts.catcher.get().map(|catcher| catcher.total()),
             sample,
@@ -161,7 +162,7 @@ impl State {
 }
 
 impl Organisation {
-    fn of(name: &str, account: &Account) -> Self {
+    fn of(name: &str, account: &OrganisationCounts) -> Self {
         Self {
             name: name.to_owned(),
             accepted: account.accepted,

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::domain::id::OrganisationId;
-use crate::tally::ledger::Account;
+use crate::metrics::organisations::OrganisationCounts;
 
 /// Every organisation's counts at one moment; those counted together have no number.
-pub(super) type Accounts = BTreeMap<Option<OrganisationId>, Account>;
+pub(super) type Accounts = BTreeMap<Option<OrganisationId>, OrganisationCounts>;
 
 /// A window over counts. At the start of the process, all counts are zero.
 #[derive(Debug)]
@@ -46,7 +46,11 @@ impl<T: Default> Window<T> {
 
 impl Window<Accounts> {
     /// What an organisation's counts have grown by since the window's beginning.
-    pub(super) fn since(&self, id: Option<OrganisationId>, account: &Account) -> Account {
+    pub(super) fn since(
+        &self,
+        id: Option<OrganisationId>,
+        account: &OrganisationCounts,
+    ) -> OrganisationCounts {
         self.beginning().get(&id).map_or(*account, |earlier| account.since(earlier))
     }
 }
@@ -61,12 +65,16 @@ mod tests {
         Window::new(Duration::from_hours(24), Duration::from_hours(1), start)
     }
 
-    fn acme(account: Account) -> Accounts {
+    fn acme(account: OrganisationCounts) -> Accounts {
         Accounts::from([(ACME, account)])
     }
 
-    fn sent(recipients: u64) -> Account {
-        Account { sent_recipients: recipients, hard_bounces: recipients / 10, ..Account::default() }
+    fn sent(recipients: u64) -> OrganisationCounts {
+        OrganisationCounts {
+            sent_recipients: recipients,
+            hard_bounces: recipients / 10,
+            ..OrganisationCounts::default()
+        }
     }
 
     #[test]
@@ -87,12 +95,12 @@ mod tests {
         let all = sent(10 * 3 * 24 * 60);
         for later in [1, 23] {
             window.look(start + Duration::from_hours(72 + later), || acme(all));
-            assert_ne!(window.since(ACME, &all), Account::default());
+            assert_ne!(window.since(ACME, &all), OrganisationCounts::default());
         }
         for later in [24, 25] {
             window.look(start + Duration::from_hours(72 + later), || acme(all));
         }
-        assert_eq!(window.since(ACME, &all), Account::default(), "a day of silence");
+        assert_eq!(window.since(ACME, &all), OrganisationCounts::default(), "a day of silence");
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Service {
         }
         self.reload_tls(new);
         let sending = new.sending.clone();
-        self.outbox.budget().set_max(sending.max_pending_bytes);
+        self.queue.budget().set_max(sending.max_pending_bytes);
         self.budgets.bodies.set_max(new.max_reading_bytes);
         self.budgets.responses.set_max(new.max_writing_bytes);
         self.config.max_reading_bytes = new.max_reading_bytes;

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{error, warn};
 
-use crate::dispatch::health::Condition;
+use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
 use crate::store::{FileLoss, Health, Store};
@@ -146,7 +146,7 @@ fn line(status: &SendingStatus, sent: u64, store: Health) -> String {
             line.push_str("; the data file was written over, messages are refused");
         }
     }
-    if let Condition::Impaired { message, .. } = &status.condition {
+    if let BreakerState::Open { message, .. } = &status.condition {
         line.push_str("; sending is paused: ");
         // The provider's words: a line break in them would be a message of its own.
         line.extend(message.chars().map(|c| if c.is_control() { ' ' } else { c }));
@@ -168,12 +168,12 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Config;
-    use crate::dispatch::health::Cause;
-    use crate::dispatch::pace::Rate;
+    use crate::dispatch::circuit_breaker::Cause;
+    use crate::dispatch::token_bucket::Rate;
     use crate::dispatch::{Phase, RecentCalls};
     use crate::domain::attempt::Outcome;
     use crate::domain::envelope::Envelope;
-    use crate::outbox::{Outbox, Pending};
+    use crate::queue::{MessageQueue, Pending};
 
     #[test]
     fn the_status_line_is_one_line_whatever_the_provider_says() {
@@ -187,7 +187,7 @@ mod tests {
             rate_limit: Rate::Unlimited,
             quota: None,
             unrecorded: 0,
-            condition: Condition::Up,
+            condition: BreakerState::Closed,
             paused_domains: Vec::new(),
             recent_calls: RecentCalls::default(),
             sent: 480,
@@ -197,7 +197,7 @@ mod tests {
             line(&status, 0, Health::FileLost(FileLoss::Gone)),
             "pending 12, sent 0/min; the data file is not in its place, messages are refused"
         );
-        status.condition = Condition::Impaired { cause: Cause::Unreachable, message };
+        status.condition = BreakerState::Open { cause: Cause::Unreachable, message };
         assert_eq!(
             line(&status, 0, Health::Refusing),
             "pending 12, sent 0/min; the disk takes no writes, messages are refused; \
@@ -219,10 +219,10 @@ mod tests {
         let clock = Clock::system();
         let (store, _) = Store::open(directory.path(), clock.now()).unwrap();
         let config = Config::default();
-        let outbox = Arc::new(Outbox::new(1 << 20));
+        let queue = Arc::new(MessageQueue::new(1 << 20));
         let settings = crate::service::settings(&config);
         let dispatcher =
-            Dispatcher::new(store.clone(), outbox, Nobody, clock, settings, Rate::Unlimited);
+            Dispatcher::new(store.clone(), queue, Nobody, clock, settings, Rate::Unlimited);
         let (_phase, phases) = watch::channel(Phase::Running);
         let mut vitals = Vitals { store, dispatcher, tasks: Vec::new() };
 

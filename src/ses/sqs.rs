@@ -43,7 +43,7 @@ pub struct NotAQueue;
 
 /// A queue. Clones are cheap.
 #[derive(Clone)]
-pub struct Queue {
+pub struct SqsQueue {
     client: SesClient,
     url: String,
     endpoint: Url,
@@ -51,9 +51,9 @@ pub struct Queue {
     region: Option<String>,
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for SqsQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("SqsQueue").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -89,7 +89,7 @@ struct DeleteFailure {
     id: String,
 }
 
-impl Queue {
+impl SqsQueue {
     /// The queue with this URL, asked with the client's credentials at the URL's own host.
     pub fn new(client: &SesClient, url: &str) -> Result<Self, NotAQueue> {
         let endpoint = Url::parse(url).and_then(|url| url.join("/")).map_err(|_| NotAQueue)?;

@@ -10,16 +10,17 @@ use crate::domain::id::{MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
 use crate::domain::organisation::DomainState;
+use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::domain::time::{IDEMPOTENCY_WINDOW, RECORD_RETENTION, Timestamp};
+use crate::domain::time::Timestamp;
 use crate::store::{
     Accepted, Applied, Change, MessageFilter, Reference, Report, Store, StoreError,
 };
 
 mod damage;
 mod disk;
-mod feedback;
+mod events;
 mod list;
 mod lost;
 mod power;

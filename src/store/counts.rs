@@ -4,10 +4,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::domain::id::OrganisationId;
+use crate::metrics::Counter;
+use crate::metrics::histogram::Histogram;
+use crate::metrics::organisations::{Increment, OrganisationCounters};
 use crate::store::Purged;
-use crate::tally::count::Count;
-use crate::tally::histogram::Histogram;
-use crate::tally::ledger::{Fact, Ledger};
 
 /// Operations in a batch.
 const BATCH_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -25,15 +25,15 @@ pub struct Counts {
     /// How long each commit took, in microseconds, with the work of its operations.
     pub commit_micros: Histogram,
     /// Commits that failed.
-    pub failed_commits: Count,
+    pub failed_commits: Counter,
     /// When the last of them failed.
     failed_at: Mutex<Option<Instant>>,
     /// Message records purged.
-    pub purged_messages: Count,
+    pub purged_messages: Counter,
     /// Idempotency keys purged.
-    pub purged_keys: Count,
+    pub purged_keys: Counter,
     /// What became of the organisations' messages.
-    pub ledger: Ledger,
+    pub organisations: OrganisationCounters,
 }
 
 impl Default for Counts {
@@ -41,27 +41,27 @@ impl Default for Counts {
         Self {
             batch_operations: Histogram::new(BATCH_BOUNDS),
             commit_micros: Histogram::new(COMMIT_BOUNDS),
-            failed_commits: Count::default(),
+            failed_commits: Counter::default(),
             failed_at: Mutex::default(),
-            purged_messages: Count::default(),
-            purged_keys: Count::default(),
-            ledger: Ledger::default(),
+            purged_messages: Counter::default(),
+            purged_keys: Counter::default(),
+            organisations: OrganisationCounters::default(),
         }
     }
 }
 
 impl Counts {
-    /// A batch of so many operations, with these facts, became durable after so long.
+    /// A batch of so many operations, with these increments, became durable after so long.
     pub(in crate::store) fn committed(
         &self,
         operations: usize,
         took: Duration,
-        facts: Vec<(OrganisationId, Fact)>,
+        increments: Vec<(OrganisationId, Increment)>,
     ) {
         self.batch_operations.note(operations as u64);
         self.commit_micros.note_micros(took);
-        if !facts.is_empty() {
-            self.ledger.enter(facts);
+        if !increments.is_empty() {
+            self.organisations.add(increments);
         }
     }
 

@@ -94,7 +94,7 @@ impl DeadLetter {
 
 /// What of the provider's reports waits in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FeedbackBacklog {
+pub struct EventBacklog {
     /// Events whose message has no record; each is kept for a day.
     pub unmatched: u64,
     /// Documents that could not be read.

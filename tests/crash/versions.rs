@@ -198,6 +198,6 @@ async fn check(store: &Store) {
     );
     let manual = (None, "eve@example.org", SuppressionReason::Manual, THEN, None);
     assert_eq!(suppressions, [manual, bounced]);
-    let backlog = store.feedback_backlog().unwrap();
+    let backlog = store.event_backlog().unwrap();
     assert_eq!((backlog.unmatched, backlog.dead_letters), (1, 1));
 }

@@ -18,8 +18,8 @@ use pillarbox::admin::wire::{
     QueuedMessages, Request, Response, Scope, SesAnswer, SuppressionOutcome, Verification,
 };
 use pillarbox::clock::Clock;
-use pillarbox::dispatch::health::{Cause, Condition};
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::event::{BounceType, Event, EventDetail};
@@ -28,7 +28,7 @@ use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::Draft;
-use pillarbox::outbox::{Live, Pending, Selection};
+use pillarbox::queue::{Live, Pending, Selection};
 use pillarbox::simulator::{Options, Simulator};
 use pillarbox::store::{Reference, Report, Store};
 use serde_json::Value;
@@ -43,7 +43,7 @@ const NOBODY: u32 = 65_534;
 
 /// A running service's facts, as a test sets them.
 struct Facts {
-    condition: Mutex<Condition>,
+    condition: Mutex<BreakerState>,
     live: Mutex<HashMap<MessageId, Live>>,
     cancelled: Mutex<Vec<(Selection, Cancellation)>>,
 }
@@ -96,7 +96,7 @@ impl Service {
         let simulator = kit::start_simulator(options).await;
         let ses = kit::ses_client(&simulator.endpoint(), &clock);
         let facts = Arc::new(Facts {
-            condition: Mutex::new(Condition::Up),
+            condition: Mutex::new(BreakerState::Closed),
             live: Mutex::new(HashMap::new()),
             cancelled: Mutex::default(),
         });
@@ -487,7 +487,7 @@ async fn status_says_in_plain_words_what_is_wrong_and_what_to_do() {
     assert!(!well.out.contains("clock confirm"), "{well:?}");
 
     *service.facts.condition.lock().unwrap() =
-        Condition::Impaired { cause: Cause::QuotaExhausted, message: "200 of 200".into() };
+        BreakerState::Open { cause: Cause::QuotaExhausted, message: "200 of 200".into() };
     service.clock.set(NOON.plus(Duration::from_hours(48)));
     let ill = service.command(&["status"]).await;
     let expected = "sending is paused: the account's daily quota is used up (200 of 200). ";

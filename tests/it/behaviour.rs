@@ -12,7 +12,7 @@ mod destinations;
 mod dev;
 #[cfg(feature = "interop")]
 mod disk;
-mod feedback;
+mod events;
 mod handover;
 mod idempotency;
 mod keys;

@@ -8,14 +8,14 @@ use pillarbox::admin::Admin;
 use pillarbox::admin::live::{Cancelling, LiveView};
 use pillarbox::admin::socket::Socket;
 use pillarbox::clock::Clock;
-use pillarbox::dispatch::health::Condition;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::circuit_breaker::BreakerState;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Cancelled, RecentCalls, SendingStatus};
 use pillarbox::domain::id::{MessageId, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::{DomainState, Finding, SenderDomain};
-use pillarbox::outbox::{Live, Pending, Selection};
+use pillarbox::queue::{Live, Pending, Selection};
 use pillarbox::ses::SesClient;
 use pillarbox::simulator::{Fault, FaultScope, Faults, Options, Simulator, VerificationStatus};
 use pillarbox::store::Store;
@@ -165,7 +165,7 @@ impl LiveView for Idle {
             quota: None,
             unrecorded: 0,
             sent: 0,
-            condition: Condition::Up,
+            condition: BreakerState::Closed,
             paused_domains: Vec::new(),
             recent_calls: RecentCalls::default(),
         }

@@ -10,7 +10,7 @@ mod admin;
 mod behaviour;
 mod doctor;
 mod domains;
-mod feedback;
+mod events;
 mod http_transport;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::event::{self, EventDetail};
 use crate::domain::message::{self as domain, State};
-use crate::domain::request::TRANSACTIONAL;
-use crate::outbox::{Live, View};
+use crate::domain::policy::TRANSACTIONAL;
+use crate::queue::{Live, View};
 
 mod timeline;
 

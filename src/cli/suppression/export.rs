@@ -10,11 +10,11 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use crate::admin::wire::{Request, Response, Scope};
+use crate::cli::connect::Session;
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
-use crate::cli::reach::Session;
-use crate::cli::suppression::sheet::{HEAD, cells};
+use crate::cli::suppression::csv::{HEAD, cells};
 use crate::cli::suppression::{Filter, STANDARD};
 use crate::store::{CopyError, Existing};
 

@@ -10,10 +10,10 @@ use csv::{ByteRecord, StringRecord};
 use serde::Serialize;
 
 use crate::admin::wire::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Request, Response, Scope};
+use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
-use crate::cli::reach::Session;
-use crate::cli::suppression::sheet::Columns;
+use crate::cli::suppression::csv::Columns;
 use crate::cli::suppression::{STANDARD, Whose};
 use crate::cli::table::escaped;
 

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use clap::Args;
 
 use crate::admin::wire::{AtSes, Request, Response, SuppressionChange, SuppressionChanges};
+use crate::cli::connect::Session;
 use crate::cli::error::CliError;
 use crate::cli::progress::Progress;
-use crate::cli::reach::Session;
 use crate::cli::suppression::{Change, change, shown};
 
 #[derive(Debug, Args)]

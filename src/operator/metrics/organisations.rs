@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::domain::id::OrganisationId;
+use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::families::Families;
 use crate::operator::metrics::label;
-use crate::tally::ledger::Account;
 
 /// How many organisations have counts of their own: those that were added first. The others are
 /// counted together, so that the number of series stays bounded.
@@ -18,7 +18,7 @@ const OTHERS: &str = "(others)";
 /// Writes what is counted of each organisation.
 pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     let accounts = accounts(parts);
-    let mut each = |name: &str, help: &str, value: fn(&Account) -> u64| {
+    let mut each = |name: &str, help: &str, value: fn(&OrganisationCounts) -> u64| {
         let accounts = accounts.iter();
         let values = accounts.map(|one| ([label("organisation", &one.name)], value(&one.account)));
         to.counters(name, help, values)
@@ -69,7 +69,7 @@ pub(super) fn write(parts: &Parts, to: &mut Families<'_>) -> fmt::Result {
     )
 }
 
-fn types(account: &Account) -> [(&'static str, u64); 5] {
+fn types(account: &OrganisationCounts) -> [(&'static str, u64); 5] {
     [
         ("delivery", account.deliveries),
         ("bounce", account.bounces),
@@ -83,7 +83,7 @@ fn types(account: &Account) -> [(&'static str, u64); 5] {
 pub(in crate::operator) struct Named {
     pub(in crate::operator) id: Option<OrganisationId>,
     pub(in crate::operator) name: String,
-    pub(in crate::operator) account: Account,
+    pub(in crate::operator) account: OrganisationCounts,
 }
 
 /// The organisations' accounts by name, with those beyond the limit as one. An organisation that
@@ -93,10 +93,10 @@ pub(in crate::operator) fn accounts(parts: &Parts) -> Vec<Named> {
         .store
         .organisations()
         .into_iter()
-        .map(|organisation| (organisation.id, Account::default()))
+        .map(|organisation| (organisation.id, OrganisationCounts::default()))
         .collect();
-    accounts.extend(parts.store.counts().ledger.accounts());
-    let mut others: Option<Account> = None;
+    accounts.extend(parts.store.counts().organisations.get());
+    let mut others: Option<OrganisationCounts> = None;
     let mut named = Vec::new();
     for (organisation, account) in accounts {
         if named.len() < MAX_ORGANISATIONS {

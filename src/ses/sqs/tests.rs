@@ -1,9 +1,9 @@
 use super::*;
 use crate::ses::stub::{Answer, Server, client};
 
-fn queue(server: &Server) -> Queue {
+fn queue(server: &Server) -> SqsQueue {
     let ses = client(&server.url());
-    Queue::new(&ses, &format!("{}/123456789012/pillarbox", server.url())).unwrap()
+    SqsQueue::new(&ses, &format!("{}/123456789012/pillarbox", server.url())).unwrap()
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_queue_is_asked_about_at_its_own_host() {
     let answer = Answer::json(200, r#"{"Attributes":{"ApproximateNumberOfMessages":"7"}}"#);
     let server = Server::start(answer).await;
     let elsewhere = client("http://127.0.0.1:1");
-    let queue = Queue::new(&elsewhere, &format!("{}/123456789012/q", server.url())).unwrap();
+    let queue = SqsQueue::new(&elsewhere, &format!("{}/123456789012/q", server.url())).unwrap();
     let attributes = queue.attributes().await.unwrap();
     assert_eq!(attributes["ApproximateNumberOfMessages"], "7");
     let request = server.requests().remove(0);

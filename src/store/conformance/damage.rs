@@ -6,7 +6,7 @@ use redb::ReadableTable as _;
 
 use crate::domain::event::EventDetail;
 use crate::domain::message::{FailureCode, Transition};
-use crate::domain::time::RECORD_RETENTION;
+use crate::domain::policy::RECORD_RETENTION;
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, in_directory};
 use crate::store::{Reference, Report, StoreError};
 

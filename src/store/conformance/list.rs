@@ -3,8 +3,9 @@
 use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
+use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::domain::time::Timestamp;
 use crate::store::redb::{open, tables};
 use crate::store::{FILE_NAME, MessageFilter, Store};
 

@@ -3,8 +3,10 @@
 use tokio::sync::oneshot;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::time::Timestamp;
 use crate::domain::timeline::WindowTime;
+use crate::metrics::organisations::Increment;
 use crate::store::redb::damage::InRow;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
@@ -13,7 +15,6 @@ use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
 use crate::store::redb::writer::{Batch, Operation, own_failure};
 use crate::store::redb::{Shared, read_lock, write_lock};
 use crate::store::{Accepted, StoreError};
-use crate::tally::ledger::Fact;
 
 /// What the writer needs of a message's idempotency key.
 pub(in crate::store) struct KeyClaim {
@@ -77,7 +78,7 @@ impl<F> Accept<F> {
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
         batch.tables.note_lead(self.id, self.created_at)?;
         batch.accepted.push(self.id);
-        batch.facts.push((self.organisation, Fact::Accepted));
+        batch.increments.push((self.organisation, Increment::Accepted));
         Ok(Accepted::New(self.id))
     }
 }

@@ -9,14 +9,14 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Recorded, State};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
+use crate::metrics::organisations::Increment;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::message::{note_state, read_row, write_row};
 use crate::store::redb::record::event::{decode_event, encode_event};
 use crate::store::redb::suppress::{Change, insert_caused};
 use crate::store::redb::writer::Batch;
-use crate::store::redb::{sent, unmatched};
+use crate::store::redb::{provider_ids, unmatched};
 use crate::store::{Applied, Reference, Report};
-use crate::tally::ledger::Fact;
 
 /// Applies reports one after the other.
 pub(in crate::store) fn apply_all(
@@ -31,7 +31,8 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     let id = match report.message {
         Reference::Tag(id) => id,
         Reference::ProviderId => {
-            let found = sent::find(&mut batch.tables, &report.ses_message_id, report.accepted_at)?;
+            let found =
+                provider_ids::find(&mut batch.tables, &report.ses_message_id, report.accepted_at)?;
             let Some(id) = found else {
                 unmatched::keep(batch, report, now)?;
                 return Ok(Applied::Unmatched);
@@ -59,7 +60,7 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     }
     let before = message.clone();
     if message.prove_accepted(&report.ses_message_id, report.accepted_at) == Recorded::Changed {
-        sent::note(batch, &mut message)?;
+        provider_ids::note(batch, &mut message)?;
         note_state(batch, &message);
     }
     if let Some(event) = &report.event {
@@ -107,7 +108,7 @@ pub(super) fn observe(
             is_news = !suppressed;
         }
     } else {
-        batch.facts.push((message.organisation, fact(event)));
+        batch.increments.push((message.organisation, increment(event)));
     }
     batch.tables.events.open()?.insert(key.as_slice(), row.as_slice())?;
     message.observe(event.summary());
@@ -162,11 +163,11 @@ fn suppress_recipients(
     Ok(())
 }
 
-fn fact(event: &Event) -> Fact {
+fn increment(event: &Event) -> Increment {
     let is_hard =
         matches!(event.detail, EventDetail::Bounce { bounce_type: BounceType::Permanent, .. });
     let hard_bounces = if is_hard { event.recipients.len() as u64 } else { 0 };
-    Fact::Event { event_type: event.event_type(), hard_bounces }
+    Increment::Event { event_type: event.event_type(), hard_bounces }
 }
 
 /// An event's key within its message: time, rank, digest of the recipients. Orders events by

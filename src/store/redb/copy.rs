@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 use crate::store::redb::open::temporary_in;
 use crate::store::redb::raw::Chunk;
 use crate::store::redb::tables::{FORMAT_KEY, META, Tables};
-use crate::store::redb::{stray, writer};
+use crate::store::redb::{temp_files, writer};
 
 /// How many bytes of rows one commit takes.
 const COMMIT_BYTES: usize = 16 << 20;
@@ -81,10 +81,10 @@ impl FileCopy {
         let failed = |source: std::io::Error| write_error(&path, source);
         let directory = path.parent().unwrap_or(&path);
         // What earlier ones left that were killed can be as large as this one.
-        stray::remove(directory, stray::BACKUP);
-        stray::remove(directory, stray::NEW);
+        temp_files::remove(directory, temp_files::BACKUP);
+        temp_files::remove(directory, temp_files::NEW);
         let temporary = match existing {
-            Existing::Keep => stray::make(directory, stray::BACKUP),
+            Existing::Keep => temp_files::make(directory, temp_files::BACKUP),
             Existing::Replace => temporary_in(directory),
         };
         let temporary = temporary.map_err(failed)?;

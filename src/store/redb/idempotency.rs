@@ -12,7 +12,8 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::time::Timestamp;
 use crate::domain::timeline::WindowTime;
 use crate::store::redb::tag::{self, spread};
 

@@ -6,7 +6,8 @@ use redb::{ReadOnlyTable, ReadTransaction};
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
-use crate::domain::time::{RECORD_RETENTION, Timestamp};
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::time::Timestamp;
 use crate::domain::timeline::WindowTime;
 use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;

@@ -7,6 +7,7 @@ use crate::domain::id::MessageId;
 use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::WindowTime;
+use crate::metrics::organisations::Increment;
 use crate::store::redb::apply::event_keys;
 use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::failure::ReadError;
@@ -14,8 +15,7 @@ use crate::store::redb::record::event::decode_event;
 use crate::store::redb::record::message::{decode_message, encode_message};
 use crate::store::redb::tables::{EVENTS, MESSAGES, Tables};
 use crate::store::redb::writer::Batch;
-use crate::store::redb::{lost, sent};
-use crate::tally::ledger::Fact;
+use crate::store::redb::{lost, provider_ids};
 
 /// Reads a message that has not reached the end of its retention.
 pub(in crate::store) fn read(
@@ -73,7 +73,7 @@ pub(in crate::store) fn record(
         if let Some(found_at) = lost_at {
             lost::add(&mut batch.tables, 1, found_at)?;
         }
-        sent::note(batch, &mut message)?;
+        provider_ids::note(batch, &mut message)?;
         note_state(batch, &message);
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
@@ -84,16 +84,16 @@ pub(in crate::store) fn record(
 
 /// Counts the final state that a message has come to.
 pub(super) fn note_state(batch: &mut Batch<'_>, message: &Message) {
-    let fact = match message.state {
+    let increment = match message.state {
         State::Queued { .. } => return,
-        State::Sent { .. } => Fact::Sent { recipients: message.recipients.len() as u64 },
+        State::Sent { .. } => Increment::Sent { recipients: message.recipients.len() as u64 },
         State::Failed { ref failure, .. } if failure.code == FailureCode::Cancelled => {
-            Fact::Cancelled
+            Increment::Cancelled
         }
-        State::Failed { .. } => Fact::Failed,
-        State::Suppressed { .. } => Fact::Suppressed,
+        State::Failed { .. } => Increment::Failed,
+        State::Suppressed { .. } => Increment::Suppressed,
     };
-    batch.facts.push((message.organisation, fact));
+    batch.increments.push((message.organisation, increment));
 }
 
 /// When the first record in the table was made, as it is stored; of one that cannot be read, its

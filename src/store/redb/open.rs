@@ -11,7 +11,8 @@ use tempfile::NamedTempFile;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Recorded, Transition};
-use crate::domain::time::{IDEMPOTENCY_WINDOW, Timestamp};
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::time::Timestamp;
 use crate::store::OpenError;
 use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::data_file::DataFile;
@@ -19,7 +20,8 @@ use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, MESSAGES, META, Tables};
 use crate::store::redb::{
-    Shared, key_use, lost, migrate, set_aside, stray, suppress, time_record, write_lock, writer,
+    Shared, key_use, lost, migrate, set_aside, suppress, temp_files, time_record, write_lock,
+    writer,
 };
 
 mod overlay;
@@ -170,7 +172,7 @@ fn create(path: &Path) -> Result<(), OpenError> {
 /// A file in the data directory that is to become the data file: the service's own, whoever makes
 /// it.
 pub(super) fn temporary_in(directory: &Path) -> std::io::Result<NamedTempFile> {
-    let new = stray::make(directory, stray::NEW)?;
+    let new = temp_files::make(directory, temp_files::NEW)?;
     // Where root makes the file for the service, the service must be able to open it.
     let owner = std::fs::metadata(directory)?;
     if new.as_file().metadata()?.uid() != owner.uid() {

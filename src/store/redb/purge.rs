@@ -6,14 +6,15 @@ use std::ops;
 use redb::ReadableTable;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::{IDEMPOTENCY_WINDOW, RECORD_RETENTION, Timestamp};
+use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use crate::domain::time::Timestamp;
 use crate::domain::timeline::WindowTime;
 use crate::store::Purged;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::record::message::organisation_of;
 use crate::store::redb::tables::{IdKey, Rows};
 use crate::store::redb::writer::Batch;
-use crate::store::redb::{Shared, dead_letter, sent, set_aside, unmatched, write_lock};
+use crate::store::redb::{Shared, dead_letter, provider_ids, set_aside, unmatched, write_lock};
 
 /// Purges at most `limit` messages with their events, and at most `limit` idempotency keys.
 ///
@@ -56,7 +57,7 @@ fn purge_messages(
     ids: &ops::Range<MessageId>,
     limit: usize,
 ) -> Result<usize, ReadError> {
-    sent::purge(&mut batch.tables, ids, limit)?;
+    provider_ids::purge(&mut batch.tables, ids, limit)?;
     let mut organisations = BTreeSet::new();
     let messages = purge_range(&mut batch.tables.messages, ids, limit, |row| {
         organisations.extend(organisation_of(row));

@@ -26,7 +26,7 @@ macro_rules! stored_enum {
 #[cfg(any(test, fuzzing))]
 pub(in crate::store) mod check;
 pub(in crate::store) mod event;
-pub(in crate::store) mod feedback;
+pub(in crate::store) mod kept_event;
 pub(in crate::store) mod message;
 pub(in crate::store) mod set_aside;
 pub(in crate::store) mod tenant;

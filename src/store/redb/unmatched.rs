@@ -16,7 +16,7 @@ use crate::store::Report;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::damage::InRow;
 use crate::store::redb::failure::ReadError;
-use crate::store::redb::record::feedback::{EarlyEvent, decode_early, encode_early};
+use crate::store::redb::record::kept_event::{EarlyEvent, decode_early, encode_early};
 use crate::store::redb::suppress::Change;
 use crate::store::redb::tables::{Tables, UNMATCHED};
 use crate::store::redb::writer::Batch;

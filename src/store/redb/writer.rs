@@ -12,12 +12,12 @@ use redb::Durability;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::metrics::organisations::Increment;
 use crate::store::StoreError;
 use crate::store::redb::Shared;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::{PROBE, Tables};
-use crate::tally::ledger::Fact;
 
 use thread::Thread;
 
@@ -69,7 +69,7 @@ pub(in crate::store) struct Batch<'txn> {
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
     pub(in crate::store) claimed: Vec<(KeyHash, MessageId)>,
     /// What is to be counted once it is durable.
-    pub(in crate::store) facts: Vec<(OrganisationId, Fact)>,
+    pub(in crate::store) increments: Vec<(OrganisationId, Increment)>,
     /// Whether organisations, keys or domains changed.
     pub(in crate::store) directory: DirectoryChange,
     /// Whether an address became suppressed.

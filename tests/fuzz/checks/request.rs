@@ -4,7 +4,8 @@
 use pillarbox::api::error::ApiError;
 use pillarbox::api::wire::SendDocument;
 use pillarbox::domain::mailbox::Mailbox;
-use pillarbox::domain::request::{BodyText, Draft, MAX_RECIPIENTS, SendRequest};
+use pillarbox::domain::policy::MAX_RECIPIENTS;
+use pillarbox::domain::request::{BodyText, Draft, SendRequest};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 

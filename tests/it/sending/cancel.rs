@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Cancelled, Settings};
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::{Acceptance, Cancellation, FailureCode, State, Status};
 use pillarbox::domain::organisation::DomainState;
-use pillarbox::outbox::Selection;
+use pillarbox::queue::Selection;
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, TIMEOUT, settings};
 
@@ -106,7 +106,7 @@ async fn what_waits_is_cancelled_at_once_and_never_called_for() {
         assert_eq!((sim.failure(*id)), Some(FailureCode::Cancelled));
         assert_eq!(acceptance(&sim, *id), Acceptance::Excluded);
     }
-    assert_eq!(sim.outbox.pending().messages, others.len(), "their bodies are gone");
+    assert_eq!(sim.queue.pending().messages, others.len(), "their bodies are gone");
     sim.run_until_empty(Duration::from_mins(5), STEP * 5).await;
     assert_eq!(sim.provider.call_count(), before + others.len());
     let again = Selection::Ids(ids.iter().copied().collect());
@@ -170,7 +170,7 @@ async fn a_lost_answer_stays_in_doubt_after_the_cancellation_and_can_be_proved()
     let sim = sim(settings()).await;
     sim.provider.always(Answer::AcceptAndLose);
     let ids = sim.accept_singles(0, 2).await;
-    let waits = || sim.provider.call_count() >= 2 && sim.outbox.pending().in_flight == 0;
+    let waits = || sim.provider.call_count() >= 2 && sim.queue.pending().in_flight == 0;
     sim.run_until(SECOND, STEP, waits).await;
     sim.provider.always(Answer::Hang);
     let all = Selection::of(sim.organisations[0].id);

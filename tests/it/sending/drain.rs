@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::message::{Acceptance, FailureCode, State, Status};
 use pillarbox::domain::retry::Backoff;
-use pillarbox::outbox::DrainForecast;
+use pillarbox::queue::DrainForecast;
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
 
@@ -197,7 +197,7 @@ async fn what_was_lost_by_the_drain_is_recorded_in_shared_commits() {
 /// Drains, and holds what was lost against what had been foreseen.
 async fn drain_as_foreseen(sim: &mut Sim, drain: Duration, foreseen: DrainForecast) {
     assert_eq!(sim.dispatcher.forecast_stop(), foreseen);
-    let pending: Vec<MessageId> = sim.outbox.remaining().iter().map(|(id, ..)| *id).collect();
+    let pending: Vec<MessageId> = sim.queue.remaining().iter().map(|(id, ..)| *id).collect();
     sim.drain(drain).await;
     sim.run_until(drain + SECOND, STEP, || sim.has_ended()).await;
     sim.ended().await;
@@ -248,7 +248,7 @@ async fn a_stop_loses_late_retries_of_lost_answers_alone_as_foreseen() {
         });
         sim.accept_singles(0, 3).await;
         sim.run(SECOND, STEP).await;
-        assert_eq!(sim.outbox.pending().messages, 3);
+        assert_eq!(sim.queue.pending().messages, 3);
         let foreseen = DrainForecast { retry, ..DrainForecast::default() };
         drain_as_foreseen(&mut sim, drain, foreseen).await;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::message::{Acceptance, FailureCode, State, Status};
 
@@ -102,6 +102,6 @@ async fn a_panic_in_an_attempt_ends_its_message_and_nothing_else() {
         assert_eq!(sim.provider.calls_of(id).len(), 1);
     }
     assert!(good.iter().all(|id| sim.status(*id) == Status::Sent));
-    assert_eq!(sim.outbox.pending().in_flight, 0);
-    assert_eq!(sim.outbox.pending().bytes, 0);
+    assert_eq!(sim.queue.pending().in_flight, 0);
+    assert_eq!(sim.queue.pending().bytes, 0);
 }

@@ -1,4 +1,4 @@
-//! A provider that does as it is told, on simulated time, around the real store, intake, outbox
+//! A provider that does as it is told, on simulated time, around the real store, intake, queue
 //! and dispatcher.
 //!
 //! Time stands still but for [`Sim::run`]: a blocking task that never ends while the simulation
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Dispatcher, Phase, Settings};
 use pillarbox::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use pillarbox::domain::envelope::Envelope;
@@ -31,7 +31,7 @@ use pillarbox::domain::retry::Backoff;
 use pillarbox::domain::suppression::SuppressedAddress;
 use pillarbox::domain::time::Timestamp;
 use pillarbox::intake::Intake;
-use pillarbox::outbox::Outbox;
+use pillarbox::queue::MessageQueue;
 use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use pillarbox::store::{Accepted, Reference, Report, Store};
 
@@ -362,7 +362,7 @@ pub(crate) fn settings() -> Settings {
 /// The whole sending side on simulated time.
 pub(crate) struct Sim {
     pub(crate) store: Store,
-    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) queue: Arc<MessageQueue>,
     pub(crate) provider: Simulated,
     pub(crate) dispatcher: Arc<Dispatcher<Simulated>>,
     pub(crate) clock: Clock,
@@ -376,7 +376,7 @@ pub(crate) struct Sim {
 }
 
 impl Sim {
-    /// Starts with two organisations, `a` and `b`, and an empty outbox.
+    /// Starts with two organisations, `a` and `b`, and an empty queue.
     pub(crate) async fn start(provider: Simulated, settings: Settings, rate: Rate) -> Self {
         let (clock_hold, released) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || released.recv());
@@ -396,12 +396,12 @@ impl Sim {
             }
             organisations.push(organisation);
         }
-        let outbox = Arc::new(Outbox::new(1 << 30));
+        let queue = Arc::new(MessageQueue::new(1 << 30));
         let clock = Clock::manual(START);
-        let intake = Intake::new(store.clone(), Arc::clone(&outbox), clock.clone(), None);
+        let intake = Intake::new(store.clone(), Arc::clone(&queue), clock.clone(), None);
         let dispatcher = Dispatcher::new(
             store.clone(),
-            Arc::clone(&outbox),
+            Arc::clone(&queue),
             provider.clone(),
             clock.clone(),
             settings,
@@ -411,7 +411,7 @@ impl Sim {
         let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
         Self {
             store,
-            outbox,
+            queue,
             provider,
             dispatcher,
             clock,
@@ -480,8 +480,8 @@ impl Sim {
 
     /// Lets time pass until nothing is pending.
     pub(crate) async fn run_until_empty(&self, limit: Duration, step: Duration) -> Duration {
-        let took = self.run_until(limit, step, || self.outbox.pending().messages == 0).await;
-        let left = self.outbox.pending().messages;
+        let took = self.run_until(limit, step, || self.queue.pending().messages == 0).await;
+        let left = self.queue.pending().messages;
         assert_eq!(left, 0, "{left} messages are pending after {took:?}");
         took
     }
@@ -494,7 +494,7 @@ impl Sim {
         let draining = *self.phase.borrow() != Phase::Running && !self.has_ended();
         while quiet < QUIET_ROUNDS && writes < STUCK_WRITES {
             yield_now().await;
-            let recording = self.outbox.pending().in_flight > self.provider.under_way();
+            let recording = self.queue.pending().in_flight > self.provider.under_way();
             if recording || (draining && quiet == 0) {
                 self.write_nothing().await;
                 writes += 1;
@@ -519,7 +519,7 @@ impl Sim {
     }
 
     fn progress(&self) -> (usize, usize, usize, usize) {
-        let pending = self.outbox.pending();
+        let pending = self.queue.pending();
         let inner = self.provider.lock();
         (inner.calls.len(), inner.ended, pending.messages, pending.in_flight)
     }
@@ -546,7 +546,7 @@ impl Sim {
             event: None,
         };
         self.store.apply(report, self.clock.now()).await.unwrap();
-        self.outbox.proved_sent(id);
+        self.queue.proved_sent(id);
     }
 
     /// Begins to drain, for at most this long.

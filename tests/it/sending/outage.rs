@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::health::Condition;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::circuit_breaker::BreakerState;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::message::{FailureCode, Status};
 
@@ -42,12 +42,11 @@ async fn after_three_hours_down_every_message_is_sent_once_within_the_rate() {
     ids.extend(sim.accept_singles(1, MESSAGES / 2).await);
     sim.run(OUTAGE, SECOND).await;
     assert_probes_are_rare(&sim, start + OUTAGE / 2, start + OUTAGE, Duration::from_mins(5));
-    assert_eq!(sim.outbox.pending().messages, MESSAGES);
+    assert_eq!(sim.queue.pending().messages, MESSAGES);
 
     sim.provider.always(Answer::Accept);
     let returned = Instant::now();
-    sim.run_until(Duration::from_mins(6), SECOND, || sim.outbox.pending().messages < MESSAGES)
-        .await;
+    sim.run_until(Duration::from_mins(6), SECOND, || sim.queue.pending().messages < MESSAGES).await;
     sim.run_until_empty(Duration::from_mins(10), Duration::from_millis(5)).await;
     let most = sim.provider.most_in_a_second(returned);
     println!("{MESSAGES} messages sent after 3 hours down, at most {most} in a second at 100/s");
@@ -108,13 +107,13 @@ async fn messages_past_their_time_fail_while_the_provider_is_down() {
     sim.run(Duration::from_mins(10), SECOND).await;
     let young = sim.accept_singles(0, 5).await;
     sim.run(Duration::from_secs(20 * 60 - 1), SECOND).await;
-    assert_eq!(sim.outbox.pending().messages, 2_505);
+    assert_eq!(sim.queue.pending().messages, 2_505);
     sim.run(3 * SECOND, SECOND).await;
     for id in old {
         assert_eq!(sim.failure(id), Some(FailureCode::RetriesExhausted));
         assert_eq!(sim.status(id), Status::Failed);
     }
-    assert_eq!(sim.outbox.pending().messages, young.len());
+    assert_eq!(sim.queue.pending().messages, young.len());
     sim.provider.always(Answer::Accept);
     sim.run_until_empty(Duration::from_mins(6), SECOND).await;
     assert!(young.iter().all(|id| sim.status(*id) == Status::Sent));
@@ -141,9 +140,9 @@ async fn a_single_waiting_message_goes_out_after_the_return_without_new_ones() {
     sim.provider.always(Answer::Refuse(ProblemKind::Unavailable));
     let id = sim.accept(0, vec![Mail::to_many(3)]).await[0];
     sim.run(Duration::from_hours(1), SECOND).await;
-    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
+    assert!(matches!(sim.dispatcher.status().condition, BreakerState::Open { .. }));
     sim.provider.always(Answer::Accept);
     sim.run_until_empty(Duration::from_mins(11), SECOND).await;
     assert_eq!((sim.status(id), sim.provider.accepted(id)), (Status::Sent, 1));
-    assert_eq!(sim.dispatcher.status().condition, Condition::Up);
+    assert_eq!(sim.dispatcher.status().condition, BreakerState::Closed);
 }

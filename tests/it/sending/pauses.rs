@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::health::{Cause, Condition};
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::message::{FailureCode, Status};
-use pillarbox::outbox::Live;
+use pillarbox::queue::Live;
 
 use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
 
@@ -20,7 +20,7 @@ async fn sim(settings: Settings) -> Sim {
 }
 
 fn obstacle(sim: &Sim, id: pillarbox::domain::id::MessageId) -> Option<FailureCode> {
-    match sim.outbox.live(id) {
+    match sim.queue.live(id) {
         Some(Live::Waiting { obstacle }) => obstacle.map(|failure| failure.code),
         other => panic!("{other:?}"),
     }
@@ -39,8 +39,8 @@ async fn a_refusal_of_all_pauses_everything_until_a_probe_gets_through() {
         sim.run(Duration::from_mins(30), SECOND).await;
         let tried = sim.provider.call_count();
         assert!(tried < 60, "{tried} calls in half an hour of {kind:?}");
-        assert_eq!(sim.outbox.pending().messages, 500);
-        let Condition::Impaired { cause: seen, message } = sim.dispatcher.status().condition else {
+        assert_eq!(sim.queue.pending().messages, 500);
+        let BreakerState::Open { cause: seen, message } = sim.dispatcher.status().condition else {
             panic!("not impaired by {kind:?}")
         };
         assert_eq!((seen, message), (cause, format!("{kind:?}")));
@@ -50,7 +50,7 @@ async fn a_refusal_of_all_pauses_everything_until_a_probe_gets_through() {
 
         sim.provider.always(Answer::Accept);
         sim.run_until_empty(Duration::from_mins(10), STEP * 5).await;
-        assert_eq!(sim.dispatcher.status().condition, Condition::Up);
+        assert_eq!(sim.dispatcher.status().condition, BreakerState::Closed);
         for id in ids {
             assert_eq!((sim.status(id), sim.provider.accepted(id)), (Status::Sent, 1));
         }
@@ -66,7 +66,7 @@ async fn a_message_whose_time_is_over_during_a_pause_fails() {
     for id in ids {
         assert_eq!(sim.failure(id), Some(FailureCode::RetriesExhausted));
     }
-    assert_eq!(sim.outbox.pending().bytes, 0);
+    assert_eq!(sim.queue.pending().bytes, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,11 +80,11 @@ async fn successes_of_calls_from_before_the_pause_do_not_end_it() {
     sim.accept_singles(0, 500).await;
     sim.run(SECOND / 4, STEP).await;
     let before = sim.provider.call_count();
-    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
+    assert!(matches!(sim.dispatcher.status().condition, BreakerState::Open { .. }));
     assert!(slow.iter().all(|id| sim.status(*id) == Status::Queued));
     sim.run(SECOND / 2, STEP).await;
     assert!(slow.iter().all(|id| sim.status(*id) == Status::Sent));
-    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
+    assert!(matches!(sim.dispatcher.status().condition, BreakerState::Open { .. }));
     assert_eq!(sim.provider.call_count(), before);
 }
 
@@ -96,13 +96,13 @@ async fn the_quota_by_the_accounts_own_count_pauses_before_the_provider_refuses(
     sim.run(SECOND / 2, STEP).await;
     assert_eq!(sim.provider.call_count(), 0);
     assert_eq!(obstacle(&sim, id), Some(FailureCode::ProviderQuotaExhausted));
-    let Condition::Impaired { cause, message } = sim.dispatcher.status().condition else {
+    let BreakerState::Open { cause, message } = sim.dispatcher.status().condition else {
         panic!("not impaired")
     };
     assert_eq!(cause, Cause::QuotaExhausted);
     assert!(message.contains("200"), "{message}");
     sim.run_until_empty(2 * SECOND, STEP).await;
-    assert_eq!(sim.dispatcher.status().condition, Condition::Up);
+    assert_eq!(sim.dispatcher.status().condition, BreakerState::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +112,7 @@ async fn what_is_sent_counts_against_the_quota_and_sending_stops_at_its_end() {
     sim.accept_singles(0, 50).await;
     sim.run(SECOND / 2, STEP).await;
     assert_eq!(sim.provider.call_count(), 10);
-    assert!(matches!(sim.dispatcher.status().condition, Condition::Impaired { .. }));
+    assert!(matches!(sim.dispatcher.status().condition, BreakerState::Open { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +129,7 @@ async fn a_faulty_domain_waits_alone_and_costs_the_others_no_rate() {
     let free = sim.accept_singles(0, 1_000).await;
     let also_free = sim.accept_singles(1, 1_000).await;
     let took = sim
-        .run_until(Duration::from_mins(2), STEP, || sim.outbox.pending().messages <= held.len())
+        .run_until(Duration::from_mins(2), STEP, || sim.queue.pending().messages <= held.len())
         .await;
     // 2,000 at 200 a second, and the few calls that the faulty domain was tried with.
     assert!(took < 12 * SECOND, "{took:?}");
@@ -137,7 +137,7 @@ async fn a_faulty_domain_waits_alone_and_costs_the_others_no_rate() {
         assert_eq!(sim.status(*id), Status::Sent);
     }
     let status = sim.dispatcher.status();
-    assert_eq!(status.condition, Condition::Up);
+    assert_eq!(status.condition, BreakerState::Closed);
     let organisation = sim.organisations[0].id;
     let expected = (organisation, "other.example".to_owned(), "DomainFault".to_owned());
     sim.run_until(SECOND, STEP, || !sim.dispatcher.status().paused_domains.is_empty()).await;

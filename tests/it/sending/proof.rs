@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::message::{FailureCode, Status};
 
 use crate::sending::harness::{Answer, Limit, Sim, Simulated, TIMEOUT, settings};
@@ -31,7 +31,7 @@ async fn a_proof_before_the_retry_cancels_it() {
     assert_eq!(sim.status(id), Status::Queued);
     assert_eq!(sim.failure(id), Some(FailureCode::OutcomeUnknown));
     sim.prove_sent(id).await;
-    assert_eq!(sim.outbox.pending().bytes, 0, "the body is dropped");
+    assert_eq!(sim.queue.pending().bytes, 0, "the body is dropped");
     sim.run(Duration::from_mins(10), SECOND).await;
     assert_eq!((sim.provider.accepted(id), sim.provider.calls_of(id).len()), (1, 1));
     assert_eq!((sim.status(id), sim.failure(id)), (Status::Sent, None));
@@ -61,7 +61,7 @@ async fn a_proof_during_the_call_keeps_it_from_being_repeated() {
     sim.run(Duration::from_mins(10), SECOND).await;
     assert_eq!((sim.provider.accepted(id), sim.provider.calls_of(id).len()), (1, 1));
     assert_eq!((sim.status(id), sim.failure(id)), (Status::Sent, None));
-    assert_eq!(sim.outbox.pending().bytes, 0);
+    assert_eq!(sim.queue.pending().bytes, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use pillarbox::dispatch::Settings;
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::message::Status;
 

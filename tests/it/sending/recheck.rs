@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox::dispatch::pace::Rate;
+use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::mailbox::Mailbox;
 use pillarbox::domain::message::{FailureCode, Status};
@@ -60,7 +60,7 @@ async fn a_recipient_that_became_suppressed_ends_the_message_without_a_call() {
         assert_eq!(sim.status(id), Status::Suppressed);
         assert_eq!(sim.failure(id), Some(FailureCode::RecipientSuppressed));
     }
-    assert_eq!(sim.outbox.pending().bytes, 0);
+    assert_eq!(sim.queue.pending().bytes, 0);
 }
 
 #[tokio::test(start_paused = true)]

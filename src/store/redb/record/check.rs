@@ -5,7 +5,7 @@ use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::redb::record::RowError;
 use crate::store::redb::record::event::{decode_event, encode_event};
-use crate::store::redb::record::feedback::{
+use crate::store::redb::record::kept_event::{
     decode_dead_letter, decode_early, encode_dead_letter, encode_early,
 };
 use crate::store::redb::record::message::{

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::metrics::organisations::Increment;
 use crate::store::redb::directory::Directory;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
@@ -17,7 +18,6 @@ use crate::store::redb::tables::{MESSAGES, PROBE};
 use crate::store::redb::writer::{Batch, DirectoryChange, Kind, Operation, SuppressionChange};
 use crate::store::redb::{Shared, accept};
 use crate::store::{FileLoss, StoreError};
-use crate::tally::ledger::Fact;
 
 /// How many operations share one commit.
 const BATCH_OPERATIONS: usize = 512;
@@ -30,7 +30,7 @@ const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// What a batch changed that readers keep in memory.
 struct Effects {
     claimed: Vec<(KeyHash, MessageId)>,
-    facts: Vec<(OrganisationId, Fact)>,
+    increments: Vec<(OrganisationId, Increment)>,
     directory: Option<Directory>,
     suppressed: SuppressionChange,
 }
@@ -131,7 +131,7 @@ impl Thread {
                 tables,
                 accepted: Vec::new(),
                 claimed: Vec::new(),
-                facts: Vec::new(),
+                increments: Vec::new(),
                 directory: DirectoryChange::Unchanged,
                 suppressed: SuppressionChange::Unchanged,
                 shared: &self.shared,
@@ -153,11 +153,11 @@ impl Thread {
                 )?),
                 DirectoryChange::Unchanged => None,
             };
-            let Batch { accepted, claimed, facts, suppressed, .. } = batch;
+            let Batch { accepted, claimed, increments, suppressed, .. } = batch;
             progress.in_doubt = Some(accepted);
-            Ok(Effects { claimed, facts, directory, suppressed })
+            Ok(Effects { claimed, increments, directory, suppressed })
         })?;
-        self.shared.counts.committed(operations.len(), started.elapsed(), effects.facts);
+        self.shared.counts.committed(operations.len(), started.elapsed(), effects.increments);
         accept::publish(&self.shared, effects.claimed);
         if effects.suppressed == SuppressionChange::Added {
             self.shared.suppression_epoch.fetch_add(1, Ordering::Release);

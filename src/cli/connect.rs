@@ -1,0 +1,290 @@
+//! Reaching the one who does it: the running service over its socket, or, where none runs, the
+//! same handler on the data file.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::admin::Admin;
+use crate::admin::client::{Client, ConnectError};
+use crate::admin::wire::{Request, Response};
+use crate::cli::error::CliError;
+use crate::cli::progress::Progress;
+use crate::clock::{Clock, ConfirmedBy};
+use crate::config::{self, Config};
+use crate::store::{Chunk, FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
+
+/// Heading of these options in a command's help.
+const HEADING: &str = "Which service";
+
+/// The options of all administration commands.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Connection {
+    /// Configuration file of the service. It names the socket and the data directory.
+    // Not by `next_help_heading`, which would take in the command's own arguments that follow.
+    #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
+    config: Option<PathBuf>,
+    /// Socket of the running service. The command never opens the data file then.
+    #[arg(long, value_name = "PATH", global = true, help_heading = HEADING)]
+    socket: Option<PathBuf>,
+    /// Print JSON, for programs.
+    #[arg(long, global = true, help_heading = HEADING)]
+    json: bool,
+}
+
+/// For whom to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    People,
+    Json,
+}
+
+impl Format {
+    /// What to print of an answer: a line of JSON, or what `people` makes of it.
+    pub(super) fn show<T: Serialize>(
+        self,
+        answer: &T,
+        people: impl FnOnce(&T) -> String,
+    ) -> String {
+        match self {
+            Self::People => people(answer),
+            Self::Json => {
+                let mut line =
+                    serde_json::to_string(answer).expect("an answer's maps have text as keys");
+                line.push('\n');
+                line
+            }
+        }
+    }
+}
+
+/// Who does what is asked.
+enum Backend {
+    Service(Client),
+    File(Admin),
+}
+
+/// A command's way to ask and to print.
+pub(super) struct Session {
+    backend: Backend,
+    format: Format,
+    /// The data directory that the configuration names; `None` if only a socket was given.
+    data_dir: Option<PathBuf>,
+}
+
+impl Connection {
+    /// The data directory, once it is certain that no service answers.
+    pub(super) async fn idle_directory(&self) -> Result<PathBuf, CliError> {
+        if self.socket.is_some() {
+            let rule =
+                "this works on the data file, which --config names; --socket names a service";
+            return Err(CliError::Usage(rule.to_owned()));
+        }
+        let config = Config::load(self.config.as_deref(), config::environment())?;
+        match Client::connect_to(&config.admin_socket, &config.data_dir).await {
+            Ok(_) => Err(CliError::Running { socket: config.admin_socket }),
+            Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
+                if config.data_dir.is_dir() {
+                    Ok(config.data_dir)
+                } else {
+                    Err(CliError::NoData { connect, directory: config.data_dir })
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens the data file, once it is certain that no service answers; gives its directory too.
+    pub(super) async fn open_idle(self) -> Result<(Session, PathBuf), CliError> {
+        let directory = self.idle_directory().await?;
+        let backend = Backend::File(open_directory(&directory)?);
+        let (format, data_dir) = (self.format(), Some(directory.clone()));
+        Ok((Session { backend, format, data_dir }, directory))
+    }
+
+    /// For whom to print.
+    pub(super) fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::People }
+    }
+
+    /// Finds the running service, and leaves the data file alone.
+    pub(super) async fn open_service(self) -> Result<Session, CliError> {
+        let format = self.format();
+        let (client, data_dir) = if let Some(socket) = self.socket {
+            (Client::connect(&socket).await?, None)
+        } else {
+            let config = Config::load(self.config.as_deref(), config::environment())?;
+            let client = Client::connect_to(&config.admin_socket, &config.data_dir).await?;
+            (client, Some(config.data_dir))
+        };
+        Ok(Session { backend: Backend::Service(client), format, data_dir })
+    }
+
+    /// Finds who does what is asked.
+    pub(super) async fn open(self) -> Result<Session, CliError> {
+        let format = self.format();
+        let (backend, data_dir) = match (self.socket, self.config) {
+            (Some(_), Some(_)) => {
+                let rule = "--socket and --config each name a service; give one of them";
+                return Err(CliError::Usage(rule.to_owned()));
+            }
+            (Some(socket), None) => (Backend::Service(Client::connect(&socket).await?), None),
+            (None, config) => {
+                let config = Config::load(config.as_deref(), config::environment())?;
+                let backend = match Client::connect_to(&config.admin_socket, &config.data_dir).await
+                {
+                    Ok(client) => Backend::Service(client),
+                    Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
+                        Backend::File(open_file(&config, connect, format)?)
+                    }
+                    // The service may well be running: its file is not to be touched.
+                    Err(error) => return Err(error.into()),
+                };
+                (backend, Some(config.data_dir))
+            }
+        };
+        Ok(Session { backend, format, data_dir })
+    }
+}
+
+/// Opens the data file. That its lock is free is the proof that no service runs.
+fn open_file(config: &Config, connect: ConnectError, format: Format) -> Result<Admin, CliError> {
+    let directory = &config.data_dir;
+    // Made here, it would belong to the wrong user.
+    if !directory.is_dir() {
+        return Err(CliError::NoData { connect, directory: directory.clone() });
+    }
+    let admin = open_directory(directory).map_err(|error| match error {
+        CliError::Open { file, source: OpenError::InUse } => {
+            CliError::InUse { file, socket: config.admin_socket.clone() }
+        }
+        error => error,
+    })?;
+    if format == Format::People {
+        // To standard error: what is printed is the command's answer alone.
+        let note = format!("no service runs; working on {}", directory.join(FILE_NAME).display());
+        let _ = writeln!(io::stderr(), "pillarbox: {note}");
+    }
+    Ok(admin)
+}
+
+fn open_directory(directory: &Path) -> Result<Admin, CliError> {
+    let clock = Clock::system();
+    let opened = Store::open(directory, clock.now());
+    let (store, _) =
+        opened.map_err(|source| CliError::Open { file: directory.join(FILE_NAME), source })?;
+    // If the clock is in doubt, windows are judged by the file's time stamp.
+    if let (Ok(record), Ok(newest)) = (store.time_record(), store.newest()) {
+        clock.open(record, newest, ConfirmedBy::Nobody);
+    }
+    Ok(Admin::on_file(store, clock))
+}
+
+impl Session {
+    /// Asks, and turns a refusal into an error.
+    pub(super) async fn ask(&mut self, request: Request) -> Result<Response, CliError> {
+        let response = match &mut self.backend {
+            Backend::Service(client) => client.ask(&request).await?,
+            Backend::File(admin) => admin.handle(request).await,
+        };
+        match response {
+            Response::Refused(refusal) => Err(CliError::Refused(refusal.message)),
+            other => Ok(other),
+        }
+    }
+
+    /// The files that no command may write to; `None` if the service does not say where they are.
+    pub(super) async fn own_files(&mut self) -> Result<Option<OwnFiles>, CliError> {
+        let directory = match (&self.data_dir, &mut self.backend) {
+            (Some(directory), _) => Some(directory.clone()),
+            (None, Backend::Service(client)) => match client.ask(&Request::Identity {}).await? {
+                Response::Identity(service) => Some(service.data_dir),
+                // A service of an earlier version does not know the request.
+                _ => None,
+            },
+            (None, Backend::File(_)) => None,
+        };
+        Ok(directory.map(OwnFiles::in_directory))
+    }
+
+    /// Copies everything that is stored, and shows how far it is; gives the number of rows that
+    /// the copy has to have.
+    pub(super) async fn copy_to(&mut self, copy: &mut FileCopy) -> Result<u64, CliError> {
+        let (rows, mut progress) = (Cell::new(0), None);
+        let take = |part: &Chunk| {
+            let copied = copy.add(part)?;
+            progress.get_or_insert_with(|| Progress::of(rows.get(), "copying")).at(copied);
+            Ok(())
+        };
+        self.read_all(|all| rows.set(all), take).await?;
+        Ok(rows.get())
+    }
+
+    /// Has `take` take everything that is stored, a part at a time, after `begin` was told how
+    /// many rows that is.
+    async fn read_all(
+        &mut self,
+        begin: impl FnOnce(u64),
+        mut take: impl FnMut(&Chunk) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        match &mut self.backend {
+            Backend::Service(client) => {
+                let begins = match client.ask(&Request::Backup {}).await? {
+                    Response::BackupBegins(begins) => begins,
+                    Response::Refused(refusal) => return Err(CliError::Refused(refusal.message)),
+                    _ => return Err(CliError::Unexpected),
+                };
+                if begins.version != env!("CARGO_PKG_VERSION") {
+                    return Err(CliError::Unexpected);
+                }
+                begin(begins.rows);
+                while let Some(part) = client.next_part().await? {
+                    take(&part)?;
+                }
+            }
+            Backend::File(admin) => {
+                let snapshot = admin.snapshot().map_err(|r| CliError::Refused(r.message))?;
+                begin(snapshot.rows());
+                let mut failed = None;
+                let read = snapshot.read(|part| match take(&part) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
+                });
+                failed.map_or(Ok(()), Err)?;
+                read.map_err(|error| CliError::Refused(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What to print of an answer: a line of JSON, or what `people` makes of it.
+    pub(super) fn show<T: Serialize>(
+        &self,
+        answer: &T,
+        people: impl FnOnce(&T) -> String,
+    ) -> String {
+        self.format.show(answer, people)
+    }
+
+    /// For whom to print.
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whether no service runs.
+    pub(super) fn is_on_file(&self) -> bool {
+        matches!(self.backend, Backend::File(_))
+    }
+
+    /// Whether a person reads what is printed.
+    pub(super) fn is_for_people(&self) -> bool {
+        self.format == Format::People
+    }
+}

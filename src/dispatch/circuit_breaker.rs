@@ -1,0 +1,341 @@
+//! Circuit breaker: the provider's health as the calls show it, and what it allows: everything
+//! (closed), one probe at a time (open), or a gradual return.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::attempt::ProblemKind;
+use crate::domain::message::Failure;
+use crate::domain::retry::Backoff;
+use crate::in_flight::{InFlight, InFlightGuard};
+
+/// Failed calls in a row, with none that succeeded in between, that mean: the provider is down.
+/// One lost answer among many good ones must not stop sending.
+const DOWN_AFTER: u32 = 5;
+
+/// Why nothing but probes is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The provider does not answer.
+    Unreachable,
+    /// The account's daily quota is used up.
+    QuotaExhausted,
+    /// The account may not send.
+    AccountPaused,
+    /// The set-up is at fault: credentials, access or the configuration set.
+    SetupFault,
+}
+
+/// State of the circuit breaker: whether the provider takes messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BreakerState {
+    /// It takes messages.
+    Closed,
+    /// It does not: one call at a time goes out to see whether it does again.
+    Open {
+        /// Why.
+        cause: Cause,
+        /// What the provider said, or what went wrong.
+        message: String,
+    },
+}
+
+impl BreakerState {
+    /// Failure that a message shows while it waits because of this state. It repeats nothing
+    /// that the provider said, which may concern another organisation. A provider that does not
+    /// answer shows on each message by its own attempts.
+    pub fn obstacle(&self) -> Option<Failure> {
+        let Self::Open { cause, .. } = self else { return None };
+        let kind = match cause {
+            Cause::Unreachable => return None,
+            Cause::QuotaExhausted => ProblemKind::QuotaExhausted,
+            Cause::AccountPaused => ProblemKind::AccountPaused,
+            Cause::SetupFault => ProblemKind::SetupFault,
+        };
+        Some(kind.failure())
+    }
+}
+
+/// What a finished call says of the provider.
+#[derive(Debug)]
+pub enum Signal<'a> {
+    /// It works, whatever it thinks of the message.
+    Working,
+    /// It does not, for every message.
+    Failing {
+        /// What kind of problem.
+        cause: Cause,
+        /// What went wrong.
+        message: &'a str,
+    },
+}
+
+impl<'a> Signal<'a> {
+    /// What a problem of this kind says of the provider.
+    pub fn of(kind: ProblemKind, message: &'a str) -> Self {
+        let cause = match kind {
+            ProblemKind::Throttled | ProblemKind::Rejected | ProblemKind::DomainFault => {
+                return Self::Working;
+            }
+            // A fault of our own in every call must not use up the queue either.
+            ProblemKind::Unavailable | ProblemKind::Unknown | ProblemKind::Crashed => {
+                Cause::Unreachable
+            }
+            ProblemKind::QuotaExhausted => Cause::QuotaExhausted,
+            ProblemKind::AccountPaused => Cause::AccountPaused,
+            ProblemKind::SetupFault => Cause::SetupFault,
+        };
+        Self::Failing { cause, message }
+    }
+}
+
+/// Whether a call may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permit {
+    /// It may.
+    Now,
+    /// Not before then.
+    At(Instant),
+    /// Not before a call that is under way has ended.
+    AfterACall,
+}
+
+/// Circuit breaker: watches the calls' results and says how many may be under way.
+#[derive(Debug)]
+pub struct CircuitBreaker {
+    state: BreakerState,
+    backoff: Backoff,
+    failures_in_a_row: u32,
+    probes_failed: u32,
+    next_probe: Instant,
+    /// When the provider was last found impaired.
+    impaired_at: Option<Instant>,
+    /// Calls under way that were started since then. Those from before tell nothing of the time
+    /// after, and hold up neither a probe nor the provider's return.
+    calls: InFlight,
+    /// Such calls that may be under way: grows from one after the provider's return.
+    window: usize,
+}
+
+impl CircuitBreaker {
+    /// A provider that is taken to work; probes follow `backoff` when it does not.
+    pub fn new(backoff: Backoff, now: Instant) -> Self {
+        Self {
+            state: BreakerState::Closed,
+            backoff,
+            failures_in_a_row: 0,
+            probes_failed: 0,
+            next_probe: now,
+            impaired_at: None,
+            calls: InFlight::default(),
+            window: usize::MAX,
+        }
+    }
+
+    /// What the calls say of the provider.
+    pub fn state(&self) -> &BreakerState {
+        &self.state
+    }
+
+    /// Whether the provider takes messages, as far as the calls show.
+    pub fn is_up(&self) -> bool {
+        self.state == BreakerState::Closed
+    }
+
+    /// Counts a call that starts as under way, until the mark is dropped.
+    pub fn call(&self) -> InFlightGuard {
+        self.calls.enter()
+    }
+
+    /// Whether a call may start.
+    pub fn permit(&self, now: Instant) -> Permit {
+        let under_way = self.calls.count();
+        match self.state {
+            BreakerState::Closed if under_way < self.window => Permit::Now,
+            BreakerState::Closed => Permit::AfterACall,
+            BreakerState::Open { .. } if under_way > 0 => Permit::AfterACall,
+            BreakerState::Open { .. } if now < self.next_probe => Permit::At(self.next_probe),
+            BreakerState::Open { .. } => Permit::Now,
+        }
+    }
+
+    /// Changes the delays between probes, from the next one on.
+    pub fn set_backoff(&mut self, backoff: Backoff) {
+        self.backoff = backoff;
+    }
+
+    /// Lets the next probe start at `now`.
+    pub fn probe_at_once(&mut self, now: Instant) {
+        self.next_probe = self.next_probe.min(now);
+    }
+
+    /// When a call may start, if none is under way.
+    pub fn permitted_at(&self, now: Instant) -> Instant {
+        match self.state {
+            BreakerState::Closed => now,
+            BreakerState::Open { .. } => self.next_probe.max(now),
+        }
+    }
+
+    /// Takes a finished call into account. One that had started before the provider was found
+    /// impaired tells nothing of the time after: it is no probe, whatever came of it.
+    pub fn observe(&mut self, signal: &Signal<'_>, started: Instant, now: Instant) {
+        if self.impaired_at.is_some_and(|at| started <= at) {
+            return;
+        }
+        match (signal, &self.state) {
+            (Signal::Working, BreakerState::Closed) => {
+                self.failures_in_a_row = 0;
+                self.window = self.window.saturating_add(1);
+            }
+            (Signal::Working, BreakerState::Open { .. }) => {
+                self.state = BreakerState::Closed;
+                self.failures_in_a_row = 0;
+                self.probes_failed = 0;
+                self.window = 2;
+            }
+            (Signal::Failing { cause: Cause::Unreachable, message }, BreakerState::Closed) => {
+                self.failures_in_a_row += 1;
+                if self.failures_in_a_row >= DOWN_AFTER {
+                    self.impair(Cause::Unreachable, message, now);
+                }
+            }
+            (Signal::Failing { cause, message }, BreakerState::Closed) => {
+                self.impair(*cause, message, now);
+            }
+            (Signal::Failing { cause, message }, BreakerState::Open { .. }) => {
+                let message = (*message).to_owned();
+                self.state = BreakerState::Open { cause: *cause, message };
+                self.probes_failed = self.probes_failed.saturating_add(1);
+                self.next_probe = now + self.probe_delay();
+            }
+        }
+    }
+
+    /// The provider does not take messages: by the calls, or by its own word without a call.
+    pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
+        self.state = BreakerState::Open { cause, message: message.to_owned() };
+        self.impaired_at = Some(now);
+        self.calls = InFlight::default();
+        self.probes_failed = 1;
+        self.next_probe = now + self.probe_delay();
+    }
+
+    fn probe_delay(&self) -> Duration {
+        self.backoff.ceiling(self.probes_failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::message::FailureCode;
+
+    const FAILING: Signal<'_> = Signal::Failing { cause: Cause::Unreachable, message: "down" };
+
+    fn breaker(now: Instant) -> CircuitBreaker {
+        let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
+        CircuitBreaker::new(backoff, now)
+    }
+
+    #[test]
+    fn waiting_messages_show_the_cause_and_nothing_that_the_provider_said() {
+        let said = "arn:aws:iam::123456789012:user/mailer may not send for other.example";
+        for (cause, code) in [
+            (Cause::Unreachable, None),
+            (Cause::QuotaExhausted, Some(FailureCode::ProviderQuotaExhausted)),
+            (Cause::AccountPaused, Some(FailureCode::SendingPaused)),
+            (Cause::SetupFault, Some(FailureCode::SendingPaused)),
+        ] {
+            let obstacle = BreakerState::Open { cause, message: said.to_owned() }.obstacle();
+            assert_eq!(obstacle.as_ref().map(|failure| failure.code), code);
+            let shown = obstacle.map(|failure| failure.message).unwrap_or_default();
+            for part in ["arn", "123456789012", "other.example", "may not send for"] {
+                assert!(!shown.contains(part), "{cause:?}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn single_failures_among_successes_do_not_stop_sending() {
+        let now = Instant::now();
+        let mut breaker = breaker(now);
+        for _ in 0..100 {
+            for _ in 0..4 {
+                breaker.observe(&FAILING, now, now);
+            }
+            breaker.observe(&Signal::Working, now, now);
+        }
+        assert_eq!(breaker.permit(now), Permit::Now);
+    }
+
+    #[test]
+    fn a_provider_that_is_down_is_probed_by_one_call_at_a_time_and_ever_more_rarely() {
+        let mut now = Instant::now();
+        let start = now;
+        let mut breaker = breaker(now);
+        for _ in 0..5 {
+            breaker.observe(&FAILING, now, now);
+        }
+        let mut probes = 0;
+        while now - start < Duration::from_hours(3) {
+            match breaker.permit(now) {
+                Permit::At(later) => now = later,
+                Permit::Now => {
+                    let probe = breaker.call();
+                    assert_eq!(breaker.permit(now), Permit::AfterACall);
+                    drop(probe);
+                    breaker.observe(&FAILING, now, now);
+                    probes += 1;
+                }
+                Permit::AfterACall => panic!("no call is under way"),
+            }
+        }
+        assert!((36..=46).contains(&probes), "{probes} probes in three hours");
+    }
+
+    #[test]
+    fn a_provider_that_returns_is_opened_up_gradually() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut breaker = breaker(now);
+        let paused = Signal::Failing { cause: Cause::AccountPaused, message: "no" };
+        breaker.observe(&paused, now, now);
+        assert!(matches!(breaker.state(), BreakerState::Open { .. }));
+        breaker.observe(&Signal::Working, later, later);
+        assert_eq!(breaker.state(), &BreakerState::Closed);
+        let _first = breaker.call();
+        assert_eq!(breaker.permit(later), Permit::Now);
+        let _second = breaker.call();
+        assert_eq!(breaker.permit(later), Permit::AfterACall);
+        breaker.observe(&Signal::Working, later, later);
+        assert_eq!(breaker.permit(later), Permit::Now);
+    }
+
+    #[test]
+    fn calls_from_before_the_outage_hold_up_neither_the_probe_nor_the_return() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut breaker = breaker(now);
+        let _unanswered: Vec<InFlightGuard> = (0..10).map(|_| breaker.call()).collect();
+        breaker.observe(&Signal::Failing { cause: Cause::AccountPaused, message: "no" }, now, now);
+        assert_eq!(breaker.permit(later), Permit::Now);
+        breaker.observe(&Signal::Working, later, later);
+        assert_eq!(breaker.permit(later), Permit::Now);
+    }
+
+    #[test]
+    fn calls_that_started_before_the_outage_neither_put_off_the_probe_nor_end_the_pause() {
+        let now = Instant::now();
+        let later = now + Duration::from_mins(1);
+        let mut breaker = breaker(now);
+        for _ in 0..200 {
+            breaker.observe(&FAILING, now, now);
+        }
+        breaker.observe(&FAILING, now, later);
+        assert_eq!(breaker.permit(now), Permit::At(now + Duration::from_secs(1)));
+        breaker.observe(&Signal::Working, now, later);
+        assert!(matches!(breaker.state(), BreakerState::Open { .. }));
+    }
+}

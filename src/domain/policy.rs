@@ -1,0 +1,37 @@
+//! Numbers that the specification and SES fix, in one place. Texts that name one of them are made
+//! from it.
+
+use std::time::Duration;
+
+/// Days for which a message record and its events can be read, from the message's creation
+/// (specification, section 2.3).
+pub const RECORD_RETENTION_DAYS: u64 = 90;
+/// [`RECORD_RETENTION_DAYS`] as a duration.
+pub const RECORD_RETENTION: Duration = Duration::from_hours(RECORD_RETENTION_DAYS * 24);
+
+/// Time for which an idempotency key replays, from the original acceptance (specification,
+/// section 4.1).
+pub const IDEMPOTENCY_WINDOW: Duration = Duration::from_hours(24);
+
+/// Tag that every message has: the only one that is accepted (specification, section 2.1).
+pub const TRANSACTIONAL: &str = "transactional";
+
+/// Most recipients of a message in `to`, `cc` and `bcc` together (specification, section 2.1, and
+/// SES v2 API, `Destination`).
+pub const MAX_RECIPIENTS: usize = 50;
+
+/// Longest subject, in characters (RFC 5322, section 2.1.1).
+pub const MAX_SUBJECT_CHARS: usize = 998;
+
+/// Longest idempotency key, in Unicode characters (specification, section 4.1).
+pub const MAX_IDEMPOTENCY_KEY_CHARS: usize = 256;
+
+/// Most custom headers of a message (SES v2 API, `Message.Headers`).
+pub const MAX_HEADERS: usize = 15;
+
+/// Longest name of a custom header, in characters (SES v2 API, `MessageHeader.Name`).
+pub const MAX_HEADER_NAME_CHARS: usize = 126;
+
+/// Longest value of a custom header, in characters (SES v2 API, `MessageHeader.Value`; SES limits
+/// name and value together).
+pub const MAX_HEADER_VALUE_CHARS: usize = 995;

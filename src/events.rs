@@ -1,0 +1,229 @@
+//! Delivery events: what the provider reports of messages, taken in and put on their records.
+//!
+//! A document is acknowledged only once everything that follows from it is durable. Knows nothing
+//! of how documents travel; whoever brings them says when they were taken in.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::{debug, warn};
+
+use crate::clock::Clock;
+use crate::domain::event::EventType;
+use crate::domain::time::Timestamp;
+use crate::queue::MessageQueue;
+use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
+use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
+
+pub mod poll;
+
+/// Takes in the provider's documents.
+#[derive(Debug)]
+pub struct EventProcessor {
+    store: Store,
+    queue: Arc<MessageQueue>,
+    clock: Clock,
+    counts: Mutex<Counts>,
+    trouble: Mutex<Option<String>>,
+    last_event_at: Mutex<Option<Timestamp>>,
+}
+
+/// How many documents were taken in since the start, repeats included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// The provider accepted a message.
+    pub sends: u64,
+    /// The recipient's server accepted it.
+    pub deliveries: u64,
+    /// It came back.
+    pub bounces: u64,
+    /// The recipient called it unwanted.
+    pub complaints: u64,
+    /// SES accepted it, then refused to send it on.
+    pub rejects: u64,
+    /// The recipient's server does not take it for now.
+    pub delivery_delays: u64,
+    /// Of a type that is dropped.
+    pub others: u64,
+    /// Of those above, the ones about messages that are not known, or not yet.
+    pub unmatched: u64,
+    /// Of those above, the ones that name another organisation than the message's own.
+    pub foreign: u64,
+    /// Not readable.
+    pub unreadable: u64,
+}
+
+/// What a batch of documents says, before any of it is stored.
+#[derive(Default)]
+struct Sorted {
+    reports: Vec<Report>,
+    letters: Vec<DeadLetter>,
+    counts: Counts,
+}
+
+impl EventProcessor {
+    /// Processor of the events of `store`'s messages, of which `queue` may hold some.
+    pub fn new(store: Store, queue: Arc<MessageQueue>, clock: Clock) -> Self {
+        Self {
+            store,
+            queue,
+            clock,
+            counts: Mutex::default(),
+            trouble: Mutex::default(),
+            last_event_at: Mutex::default(),
+        }
+    }
+
+    /// Takes in documents, together. When this returns without an error, all that follows from
+    /// them is durable, and they may be forgotten where they came from. Each may come again.
+    pub async fn ingest(&self, documents: &[&str]) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let stored_at = self.clock.reckoned();
+        let mut sorted = Sorted::default();
+        for document in documents {
+            sorted.add(document, stored_at);
+        }
+        let Sorted { reports, letters, mut counts } = sorted;
+        let reported = async {
+            if reports.is_empty() {
+                return Ok(Vec::new());
+            }
+            self.store.apply_all(reports, stored_at).await
+        };
+        let kept = async {
+            if letters.is_empty() {
+                return Ok(());
+            }
+            self.store.keep_dead_letters(letters).await
+        };
+        let (applied, kept) = tokio::join!(reported, kept);
+        // What was proved counts at once, also where the rest has to come again.
+        for applied in applied? {
+            match applied {
+                Applied::Done => {}
+                Applied::Sent(id) => self.queue.proved_sent(id),
+                Applied::UnknownMessage | Applied::Unmatched | Applied::DamagedRecord => {
+                    counts.unmatched += 1;
+                }
+                Applied::OtherOrganisation => {
+                    warn!("an event names another organisation than its message's: dropped");
+                    counts.foreign += 1;
+                }
+            }
+        }
+        kept?;
+        if counts.readable() > 0 {
+            *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        }
+        self.counts_mut().add(counts);
+        Ok(())
+    }
+
+    /// How many documents were taken in.
+    pub fn counts(&self) -> Counts {
+        *self.counts_mut()
+    }
+
+    /// When the last readable document was taken in, if one was since the start.
+    pub fn last_event_at(&self) -> Option<Timestamp> {
+        *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why no documents can be had now, if that is so: what is wrong and what to do.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble_mut().clone()
+    }
+
+    /// Notes what is wrong until it is over.
+    fn set_trouble(&self, text: String) {
+        *self.trouble_mut() = Some(text);
+    }
+
+    fn clear_trouble(&self) {
+        *self.trouble_mut() = None;
+    }
+
+    fn trouble_mut(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts_mut(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sorted {
+    fn add(&mut self, document: &str, now: Timestamp) {
+        match parse(document) {
+            Ok(Document::Event(event)) => {
+                self.counts.note(&event.kind);
+                match report(event) {
+                    Some(report) => self.reports.push(report),
+                    None => self.counts.unmatched += 1,
+                }
+            }
+            Ok(Document::Other(name)) => {
+                debug!(name, "a document of no account was dropped");
+                self.counts.others += 1;
+            }
+            Err(error) => {
+                warn!(%error, "a document of the provider cannot be read: kept as a dead letter");
+                self.letters.push(DeadLetter::new(now, error.to_string(), document));
+                self.counts.unreadable += 1;
+            }
+        }
+    }
+}
+
+/// The event as the store takes it; nothing where its tag is none of ours.
+fn report(event: ProviderEvent) -> Option<Report> {
+    let ProviderEvent { message, organisation, ses_message_id, accepted_at, kind } = event;
+    let message = match message {
+        MessageTag::Id(id) => Reference::Tag(id),
+        MessageTag::Absent => Reference::ProviderId,
+        MessageTag::Foreign => return None,
+    };
+    let event = match kind {
+        EventKind::Send => None,
+        EventKind::Recipients(event) => Some(event),
+    };
+    Some(Report { message, organisation, ses_message_id, accepted_at, event })
+}
+
+impl Counts {
+    fn note(&mut self, kind: &EventKind) {
+        let count = match kind {
+            EventKind::Send => &mut self.sends,
+            EventKind::Recipients(event) => match event.event_type() {
+                EventType::Delivery => &mut self.deliveries,
+                EventType::Bounce => &mut self.bounces,
+                EventType::Complaint => &mut self.complaints,
+                EventType::Reject => &mut self.rejects,
+                EventType::DeliveryDelay => &mut self.delivery_delays,
+            },
+        };
+        *count += 1;
+    }
+
+    fn readable(&self) -> u64 {
+        let about_messages = self.sends
+            + self.deliveries
+            + self.bounces
+            + self.complaints
+            + self.rejects
+            + self.delivery_delays;
+        about_messages + self.others
+    }
+
+    fn add(&mut self, more: Self) {
+        self.sends += more.sends;
+        self.deliveries += more.deliveries;
+        self.bounces += more.bounces;
+        self.complaints += more.complaints;
+        self.rejects += more.rejects;
+        self.delivery_delays += more.delivery_delays;
+        self.others += more.others;
+        self.unmatched += more.unmatched;
+        self.foreign += more.foreign;
+        self.unreadable += more.unreadable;
+    }
+}

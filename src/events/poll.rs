@@ -1,0 +1,217 @@
+//! The poll of the queue: receives, has the documents taken in, and deletes them only after that.
+//!
+//! Knows nothing of what is in a document. Ended at any moment, it loses nothing: what is not
+//! deleted comes again, and what comes again changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{error, info, warn};
+
+use crate::domain::retry::Backoff;
+use crate::events::EventProcessor;
+use crate::ses::error::CallError;
+use crate::ses::sqs::{MAX_MESSAGES, Received, SqsQueue};
+use crate::store::StoreError;
+
+/// How many batches are under way at once while there is a backlog.
+const MAX_ROUNDS: usize = 32;
+/// The delays after failed receives.
+const RETRY_INITIAL: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_mins(1);
+/// The least time between receives that bring nothing: for queues that do not wait.
+const EMPTY_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait before a batch that the store refused is offered to it again.
+const INGEST_AGAIN: Duration = Duration::from_millis(100);
+/// How often a batch's deletion is tried; what is left comes again.
+const DELETE_TRIES: u32 = 3;
+
+/// What came of one receive.
+#[derive(Debug)]
+enum Round {
+    /// As many messages as were asked for: there will be more.
+    Full,
+    /// Fewer.
+    Short,
+    /// None.
+    Empty,
+    /// The queue could not be asked.
+    Failed(CallError),
+    /// The poll ended before there was an answer.
+    Ended,
+}
+
+/// Whether the poll goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Ending,
+}
+
+struct Poller {
+    queue: SqsQueue,
+    events: Arc<EventProcessor>,
+    backoff: Backoff,
+    /// How many messages to ask for.
+    batch: AtomicUsize,
+}
+
+/// How many rounds to have under way, and from when on.
+struct Demand {
+    rounds: usize,
+    failures: u32,
+    not_before: Instant,
+}
+
+/// Polls until `stop` is ready, and then ends with the batches that are under way.
+pub async fn run(queue: SqsQueue, events: Arc<EventProcessor>, stop: impl Future<Output = ()>) {
+    let backoff = Backoff::try_new(RETRY_INITIAL, RETRY_MAX).expect("the bounds are in order");
+    let batch = AtomicUsize::new(MAX_MESSAGES);
+    let poller = Arc::new(Poller { queue, events, backoff, batch });
+    let (phase, phases) = watch::channel(Phase::Running);
+    let mut rounds = JoinSet::new();
+    let mut demand = Demand { rounds: 1, failures: 0, not_before: Instant::now() };
+    tokio::pin!(stop);
+    loop {
+        let now = Instant::now();
+        while rounds.len() < demand.rounds && now >= demand.not_before {
+            rounds.spawn(Arc::clone(&poller).round(phases.clone()));
+        }
+        let waits = rounds.len() < demand.rounds;
+        tokio::select! {
+            () = &mut stop => break,
+            Some(done) = rounds.join_next() => poller.follow(&mut demand, done),
+            () = sleep_until(demand.not_before), if waits => {}
+        }
+    }
+    phase.send_replace(Phase::Ending);
+    while rounds.join_next().await.is_some() {}
+}
+
+impl Poller {
+    /// One batch: received, taken in, deleted.
+    async fn round(self: Arc<Self>, mut phases: watch::Receiver<Phase>) -> (Round, Duration) {
+        let started = Instant::now();
+        let asked = self.batch.load(Ordering::Relaxed);
+        let received = tokio::select! {
+            () = ending(&mut phases) => return (Round::Ended, started.elapsed()),
+            received = self.receive(asked) => received,
+        };
+        let round = match received {
+            Err(error) => {
+                if matches!(error, CallError::Unreadable(_)) {
+                    // Perhaps the answer was too long: one large message must not hide behind nine.
+                    self.batch.store(1, Ordering::Relaxed);
+                }
+                Round::Failed(error)
+            }
+            Ok(messages) if messages.is_empty() => Round::Empty,
+            Ok(messages) => {
+                self.batch.store((asked * 2).min(MAX_MESSAGES), Ordering::Relaxed);
+                self.take_in(&messages, &mut phases).await;
+                if messages.len() >= asked { Round::Full } else { Round::Short }
+            }
+        };
+        (round, started.elapsed())
+    }
+
+    async fn receive(&self, max: usize) -> Result<Vec<Received>, CallError> {
+        // What cannot be stored is better off in the queue.
+        self.events.store.writable().await;
+        self.queue.receive(max).await
+    }
+
+    /// Has a batch taken in, however long the store needs for it, then deletes it.
+    async fn take_in(&self, messages: &[Received], phases: &mut watch::Receiver<Phase>) {
+        let documents: Vec<&str> = messages.iter().map(|message| message.body.as_str()).collect();
+        loop {
+            match self.events.ingest(&documents).await {
+                Ok(()) => break,
+                Err(StoreError::Damaged) => {
+                    error!("a batch of events meets a damaged row; it stays in the queue");
+                    return;
+                }
+                Err(StoreError::Unavailable | StoreError::FileLost) => {
+                    tokio::select! {
+                        () = ending(phases) => return,
+                        () = self.store_again() => {}
+                    }
+                }
+            }
+        }
+        let receipts: Vec<&str> = messages.iter().map(|message| message.receipt.as_str()).collect();
+        self.delete(receipts, phases).await;
+    }
+
+    async fn store_again(&self) {
+        sleep(INGEST_AGAIN).await;
+        self.events.store.writable().await;
+    }
+
+    async fn delete(&self, mut receipts: Vec<&str>, phases: &mut watch::Receiver<Phase>) {
+        for attempt in 1..=DELETE_TRIES {
+            match self.queue.delete(&receipts).await {
+                Ok(left) if left.is_empty() => return,
+                Ok(left) => receipts = left,
+                Err(error) => warn!(%error, "messages could not be deleted from the queue"),
+            }
+            tokio::select! {
+                () = ending(phases) => break,
+                () = sleep(self.backoff.delay(attempt, fastrand::f64())) => {}
+            }
+        }
+        info!(messages = receipts.len(), "left in the queue: they come again and change nothing");
+    }
+
+    /// What follows from a round for the next ones.
+    fn follow(&self, demand: &mut Demand, done: Result<(Round, Duration), JoinError>) {
+        let (round, took) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                error!(%error, "a batch of events panicked; it stays in the queue");
+                demand.fail(self.backoff);
+                return;
+            }
+        };
+        if let Round::Failed(error) = &round {
+            warn!(%error, "the queue of events cannot be read");
+            self.events.set_trouble(error.to_string());
+            demand.fail(self.backoff);
+            return;
+        }
+        if demand.failures > 0 {
+            info!("the queue of events can be read again");
+        }
+        self.events.clear_trouble();
+        demand.failures = 0;
+        match round {
+            Round::Full => demand.rounds = (demand.rounds * 2).min(MAX_ROUNDS),
+            Round::Short => demand.rounds = (demand.rounds - 1).max(1),
+            Round::Empty | Round::Ended | Round::Failed(_) => {
+                demand.rounds = 1;
+                demand.not_before = Instant::now() + EMPTY_PAUSE.saturating_sub(took);
+            }
+        }
+    }
+}
+
+impl Demand {
+    fn fail(&mut self, backoff: Backoff) {
+        self.rounds = 1;
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Instant::now() + backoff.delay(self.failures, fastrand::f64());
+    }
+}
+
+/// Waits for the end.
+async fn ending(phases: &mut watch::Receiver<Phase>) {
+    // The sender's end means the same.
+    let _ = phases.wait_for(|phase| *phase == Phase::Ending).await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! Count of what is in flight, such as calls or connections: each holds a guard.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// Number of guards that live. Tells when one is gone.
+#[derive(Debug, Default)]
+pub struct InFlight(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    guards: AtomicUsize,
+    lowered: Notify,
+}
+
+/// Guard that is counted until it is dropped: whatever ends its holder, a panic included, drops it.
+#[derive(Debug)]
+pub struct InFlightGuard(Arc<Inner>);
+
+impl InFlight {
+    /// Counts one more, until the guard is dropped.
+    pub fn enter(&self) -> InFlightGuard {
+        // Ordered against whatever flag the caller looks at next.
+        self.0.guards.fetch_add(1, Ordering::SeqCst);
+        InFlightGuard(Arc::clone(&self.0))
+    }
+
+    /// How many are counted.
+    pub fn count(&self) -> usize {
+        self.0.guards.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a guard has gone since the last wait.
+    pub async fn lowered(&self) {
+        self.0.lowered.notified().await;
+    }
+
+    /// Waits until nothing is counted.
+    pub async fn cleared(&self) {
+        while self.count() > 0 {
+            self.lowered().await;
+        }
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.guards.fetch_sub(1, Ordering::SeqCst);
+        self.0.lowered.notify_one();
+    }
+}

@@ -1,0 +1,336 @@
+//! The queue: messages whose body is pending, in memory, within a byte budget.
+//!
+//! Decides which message is next: fair between organisations by recipients and by calls under way,
+//! and within one the first due first, a new message before a retry of the same age. Knows nothing
+//! of the provider, of pace or of the store. It holds the only copy of a body, which goes with the
+//! last hold on its entry.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::domain::envelope::Envelope;
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
+
+use entries::Entries;
+use forecast::Forecaster;
+
+pub use budget::{Budget, Fill, NoRoom, Reservation};
+pub use forecast::DrainForecast;
+pub use live::{Live, View};
+pub use selection::{Selected, Selection};
+
+mod budget;
+mod entries;
+mod fair_queue;
+mod forecast;
+mod lanes;
+mod live;
+mod selection;
+
+/// Pending messages that a forecast looks at while others wait.
+const FORECAST_STEP: usize = 1_000;
+
+/// A message to be sent.
+pub struct Parcel {
+    /// The message.
+    pub id: MessageId,
+    /// Whose it is.
+    pub organisation: OrganisationId,
+    /// The API key that posted it, if it came with one.
+    pub key: Option<KeyId>,
+    /// The sender's domain and the recipients.
+    pub envelope: Envelope,
+    /// The ready request to the provider: the only copy of the body.
+    pub request: Bytes,
+    /// When it was accepted.
+    pub accepted_at: Instant,
+    /// The suppressions that it was checked against.
+    pub suppression_epoch: u64,
+    /// Its share of the byte budget, released with it.
+    pub reservation: Reservation,
+}
+
+/// One message taken out to be sent: the holder owes the queue a word of what became of it.
+#[derive(Clone)]
+pub struct Claim {
+    /// The message, shared with its entry.
+    pub parcel: Arc<Parcel>,
+    /// Calls to the provider that were started before.
+    pub attempts: u32,
+    /// Whether one of them may have been accepted.
+    pub acceptance: Acceptance,
+}
+
+/// When the next call may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A message is due.
+    Now,
+    /// Messages are due, and their organisations have as many calls under way as they may. When
+    /// the first message of another organisation will be due, if there is one.
+    AfterACall(Option<Instant>),
+    /// The first message will be due then.
+    At(Instant),
+    /// None waits.
+    Never,
+}
+
+/// How much is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// Messages, those being sent included.
+    pub messages: usize,
+    /// Of these, the ones with a call under way.
+    pub in_flight: usize,
+    /// Bytes of the budget in use.
+    pub bytes: usize,
+}
+
+/// The pending messages of all organisations.
+#[derive(Debug)]
+pub struct MessageQueue {
+    entries: Mutex<Entries>,
+    budget: Budget,
+    changed: Notify,
+    call_ended: Notify,
+}
+
+/// A call to the provider that is under way. It counts against its organisation's share until it
+/// is dropped, however it ends.
+#[derive(Debug)]
+pub struct Call {
+    /// Calls that were started for the message, this one included.
+    pub attempts: u32,
+    organisation: OrganisationId,
+    queue: Arc<MessageQueue>,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.queue.lock().queue.call_ended(self.organisation);
+        self.queue.call_ended.notify_one();
+    }
+}
+
+// By hand: the request is the body, which must reach no log.
+impl fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parcel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("id", &self.parcel.id).finish_non_exhaustive()
+    }
+}
+
+impl MessageQueue {
+    /// An empty queue that takes up to `max_bytes` of pending messages.
+    pub fn new(max_bytes: usize) -> Self {
+        Self {
+            entries: Mutex::default(),
+            budget: Budget::new(max_bytes),
+            changed: Notify::new(),
+            call_ended: Notify::new(),
+        }
+    }
+
+    /// The byte budget, to reserve from before a message is stored.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Takes in an accepted message; it is due at once.
+    pub fn add(&self, parcel: Parcel) {
+        let is_first = self.lock().add(parcel);
+        // Behind others of its organisation, it changes nothing for now.
+        if is_first {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes out the message whose call may start at `now`, with at most `max_calls` under way: of
+    /// the organisations whose calls under way are fewer than the free slots, the one whose turn
+    /// it is.
+    pub fn claim(&self, now: Instant, max_calls: usize) -> Option<Claim> {
+        self.lock().claim(now, max_calls)
+    }
+
+    /// Takes out waiting messages that were accepted before `end`, at most `limit`.
+    pub fn claim_older_than(&self, end: Instant, limit: usize) -> Vec<Claim> {
+        self.lock().claim_older_than(end, limit)
+    }
+
+    /// When the next call may start, with at most `max_calls` under way.
+    pub fn next(&self, now: Instant, max_calls: usize) -> Next {
+        self.lock().queue.next(now, max_calls)
+    }
+
+    /// Calls under way.
+    pub fn calls(&self) -> usize {
+        self.lock().queue.calls()
+    }
+
+    /// Waits until a call has ended since the last wait.
+    pub async fn call_ended(&self) {
+        self.call_ended.notified().await;
+    }
+
+    /// Waits until the queue has changed since the last wait.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Counts the call that is about to start, and its organisation's turn. From here on, readers
+    /// see `sending`.
+    pub fn start_call(self: &Arc<Self>, id: MessageId) -> Call {
+        let (attempts, organisation) = self.lock().start_call(id);
+        Call { attempts, organisation, queue: Arc::clone(self) }
+    }
+
+    /// Takes back the count of a call that never started; returns how many were.
+    pub fn not_called(&self, id: MessageId) -> u32 {
+        self.lock().not_called(id)
+    }
+
+    /// Holds back an organisation's messages from a domain until a time. From then on one of them
+    /// may go, and the others after [`MessageQueue::resume_domain`].
+    pub fn pause_domain(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        until: Instant,
+    ) {
+        self.lock().queue.pause(organisation, domain, until);
+        self.changed.notify_one();
+    }
+
+    /// Lets an organisation's messages from a domain go again, in the order of acceptance, behind
+    /// the organisation's others that are due at `now`.
+    pub fn resume_domain(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        now: Instant,
+    ) {
+        self.lock().queue.resume(organisation, domain, now);
+        self.changed.notify_one();
+    }
+
+    /// Whether messages wait because their domain is paused.
+    pub fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+        self.lock().queue.is_held(organisation, domain)
+    }
+
+    /// Forgets a message that reached a final state, and its body.
+    pub fn settle(&self, id: MessageId) {
+        let removed = self.lock().remove(id);
+        // The body is freed here, outside of the lock.
+        drop(removed);
+        self.changed.notify_one();
+    }
+
+    /// Puts a claimed message back, due at `due`. If an event has proved in the meantime that it
+    /// was sent, it is forgotten instead. If it was cancelled in the meantime, it stays claimed,
+    /// and the holder owes it the end that is returned.
+    pub fn put_back(
+        &self,
+        id: MessageId,
+        due: Instant,
+        acceptance: Acceptance,
+    ) -> Option<Transition> {
+        let back = self.lock().put_back(id, due, acceptance);
+        self.changed.notify_one();
+        back.end()
+    }
+
+    /// Puts a claimed message back to where it was before its first call, as
+    /// [`MessageQueue::put_back`] does.
+    pub fn put_back_as_new(&self, id: MessageId) -> Option<Transition> {
+        let back = self.lock().put_back_as_new(id);
+        self.changed.notify_one();
+        back.end()
+    }
+
+    /// Takes out what waits of a bounded part of a selection, from after `after` on, and marks
+    /// what has a call under way, so that it does not come back.
+    pub fn cancel(
+        &self,
+        selection: &Selection,
+        after: Option<MessageId>,
+        why: Cancellation,
+    ) -> Selected {
+        self.lock().cancel(selection, after, why)
+    }
+
+    /// An event proved that a message was sent: a waiting retry is cancelled and the body
+    /// dropped; a call under way will not be repeated.
+    pub fn proved_sent(&self, id: MessageId) {
+        let removed = self.lock().proved_sent(id);
+        drop(removed);
+        self.changed.notify_one();
+    }
+
+    /// How a message stands, where it is pending.
+    pub fn live(&self, id: MessageId) -> Option<Live> {
+        self.lock().live(id)
+    }
+
+    /// Sets what keeps every message from being sent, for readers to see.
+    pub fn set_obstacle(&self, obstacle: Option<Failure>) {
+        self.lock().obstacle = obstacle;
+    }
+
+    /// How much is pending.
+    pub fn pending(&self) -> Pending {
+        let entries = self.lock();
+        Pending {
+            messages: entries.len(),
+            in_flight: entries.in_flight,
+            bytes: self.budget.in_use(),
+        }
+    }
+
+    /// Makes waiting messages due at once, for one last attempt: those that are known not to be
+    /// accepted. Where an answer was lost, an event may yet settle the question before the retry.
+    pub fn bring_forward(&self, now: Instant) {
+        self.lock().bring_forward(now);
+        self.changed.notify_one();
+    }
+
+    /// Every pending message in the order of acceptance, with the calls made and whether one may
+    /// have been accepted.
+    pub fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
+        self.lock().remaining()
+    }
+
+    /// Forecasts what a drain until `end` leaves unsent, if `recipients` can be sent to until then.
+    /// Takes time in proportion to what is pending.
+    pub fn forecast_drain(&self, end: Instant, recipients: f64) -> DrainForecast {
+        let mut forecaster = Forecaster::new(end, recipients);
+        let mut after = Bound::Unbounded;
+        // A step at a time: senders and clients must not wait for all of it.
+        loop {
+            let last = self.lock().forecast(after, FORECAST_STEP, &mut forecaster);
+            match last {
+                Some(last) => after = Bound::Excluded(last),
+                None => return forecaster.forecast,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

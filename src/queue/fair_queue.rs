@@ -1,0 +1,241 @@
+//! Fair queue of waiting messages: by turns between organisations, measured in recipients; within
+//! an organisation the first due first, and a new message before a retry of the same age.
+//!
+//! Knows neither bodies nor the outcome of a call.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tokio::time::Instant;
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::queue::Next;
+use crate::queue::lanes::{Forward, Lanes, Turn};
+
+/// The waiting messages of all organisations.
+#[derive(Debug, Default)]
+pub(super) struct FairQueue {
+    queues: HashMap<OrganisationId, OrganisationQueue>,
+    /// Organisations with a due message, by their number of calls under way; among equals, the one
+    /// that was served least first. With n calls under way there are at most √2n different numbers.
+    ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
+    /// Organisations whose first message was not due at the last look, the earliest first.
+    asleep: BTreeSet<(Instant, OrganisationId)>,
+    /// Calls under way for all organisations.
+    calls: usize,
+    /// Share up to which organisations have been served. One that was absent, or had to be passed
+    /// over, goes on from here: it neither waits for others' backlog nor makes up for lost turns.
+    served: u64,
+}
+
+#[derive(Debug)]
+struct OrganisationQueue {
+    lanes: Lanes,
+    /// Recipients served so far, in the common measure.
+    share: u64,
+    /// Calls under way.
+    calls: usize,
+    rank: Rank,
+}
+
+/// In which of the two orders an organisation stands.
+#[derive(Debug, Clone, Copy)]
+enum Rank {
+    Ready { calls: usize, share: u64 },
+    Asleep(Instant),
+    Empty,
+}
+
+impl FairQueue {
+    /// Adds a turn; returns `true` if its organisation's first turn is another one now.
+    pub(super) fn add(
+        &mut self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        turn: Turn,
+    ) -> bool {
+        let lanes = &mut self.queue(organisation).lanes;
+        let before = lanes.first();
+        lanes.add(domain, turn);
+        let is_changed = lanes.first() != before;
+        if is_changed {
+            self.rank(organisation);
+        }
+        is_changed
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        turn: &Turn,
+    ) {
+        if let Some(queue) = self.queues.get_mut(&organisation) {
+            queue.lanes.remove(domain, turn);
+            self.rank(organisation);
+        }
+    }
+
+    /// Takes out the turn that is next at `now`, with at most `max_calls` under way in all. An
+    /// organisation's call may start only if its calls under way are fewer than the free slots;
+    /// one that may not is passed over and keeps its place.
+    pub(super) fn take(&mut self, now: Instant, max_calls: usize) -> Option<Turn> {
+        self.wake(now);
+        let (share, organisation) = self.first_ready(max_calls)?;
+        let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
+        let turn = queue.lanes.take().expect("a ready organisation has a turn");
+        self.served = self.served.max(share);
+        self.rank(organisation);
+        Some(turn)
+    }
+
+    /// Counts a call that starts, and charges its recipients to the organisation.
+    pub(super) fn call_started(&mut self, organisation: OrganisationId, recipients: u32) {
+        let served = self.served;
+        let queue = self.queue(organisation);
+        queue.share = queue.share.max(served) + u64::from(recipients);
+        queue.calls += 1;
+        self.calls += 1;
+        self.rank(organisation);
+    }
+
+    pub(super) fn call_ended(&mut self, organisation: OrganisationId) {
+        let queue = self.queue(organisation);
+        queue.calls = queue.calls.saturating_sub(1);
+        self.calls = self.calls.saturating_sub(1);
+        self.rank(organisation);
+    }
+
+    /// Calls under way.
+    pub(super) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// When the next call may start.
+    pub(super) fn next(&mut self, now: Instant, max_calls: usize) -> Next {
+        self.wake(now);
+        let later = self.asleep.first().map(|(due, _)| *due);
+        if self.first_ready(max_calls).is_some() {
+            Next::Now
+        } else if !self.ready.is_empty() {
+            Next::AfterACall(later)
+        } else {
+            later.map_or(Next::Never, Next::At)
+        }
+    }
+
+    /// Offers every later turn to be taken at `now`.
+    pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
+        let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
+        for organisation in organisations {
+            self.queue(organisation).lanes.bring_forward(now, &mut take);
+            self.rank(organisation);
+        }
+    }
+
+    /// Holds back the messages from a domain until a time, from which on one of them may go.
+    pub(super) fn pause(
+        &mut self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        until: Instant,
+    ) {
+        self.queue(organisation).lanes.pause(domain, until);
+        self.rank(organisation);
+    }
+
+    /// Lets the messages from a domain go again, behind what is due at `now`.
+    pub(super) fn resume(
+        &mut self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        now: Instant,
+    ) {
+        self.queue(organisation).lanes.resume(domain, now);
+        self.rank(organisation);
+    }
+
+    /// Takes note that a message that was taken out is no longer: if it was the one that tried a
+    /// paused domain and told nothing about it, the next one tries.
+    pub(super) fn returned(
+        &mut self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+        id: MessageId,
+    ) {
+        let lanes = &mut self.queue(organisation).lanes;
+        lanes.returned(domain, id);
+        self.rank(organisation);
+    }
+
+    /// Whether messages wait because their domain is paused.
+    pub(super) fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+        self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_held(domain))
+    }
+
+    /// Whether messages wait because any domain is paused.
+    pub(super) fn any_held(&self) -> bool {
+        self.queues.values().any(|queue| queue.lanes.any_held())
+    }
+
+    fn first_ready(&self, max_calls: usize) -> Option<(u64, OrganisationId)> {
+        let free = max_calls.saturating_sub(self.calls);
+        self.ready
+            .range(..free)
+            .filter_map(|(_, organisations)| organisations.first())
+            .min()
+            .copied()
+    }
+
+    fn queue(&mut self, organisation: OrganisationId) -> &mut OrganisationQueue {
+        self.queues.entry(organisation).or_insert(OrganisationQueue {
+            lanes: Lanes::default(),
+            share: self.served,
+            calls: 0,
+            rank: Rank::Empty,
+        })
+    }
+
+    /// Moves organisations whose first message has become due.
+    fn wake(&mut self, now: Instant) {
+        while let Some(&(due, organisation)) = self.asleep.first()
+            && due <= now
+        {
+            self.asleep.pop_first();
+            let queue = self.queues.get_mut(&organisation).expect("who is asleep has a queue");
+            queue.share = queue.share.max(self.served);
+            queue.rank = Rank::Ready { calls: queue.calls, share: queue.share };
+            self.ready.entry(queue.calls).or_default().insert((queue.share, organisation));
+        }
+    }
+
+    /// Puts an organisation where its first message belongs: among the asleep, until the next
+    /// look wakes those that are due.
+    fn rank(&mut self, organisation: OrganisationId) {
+        let Some(queue) = self.queues.get_mut(&organisation) else { return };
+        match queue.rank {
+            Rank::Ready { calls, share } => {
+                let equals = self.ready.get_mut(&calls).expect("a ready organisation is listed");
+                equals.remove(&(share, organisation));
+                if equals.is_empty() {
+                    self.ready.remove(&calls);
+                }
+            }
+            Rank::Asleep(due) => {
+                self.asleep.remove(&(due, organisation));
+            }
+            Rank::Empty => {}
+        }
+        queue.rank = match queue.lanes.first() {
+            Some(turn) => {
+                self.asleep.insert((turn.due, organisation));
+                Rank::Asleep(turn.due)
+            }
+            None => Rank::Empty,
+        };
+        // An organisation that has been served no more than the last one starts anew anyway.
+        if queue.lanes.is_empty() && queue.calls == 0 && queue.share <= self.served {
+            self.queues.remove(&organisation);
+        }
+    }
+}

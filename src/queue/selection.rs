@@ -1,0 +1,58 @@
+//! Selections of pending messages that are to be cancelled.
+//!
+//! Knows nothing of the store: whoever cancels records the end of what is taken out.
+
+use std::collections::BTreeSet;
+
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::queue::{Claim, Parcel};
+
+/// Pending messages that are to be cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selection {
+    /// Those with these ids.
+    Ids(BTreeSet<MessageId>),
+    /// Those of an organisation.
+    Organisation {
+        /// Which organisation.
+        organisation: OrganisationId,
+        /// Only those that this API key has posted.
+        key: Option<KeyId>,
+        /// Only those from this sender domain.
+        sender_domain: Option<DomainName<'static>>,
+    },
+}
+
+/// Part of a selection that was looked at in one step.
+#[derive(Debug)]
+pub struct Selected {
+    /// Messages that waited and are taken out now.
+    pub taken: Vec<Claim>,
+    /// Messages whose call is under way.
+    pub calls_under_way: usize,
+    /// Messages with a selected id that are not pending, or are being ended already.
+    pub not_pending: usize,
+    /// Message after which the next step goes on; `None` at the end.
+    pub next: Option<MessageId>,
+}
+
+impl Selection {
+    /// Everything of an organisation.
+    pub const fn of(organisation: OrganisationId) -> Self {
+        Self::Organisation { organisation, key: None, sender_domain: None }
+    }
+
+    pub(super) fn covers(&self, parcel: &Parcel) -> bool {
+        match self {
+            Self::Ids(ids) => ids.contains(&parcel.id),
+            Self::Organisation { organisation, key, sender_domain } => {
+                parcel.organisation == *organisation
+                    && key.is_none_or(|key| parcel.key == Some(key))
+                    && sender_domain
+                        .as_ref()
+                        .is_none_or(|domain| parcel.envelope.sender_domain() == *domain)
+            }
+        }
+    }
+}

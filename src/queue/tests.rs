@@ -1,0 +1,469 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::*;
+use crate::domain::id::MessageIds;
+use crate::domain::mailbox::{Address, DomainName};
+use crate::domain::message::FailureCode;
+use crate::domain::time::Timestamp;
+use crate::share::Exhausted;
+
+const ACME: OrganisationId = OrganisationId(1);
+const BETA: OrganisationId = OrganisationId(2);
+/// More calls than any of these tests has under way.
+const MANY: usize = 1 << 20;
+
+struct Fixture {
+    queue: Arc<MessageQueue>,
+    ids: MessageIds,
+    now: Instant,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self {
+            queue: Arc::new(MessageQueue::new(1 << 22)),
+            ids: MessageIds::new(),
+            now: Instant::now(),
+        }
+    }
+
+    fn add(&self, organisation: OrganisationId, recipients: u32) -> MessageId {
+        self.add_from("example.com", organisation, recipients)
+    }
+
+    fn add_from(&self, domain: &str, organisation: OrganisationId, recipients: u32) -> MessageId {
+        self.add_parcel(None, domain, organisation, recipients)
+    }
+
+    fn add_by(&self, key: Option<KeyId>, domain: &str, organisation: OrganisationId) -> MessageId {
+        self.add_parcel(key, domain, organisation, 1)
+    }
+
+    fn add_parcel(
+        &self,
+        key: Option<KeyId>,
+        domain: &str,
+        organisation: OrganisationId,
+        recipients: u32,
+    ) -> MessageId {
+        let id = self.ids.next(Timestamp::from_unix_millis(1));
+        let domain = name(domain);
+        let recipient = Address::parse("bob@example.org").unwrap();
+        let recipients = (0..recipients).map(|_| &recipient);
+        self.queue.add(Parcel {
+            id,
+            organisation,
+            key,
+            envelope: Envelope::new(&domain, recipients),
+            request: Bytes::from_static(b"{}"),
+            accepted_at: self.now,
+            suppression_epoch: 0,
+            reservation: self.queue.budget().reserve(organisation, 2).unwrap(),
+        });
+        id
+    }
+
+    fn claim(&self) -> Claim {
+        self.claim_at(self.now).unwrap()
+    }
+
+    fn claim_at(&self, now: Instant) -> Option<Claim> {
+        self.queue.claim(now, MANY)
+    }
+
+    /// Claims the next message and makes its call.
+    fn send(&self) -> Claim {
+        let claim = self.claim();
+        self.queue.start_call(claim.parcel.id);
+        claim
+    }
+
+    fn next(&self, now: Instant) -> Next {
+        self.queue.next(now, MANY)
+    }
+
+    /// The organisations whose calls start now, in turn, with at most `max` under way.
+    fn start_all(&self, max: usize) -> (Vec<OrganisationId>, Vec<Call>) {
+        let (mut organisations, mut calls) = (Vec::new(), Vec::new());
+        while let Some(claim) = self.queue.claim(self.now, max) {
+            organisations.push(claim.parcel.organisation);
+            calls.push(self.queue.start_call(claim.parcel.id));
+        }
+        (organisations, calls)
+    }
+}
+
+fn name(domain: &str) -> DomainName<'_> {
+    DomainName::parse(domain).unwrap()
+}
+
+#[test]
+fn an_organisations_calls_are_fewer_than_the_free_slots_when_the_next_one_starts() {
+    let fixture = Fixture::new();
+    for _ in 0..100 {
+        fixture.add(ACME, 1);
+    }
+    let (_, mut calls) = fixture.start_all(20);
+    assert_eq!(calls.len(), 10, "one alone gets half");
+    assert_eq!(fixture.queue.next(fixture.now, 20), Next::AfterACall(None));
+    // Another one goes on, and gets its part of what is left.
+    for _ in 0..100 {
+        fixture.add(BETA, 1);
+    }
+    let (organisations, more) = fixture.start_all(20);
+    assert_eq!(organisations, [BETA; 5]);
+    calls.truncate(6);
+    let (organisations, _more) = fixture.start_all(20);
+    assert_eq!(organisations, [ACME, ACME, BETA]);
+    drop(more);
+}
+
+#[test]
+fn who_is_passed_over_keeps_its_place_and_makes_up_for_nothing() {
+    let fixture = Fixture::new();
+    for _ in 0..20 {
+        fixture.add(ACME, 1);
+    }
+    let (_, calls) = fixture.start_all(4);
+    assert_eq!(calls.len(), 2);
+    for _ in 0..20 {
+        fixture.add(BETA, 1);
+    }
+    // Its calls come back at once, so it goes on while the other waits for answers.
+    for _ in 0..10 {
+        let claim = fixture.queue.claim(fixture.now, 4).unwrap();
+        assert_eq!(claim.parcel.organisation, BETA);
+        fixture.queue.start_call(claim.parcel.id);
+    }
+    drop(calls);
+    let first: Vec<_> = (0..8).map(|_| fixture.send().parcel.organisation).collect();
+    assert_eq!(first[0], ACME);
+    let of_acme = first.iter().filter(|o| **o == ACME).count();
+    assert!((4..=5).contains(&of_acme), "{first:?}");
+}
+
+#[test]
+fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
+    let fixture = Fixture::new();
+    let (bad, good) = ("lapsed.example", "example.com");
+    let held: Vec<_> = (0..3).map(|_| fixture.add_from(bad, ACME, 1)).collect();
+    let first = fixture.claim().parcel.id;
+    assert_eq!(first, held[0]);
+    let until = fixture.now + Duration::from_secs(10);
+    fixture.queue.pause_domain(ACME, &name(bad), until);
+    fixture.queue.put_back_as_new(first);
+    let other = fixture.add_from(good, ACME, 1);
+    assert_eq!(fixture.claim().parcel.id, other);
+    fixture.queue.settle(other);
+    assert_eq!(fixture.next(fixture.now), Next::At(until));
+    assert!(fixture.queue.is_held(ACME, &name(bad)));
+
+    // The first accepted tries the domain, and until its outcome is known no other goes.
+    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, first);
+    assert_eq!(fixture.next(until), Next::Never);
+    // It told nothing of the domain, so the next one tries.
+    let due = until + Duration::from_mins(1);
+    fixture.queue.put_back(first, due, Acceptance::Excluded);
+    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, held[1]);
+    fixture.queue.settle(held[1]);
+    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, held[2]);
+    fixture.queue.pause_domain(ACME, &name(bad), due);
+    fixture.queue.put_back_as_new(held[2]);
+    assert_eq!(fixture.next(until), Next::At(due));
+    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, held[2]);
+    fixture.queue.resume_domain(ACME, &name(bad), due);
+    fixture.queue.settle(held[2]);
+    assert!(!fixture.queue.is_held(ACME, &name(bad)));
+    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, first);
+}
+
+#[test]
+fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_due() {
+    let fixture = Fixture::new();
+    let bad = "lapsed.example";
+    let held: Vec<_> = (0..4).map(|_| fixture.add_from(bad, ACME, 1)).collect();
+    for id in &held[..2] {
+        assert_eq!(fixture.claim().parcel.id, *id);
+    }
+    fixture.queue.pause_domain(ACME, &name(bad), fixture.now);
+    // Refused one after the other, and put back in another order.
+    fixture.queue.put_back_as_new(held[1]);
+    fixture.queue.put_back_as_new(held[0]);
+    let others: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
+    let probe = fixture.claim_at(fixture.now).unwrap().parcel.id;
+    let later = fixture.now + Duration::from_secs(1);
+    fixture.queue.resume_domain(ACME, &name(bad), later);
+    fixture.queue.settle(probe);
+    let order: Vec<_> =
+        std::iter::from_fn(|| fixture.claim_at(later)).map(|claim| claim.parcel.id).collect();
+    let mut expected = others;
+    expected.extend(held);
+    expected.retain(|id| *id != probe);
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn a_call_that_never_started_is_not_counted() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    drop(fixture.queue.start_call(id));
+    assert_eq!(fixture.queue.not_called(id), 0);
+    assert_eq!(fixture.queue.live(id), Some(Live::Waiting { obstacle: None }));
+    fixture.queue.put_back(id, fixture.now, Acceptance::Excluded);
+    assert_eq!(fixture.queue.remaining(), [(id, 0, Acceptance::Excluded)]);
+}
+
+#[test]
+fn a_newcomer_does_not_wait_for_anothers_backlog() {
+    let fixture = Fixture::new();
+    for _ in 0..1_000 {
+        fixture.add(ACME, 1);
+    }
+    for _ in 0..500 {
+        fixture.send();
+    }
+    let late = fixture.add(BETA, 1);
+    let place = (0..500).find(|_| fixture.send().parcel.id == late).unwrap();
+    assert!(place <= 1, "{place} of the backlog went first");
+}
+
+#[test]
+fn turns_are_shared_by_recipients() {
+    let fixture = Fixture::new();
+    for _ in 0..100 {
+        fixture.add(ACME, 10);
+        fixture.add(BETA, 1);
+    }
+    let mut served = HashMap::new();
+    for _ in 0..55 {
+        let claim = fixture.send();
+        *served.entry(claim.parcel.organisation).or_insert(0) +=
+            claim.parcel.envelope.recipient_count();
+    }
+    assert_eq!(served[&ACME], 50);
+    assert_eq!(served[&BETA], 50);
+}
+
+#[test]
+fn an_idle_time_earns_no_claim_to_more_than_the_share() {
+    let fixture = Fixture::new();
+    for _ in 0..100 {
+        fixture.add(ACME, 1);
+        fixture.send();
+    }
+    for _ in 0..10 {
+        fixture.add(ACME, 1);
+        fixture.add(BETA, 1);
+    }
+    let first: Vec<_> = (0..10).map(|_| fixture.send().parcel.organisation).collect();
+    assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
+}
+
+#[test]
+fn within_an_organisation_the_first_due_goes_first_and_new_before_retries() {
+    let fixture = Fixture::new();
+    let (first, second) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
+    assert_eq!(fixture.claim().parcel.id, first);
+    fixture.queue.put_back(first, fixture.now, Acceptance::Excluded);
+    assert_eq!(fixture.claim().parcel.id, second);
+    assert_eq!(fixture.claim().parcel.id, first);
+}
+
+#[test]
+fn a_retry_waits_until_it_is_due() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    let due = fixture.now + Duration::from_secs(5);
+    fixture.queue.put_back(id, due, Acceptance::Possible);
+    assert_eq!(fixture.next(fixture.now), Next::At(due));
+    assert!(fixture.claim_at(due - Duration::from_millis(1)).is_none());
+    assert_eq!(fixture.queue.remaining(), [(id, 0, Acceptance::Possible)]);
+    fixture.queue.bring_forward(fixture.now);
+    assert!(fixture.claim_at(fixture.now).is_none(), "an event may yet prove its acceptance");
+    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, id);
+    fixture.queue.settle(id);
+    assert_eq!(fixture.next(due), Next::Never);
+}
+
+#[test]
+fn a_retry_that_was_refused_can_be_brought_forward() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.claim();
+    let due = fixture.now + Duration::from_secs(5);
+    fixture.queue.put_back(id, due, Acceptance::Excluded);
+    fixture.queue.bring_forward(fixture.now);
+    assert_eq!(fixture.claim().parcel.id, id);
+}
+
+#[test]
+fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
+    let fixture = Fixture::new();
+    let (waiting, flying) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
+    fixture.queue.proved_sent(waiting);
+    assert_eq!(fixture.claim().parcel.id, flying);
+    fixture.queue.proved_sent(flying);
+    fixture.queue.put_back(flying, fixture.now, Acceptance::Possible);
+    assert!(fixture.claim_at(fixture.now).is_none());
+    let pending = fixture.queue.pending();
+    assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0 });
+}
+
+fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, usize) {
+    let (mut ids, mut calls, mut others) = (Vec::new(), 0, 0);
+    let mut after = None;
+    loop {
+        let Selected { taken, calls_under_way, not_pending, next } =
+            fixture.queue.cancel(selection, after, Cancellation::ByOperator);
+        ids.extend(taken.iter().map(|claim| claim.parcel.id));
+        (calls, others) = (calls + calls_under_way, others + not_pending);
+        if next.is_none() {
+            return (ids, calls, others);
+        }
+        after = next;
+    }
+}
+
+#[test]
+fn what_waits_is_cancelled_at_once_by_organisation_key_domain_or_id() {
+    let fixture = Fixture::new();
+    let (one, two) = (Some(KeyId(1)), Some(KeyId(2)));
+    let first = fixture.add_by(one, "example.com", ACME);
+    let second = fixture.add_by(two, "example.com", ACME);
+    let third = fixture.add_by(two, "other.example", ACME);
+    let others = fixture.add_by(one, "example.com", BETA);
+    let domain = |text| Some(name(text));
+    let of =
+        |key, sender_domain| Selection::Organisation { organisation: ACME, key, sender_domain };
+    let nothing = (Vec::new(), 0, 0);
+    assert_eq!(cancel(&fixture, &of(one, domain("other.example"))), nothing);
+    assert_eq!(cancel(&fixture, &of(two, domain("other.example"))), (vec![third], 0, 0));
+    assert_eq!(cancel(&fixture, &of(two, None)).0, [second]);
+    let unknown = fixture.ids.next(Timestamp::from_unix_millis(1));
+    let named = Selection::Ids([first, unknown].into());
+    assert_eq!(cancel(&fixture, &named), (vec![first], 0, 1));
+    // They are claimed: whoever took them out ends them.
+    assert_eq!(cancel(&fixture, &of(None, None)), (Vec::new(), 0, 3));
+    assert_eq!(fixture.claim().parcel.id, others);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+}
+
+#[test]
+fn a_large_queue_is_cancelled_in_steps_and_what_comes_later_is_not_forgotten() {
+    let fixture = Fixture { queue: Arc::new(MessageQueue::new(1 << 30)), ..Fixture::new() };
+    let ids: Vec<_> =
+        (0..1_700).map(|n| fixture.add(if n % 7 == 0 { BETA } else { ACME }, 1)).collect();
+    let first = fixture.queue.cancel(&Selection::of(ACME), None, Cancellation::ByOperator);
+    assert!(first.taken.len() <= 500 && first.next == Some(ids[499]), "{first:?}");
+    let (rest, calls, ending) = cancel(&fixture, &Selection::of(ACME));
+    assert_eq!((first.taken.len() + rest.len(), calls), (ids.len() - ids.len().div_ceil(7), 0));
+    assert_eq!(ending, first.taken.len());
+    assert_eq!(fixture.queue.pending().in_flight, first.taken.len() + rest.len());
+}
+
+#[test]
+fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
+    for (acceptance, words) in [
+        (Acceptance::Excluded, "the operator cancelled the message; the message was not sent"),
+        (Acceptance::Possible, "whether the message was accepted is unknown"),
+    ] {
+        let fixture = Fixture::new();
+        let id = fixture.add(ACME, 1);
+        fixture.send();
+        assert_eq!(cancel(&fixture, &Selection::of(ACME)), (Vec::new(), 1, 0));
+        let end = fixture.queue.put_back(id, fixture.now, acceptance).unwrap();
+        let Transition::Failed { failure, acceptance: kept } = end else { panic!("{end:?}") };
+        assert_eq!((failure.code, kept), (FailureCode::Cancelled, acceptance));
+        assert!(failure.message.ends_with(words), "{}", failure.message);
+        assert!(fixture.claim_at(fixture.now).is_none());
+        assert_eq!(fixture.queue.pending().in_flight, 1, "its end is not recorded yet");
+        fixture.queue.settle(id);
+        assert_eq!(fixture.queue.pending(), Pending { messages: 0, in_flight: 0, bytes: 0 });
+    }
+}
+
+#[test]
+fn a_proof_wins_over_a_cancellation() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.send();
+    cancel(&fixture, &Selection::of(ACME));
+    fixture.queue.proved_sent(id);
+    assert_eq!(fixture.queue.put_back(id, fixture.now, Acceptance::Possible), None);
+    assert_eq!(fixture.queue.pending().messages, 0);
+}
+
+#[test]
+fn a_call_that_never_started_is_cancelled_before_it_waits_again() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.send();
+    fixture.queue.not_called(id);
+    assert_eq!(cancel(&fixture, &Selection::of(ACME)), (Vec::new(), 1, 0));
+    assert!(fixture.queue.put_back_as_new(id).is_some());
+    assert!(fixture.claim_at(fixture.now).is_none());
+}
+
+#[test]
+fn the_messages_of_a_paused_domain_are_cancelled_too() {
+    let fixture = Fixture::new();
+    let (trying, waiting) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
+    fixture.queue.pause_domain(ACME, &name("example.com"), fixture.now);
+    fixture.send();
+    assert_eq!(cancel(&fixture, &Selection::of(ACME)), (vec![waiting], 1, 0));
+    let end = fixture.queue.put_back(trying, fixture.now, Acceptance::Excluded);
+    assert!(end.is_some());
+    for id in [trying, waiting] {
+        fixture.queue.settle(id);
+    }
+    assert!(!fixture.queue.is_held(ACME, &name("example.com")));
+    assert_eq!(fixture.queue.pending(), Pending { messages: 0, in_flight: 0, bytes: 0 });
+}
+
+#[test]
+fn the_live_state_follows_the_call() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    assert_eq!(fixture.queue.live(id), Some(Live::Waiting { obstacle: None }));
+    fixture.claim();
+    let call = fixture.queue.start_call(id);
+    assert_eq!(call.attempts, 1);
+    assert_eq!(fixture.queue.live(id), Some(Live::Sending { attempts: 1 }));
+    fixture.queue.settle(id);
+    assert_eq!(fixture.queue.live(id), None);
+}
+
+#[test]
+fn the_budget_is_never_exceeded_and_is_released_with_the_message() {
+    // Each has a charge of 800 bytes besides its own.
+    let queue = MessageQueue::new(2_200);
+    let first = queue.budget().reserve(ACME, 500).unwrap();
+    assert!(queue.budget().reserve(BETA, 101).is_err());
+    assert!(queue.budget().reserve(BETA, 100).is_ok());
+    assert!(queue.budget().reserve(BETA, usize::MAX - 400).is_err());
+    drop(first);
+    assert_eq!(queue.budget().in_use(), 0);
+}
+
+#[test]
+fn one_organisations_messages_leave_room_for_anothers() {
+    let queue = MessageQueue::new(100_000);
+    let mut backlog = Vec::new();
+    let refused = loop {
+        match queue.budget().reserve(ACME, 200) {
+            Ok(reservation) => backlog.push(reservation),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((backlog.len(), refused.exhausted), (50, Exhausted::Share));
+    let others = queue.budget().reserve(BETA, 40_000).unwrap();
+    let refused = queue.budget().reserve(BETA, 20_000).unwrap_err();
+    assert_eq!(refused.exhausted, Exhausted::Whole);
+    // At least a second, and no more than a client can be asked to wait for.
+    assert_eq!(refused.retry_after, Duration::from_mins(1));
+    drop((backlog, others));
+    assert_eq!(queue.budget().in_use(), 0);
+}

@@ -1,0 +1,384 @@
+//! The provider's reports: matching, overtaking, repetition, and what is kept for how long.
+
+use std::time::Duration;
+
+use crate::domain::event::{BounceType, Event, EventDetail, EventType};
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
+use crate::domain::organisation::DomainState;
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::time::Timestamp;
+use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
+use crate::store::{Applied, DeadLetter, Reference, Report};
+
+mod order;
+mod unrecorded;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn tagged(id: MessageId, event: Option<Event>) -> Report {
+    Report {
+        message: Reference::Tag(id),
+        organisation: Some("acme".to_owned()),
+        ses_message_id: "ses-1".to_owned(),
+        accepted_at: START,
+        event,
+    }
+}
+
+fn untagged(ses_message_id: &str, accepted_at: Timestamp, event: Event) -> Report {
+    Report {
+        message: Reference::ProviderId,
+        organisation: None,
+        ses_message_id: ses_message_id.to_owned(),
+        accepted_at,
+        event: Some(event),
+    }
+}
+
+fn sent(ses_message_id: &str, sent_at: Timestamp) -> Transition {
+    Transition::Sent { ses_message_id: ses_message_id.to_owned(), sent_at }
+}
+
+fn delivery(at: Timestamp) -> Event {
+    event(at, EventDetail::Delivery { smtp_response: None })
+}
+
+async fn with_second_organisation(fixture: &Fixture) -> OrganisationId {
+    let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    let domain = DomainName::parse("example.com").unwrap();
+    fixture.store.put_domain(other.id, domain, DomainState::Assumed, START).await.unwrap();
+    other.id
+}
+
+#[tokio::test]
+async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let mut ids = Vec::new();
+    for number in 0..50 {
+        let id = fixture.new_message().await;
+        let at = START.plus(SECOND * number);
+        fixture.store.record(id, 1, sent(&format!("ses-{number}"), at)).await.unwrap();
+        ids.push((id, at));
+    }
+    // The provider's clock is ours, five minutes ahead of it, or behind it.
+    for (number, skew) in [(7, 0_u32), (20, 300), (49, 300)] {
+        let (id, at) = ids[number];
+        for accepted_at in [at.plus(SECOND * skew), at.minus(SECOND * skew)] {
+            let report = untagged(&format!("ses-{number}"), accepted_at, delivery(accepted_at));
+            assert_eq!(fixture.store.apply(report, START).await.unwrap(), Applied::Sent(id));
+        }
+        let expected = if skew == 0 { 1 } else { 2 };
+        assert_eq!(fixture.store.events(id).unwrap().len(), expected);
+    }
+    let far = untagged("ses-7", ids[7].1.plus(Duration::from_hours(1)), delivery(START));
+    assert_eq!(fixture.store.apply(far, START).await.unwrap(), Applied::Unmatched);
+}
+
+#[tokio::test]
+async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let early = [delivery(START.plus(SECOND)), event(START.plus(SECOND * 2), hard_bounce())];
+    for event in &early {
+        let report = untagged("ses-1", START, event.clone());
+        for _ in 0..2 {
+            let applied = fixture.store.apply(report.clone(), START).await.unwrap();
+            assert_eq!(applied, Applied::Unmatched);
+        }
+    }
+    let stranger = untagged("ses-10", START, delivery(START));
+    fixture.store.apply(stranger, START).await.unwrap();
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 3);
+    drop(fixture);
+    // They outlive a restart, which settles the message as lost; the tag of another event then
+    // proves that it was sent.
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let epoch = fixture.store.suppression_epoch();
+    let applied = fixture.store.apply(tagged(id, None), START).await.unwrap();
+    assert_eq!(applied, Applied::Sent(id));
+    assert_eq!(fixture.store.events(id).unwrap(), early);
+    let message = fixture.store.message(id, START).unwrap().unwrap();
+    assert_eq!(message.last_event, Some(early[1].summary()));
+    assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
+    assert!(fixture.store.suppression_epoch() > epoch);
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 1);
+}
+
+#[tokio::test]
+async fn an_event_that_overtakes_the_recording_of_a_success_is_applied_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let direct = fixture.new_message().await;
+    let report = untagged("ses-2", START, delivery(START));
+    fixture.store.apply(report, START).await.unwrap();
+    fixture.store.record(direct, 1, sent("ses-2", START)).await.unwrap();
+    assert_eq!(fixture.store.events(direct).unwrap(), [delivery(START)]);
+}
+
+#[tokio::test]
+async fn early_reports_of_one_event_that_differ_all_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let soft = EventDetail::Bounce {
+        bounce_type: BounceType::Transient,
+        sub_type: "General".to_owned(),
+        diagnostic_code: None,
+    };
+    for detail in [soft, hard_bounce()] {
+        let report = untagged("ses-1", START, event(START, detail));
+        fixture.store.apply(report, START).await.unwrap();
+    }
+    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    assert_eq!(fixture.store.events(id).unwrap(), [event(START, hard_bounce())]);
+    assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
+}
+
+#[tokio::test]
+async fn events_wait_for_their_message_for_a_day() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    fixture.store.apply(untagged("ses-1", START, delivery(START)), START).await.unwrap();
+    let end = START.plus(Duration::from_hours(24));
+    fixture.store.purge(end.minus(MILLISECOND), 10).await.unwrap();
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 1);
+    fixture.store.purge(end, 10).await.unwrap();
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0);
+}
+
+#[tokio::test]
+async fn only_so_many_events_wait_and_the_oldest_go_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    for block in 0..11_u64 {
+        let now = START.plus(SECOND * u32::try_from(block).unwrap());
+        let reports = (0..1_000).map(|number| {
+            untagged(&format!("ses-{}", block * 1_000 + number), START, delivery(START))
+        });
+        fixture.store.apply_all(reports.collect(), now).await.unwrap();
+    }
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 10_000);
+    let [first, last] = [fixture.new_message().await, fixture.new_message().await];
+    fixture.store.record(first, 1, sent("ses-999", START)).await.unwrap();
+    fixture.store.record(last, 1, sent("ses-10999", START)).await.unwrap();
+    assert!(fixture.store.events(first).unwrap().is_empty());
+    assert_eq!(fixture.store.events(last).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_report_that_names_another_organisation_than_its_messages_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let other = with_second_organisation(&fixture).await;
+    let id = fixture.new_message().await;
+    let before = fixture.store.message(id, START).unwrap();
+    let bounce = || Some(event(START, hard_bounce()));
+    for name in ["other", "nobody", ""] {
+        let report = Report { organisation: Some(name.to_owned()), ..tagged(id, bounce()) };
+        let applied = fixture.store.apply(report, START).await.unwrap();
+        assert_eq!(applied, Applied::OtherOrganisation);
+    }
+    let made_up = fixture.ids.next(START);
+    let of_no_message = tagged(made_up, Some(delivery(START)));
+    let applied = fixture.store.apply(of_no_message, START).await.unwrap();
+    assert_eq!(applied, Applied::UnknownMessage);
+    assert_eq!(fixture.store.message(id, START).unwrap(), before);
+    assert!(fixture.store.events(id).unwrap().is_empty());
+    assert!(fixture.store.events(made_up).unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0, "no record can follow");
+
+    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    let foreign = Report {
+        organisation: Some("other".to_owned()),
+        ..untagged("ses-1", START, event(START, hard_bounce()))
+    };
+    let applied = fixture.store.apply(foreign, START).await.unwrap();
+    assert_eq!(applied, Applied::OtherOrganisation);
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+    // An organisation's own bounce is its own matter.
+    fixture.store.apply(tagged(id, bounce()), START).await.unwrap();
+    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
+    assert_eq!(listed.len(), 1);
+    assert!(listed.iter().all(|(scope, _)| *scope == Some(fixture.organisation)));
+    assert_ne!(fixture.organisation, other);
+}
+
+#[tokio::test]
+async fn an_early_event_of_another_organisation_is_not_applied_later_either() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let foreign = Report {
+        organisation: Some("other".to_owned()),
+        ..untagged("ses-1", START, event(START, hard_bounce()))
+    };
+    assert_eq!(fixture.store.apply(foreign, START).await.unwrap(), Applied::Unmatched);
+    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    assert!(fixture.store.events(id).unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+}
+
+#[tokio::test]
+async fn a_removed_organisations_message_still_gets_its_events() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    fixture.store.remove_organisation(fixture.organisation).await.unwrap();
+    let applied = fixture.store.apply(tagged(id, Some(delivery(START))), START).await.unwrap();
+    assert_eq!(applied, Applied::Sent(id));
+    assert_eq!(fixture.store.events(id).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let failure = |code| Failure::new(code, "x");
+    let failed = |code, acceptance| Transition::Failed { failure: failure(code), acceptance };
+    let unknown = FailureCode::OutcomeUnknown;
+    let rejected = FailureCode::ProviderRejected;
+    let retry = |acceptance| Transition::RetryLater { failure: failure(unknown), acceptance };
+    let rows = [
+        (None, Some(1)),
+        (Some(retry(Acceptance::Possible)), Some(2)),
+        (Some(retry(Acceptance::Excluded)), Some(2)),
+        (Some(failed(unknown, Acceptance::Possible)), Some(2)),
+        (Some(failed(rejected, Acceptance::Excluded)), None),
+        (Some(Transition::Suppressed), None),
+        (Some(sent("first", START.plus(SECOND))), None),
+    ];
+    for (transition, proved_attempts) in rows {
+        let id = fixture.new_message().await;
+        let what = format!("{transition:?}");
+        let is_sent =
+            proved_attempts.is_some() || matches!(transition, Some(Transition::Sent { .. }));
+        if let Some(transition) = transition {
+            fixture.store.record(id, 2, transition).await.unwrap();
+        }
+        let before = fixture.store.message(id, START).unwrap().unwrap();
+        let report = tagged(id, Some(delivery(START)));
+        let applied = fixture.store.apply(report, START).await.unwrap();
+        let expected = if is_sent { Applied::Sent(id) } else { Applied::Done };
+        assert_eq!(applied, expected, "{what}");
+        let after = fixture.store.message(id, START).unwrap().unwrap();
+        if let Some(attempts) = proved_attempts {
+            let state = State::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+            assert_eq!((after.state, after.attempts), (state, attempts), "{what}");
+        } else {
+            assert_eq!((after.state, after.attempts), (before.state, 2), "{what}");
+        }
+        assert_eq!(after.last_event.unwrap().event_type, EventType::Delivery);
+    }
+}
+
+#[tokio::test]
+async fn a_proof_that_overtakes_the_outcome_stands_and_the_calls_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let late = [
+        sent("ses-1", START.plus(SECOND)),
+        Transition::RetryLater {
+            failure: Failure::new(FailureCode::OutcomeUnknown, "x"),
+            acceptance: Acceptance::Possible,
+        },
+    ];
+    for outcome in late {
+        let id = fixture.new_message().await;
+        fixture.store.apply(tagged(id, Some(delivery(START))), START).await.unwrap();
+        let recorded = fixture.store.record(id, 3, outcome).await.unwrap();
+        assert_eq!(recorded, Recorded::AlreadyFinal);
+        let message = fixture.store.message(id, START).unwrap().unwrap();
+        let state = State::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+        assert_eq!((message.state, message.attempts), (state, 3));
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_does_not_bring_back_a_suppression_that_was_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let report = tagged(id, Some(event(START, hard_bounce())));
+    fixture.store.apply(report.clone(), START).await.unwrap();
+    let address = SuppressedAddress::parse("bob@example.org").unwrap();
+    fixture.store.unsuppress(Some(fixture.organisation), address).await.unwrap();
+    fixture.store.apply(report, START.plus(SECOND)).await.unwrap();
+    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+}
+
+#[tokio::test]
+async fn an_operators_suppression_stays_the_operators() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let manual = Suppression {
+        address: SuppressedAddress::parse("bob@example.org").unwrap(),
+        reason: SuppressionReason::Manual,
+        since: START.plus(SECOND),
+        cause: None,
+    };
+    fixture.store.suppress(Some(fixture.organisation), manual.clone()).await.unwrap();
+    fixture.store.apply(tagged(id, Some(event(START, hard_bounce()))), START).await.unwrap();
+    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
+    assert_eq!(listed, [(Some(fixture.organisation), manual)]);
+}
+
+#[tokio::test]
+async fn exactly_the_named_recipients_are_suppressed_however_they_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let recipients = [
+        "Jane <Jane@Example.com>",
+        "\"Doe, Mary\" <mary@example.com>",
+        "Doe, Rick; <rick@example.com>",
+        "not an address",
+    ];
+    let recipients = recipients.map(str::to_owned).to_vec();
+    let bounce = Event { recipients, ..event(START, hard_bounce()) };
+    fixture.store.apply(tagged(id, Some(bounce)), START).await.unwrap();
+    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
+    let addresses: Vec<&str> = listed.iter().map(|(_, s)| s.address.as_str()).collect();
+    assert_eq!(addresses, ["jane@example.com", "mary@example.com", "rick@example.com"]);
+}
+
+#[tokio::test]
+async fn the_providers_ids_go_with_their_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let end = START.plus(RECORD_RETENTION).plus(MILLISECOND);
+    let id = fixture.new_message().await;
+    let sent_at = START.plus(Duration::from_hours(12));
+    fixture.store.record(id, 1, sent("ses-1", sent_at)).await.unwrap();
+    assert_eq!(fixture.store.purge(end, 10).await.unwrap().messages, 1);
+    let report = untagged("ses-1", sent_at, delivery(sent_at));
+    assert_eq!(fixture.store.apply(report, START).await.unwrap(), Applied::Unmatched);
+}
+
+#[tokio::test]
+async fn dead_letters_are_kept_once_cut_and_only_so_many() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let store = &fixture.store;
+    let long = "ü".repeat(DeadLetter::MAX_DOCUMENT_BYTES);
+    let letter = DeadLetter::new(START, "it is not JSON", &long);
+    store.keep_dead_letters(vec![letter.clone(), letter.clone()]).await.unwrap();
+    assert_eq!(store.dead_letters(9).unwrap(), std::slice::from_ref(&letter));
+    assert_eq!(letter.document.len(), DeadLetter::MAX_DOCUMENT_BYTES);
+    assert_eq!(letter.length, long.len());
+    let many = (1..=1_000_u32)
+        .map(|number| DeadLetter::new(START.plus(SECOND * number), "bad", &number.to_string()));
+    store.keep_dead_letters(many.collect()).await.unwrap();
+    let listed = store.dead_letters(5_000).unwrap();
+    assert!((900..=1_000).contains(&listed.len()), "{}", listed.len());
+    assert_eq!(listed[0].document, "1000");
+    assert!(listed.iter().all(|listed| *listed != letter), "the oldest went first");
+    store.purge(START.plus(RECORD_RETENTION * 2), 10).await.unwrap();
+    assert!(store.dead_letters(9).unwrap().is_empty());
+}

@@ -1,0 +1,95 @@
+//! Events that prove an acceptance, for messages that are pending in memory.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pillarbox::domain::envelope::Envelope;
+use pillarbox::domain::id::MessageId;
+use pillarbox::domain::mailbox::{Address, DomainName};
+use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
+use pillarbox::queue::Parcel;
+use tokio::time::Instant;
+
+use crate::events::document::send;
+use crate::events::sink::{EventSink, NOW};
+
+/// A message that is pending in the queue, with one call started.
+async fn being_sent(sink: &EventSink) -> MessageId {
+    let id = sink.new_message().await;
+    let sender = DomainName::parse("example.com").unwrap();
+    let recipient = Address::parse("bob@example.org").unwrap();
+    sink.queue.add(Parcel {
+        id,
+        organisation: sink.organisation,
+        key: None,
+        envelope: Envelope::new(&sender, [&recipient]),
+        request: Bytes::from_static(b"{}"),
+        accepted_at: Instant::now(),
+        suppression_epoch: 0,
+        reservation: sink.queue.budget().reserve(sink.organisation, 2).unwrap(),
+    });
+    assert_eq!(sink.queue.claim(Instant::now(), 1).unwrap().parcel.id, id);
+    assert_eq!(sink.queue.start_call(id).attempts, 1);
+    id
+}
+
+fn lost_answer() -> Transition {
+    Transition::RetryLater {
+        failure: Failure::new(FailureCode::OutcomeUnknown, "the answer was lost"),
+        acceptance: Acceptance::Possible,
+    }
+}
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_mins(1)
+}
+
+async fn prove(sink: &EventSink, id: MessageId) {
+    sink.events.ingest(&[&send(id).to_string()]).await.unwrap();
+    assert_eq!(sink.store.message(id, NOW).unwrap().unwrap().status(), Status::Sent);
+}
+
+#[tokio::test]
+async fn a_proof_cancels_the_waiting_retry_and_drops_the_body() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = EventSink::in_directory(directory.path()).await;
+    let id = being_sent(&sink).await;
+    sink.store.record(id, 1, lost_answer()).await.unwrap();
+    sink.queue.put_back(id, later(), Acceptance::Possible);
+    prove(&sink, id).await;
+    let pending = sink.queue.pending();
+    assert_eq!((pending.messages, pending.bytes), (0, 0));
+    let message = sink.store.message(id, NOW).unwrap().unwrap();
+    assert_eq!((message.attempts, message.failure()), (1, None));
+    // A repeat of it is nothing new.
+    prove(&sink, id).await;
+}
+
+#[tokio::test]
+async fn a_proof_that_overtakes_a_lost_answer_leaves_no_retry() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = EventSink::in_directory(directory.path()).await;
+    let id = being_sent(&sink).await;
+    prove(&sink, id).await;
+    assert_eq!(sink.queue.pending().in_flight, 1, "the call goes on to its end");
+    let recorded = sink.store.record(id, 1, lost_answer()).await.unwrap();
+    assert_eq!(recorded, Recorded::AlreadyFinal);
+    sink.queue.put_back(id, later(), Acceptance::Possible);
+    let pending = sink.queue.pending();
+    assert_eq!((pending.messages, pending.bytes), (0, 0));
+}
+
+#[tokio::test]
+async fn another_organisations_name_cancels_no_retry() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = EventSink::in_directory(directory.path()).await;
+    let id = being_sent(&sink).await;
+    sink.queue.put_back(id, later(), Acceptance::Possible);
+    let mut document = send(id);
+    document["mail"]["tags"]["pillarbox-organisation"] = serde_json::json!(["other"]);
+    sink.events.ingest(&[&document.to_string()]).await.unwrap();
+    assert_eq!(sink.queue.pending().messages, 1);
+    let message = sink.store.message(id, NOW).unwrap().unwrap();
+    assert_eq!(message.status(), Status::Queued);
+    assert_eq!(sink.events.counts().foreign, 1);
+}
