@@ -25,7 +25,9 @@ use redb::damage::{Damage, of_organisation};
 use redb::open::Opener;
 use redb::tables::{CLOCK, EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS, TIME_KEY};
 use redb::writer::{Kind, Writer, WriterThread};
-use redb::{Shared, list, lost, message, purge, read_lock, suppress, temp_files, time_record};
+use redb::{
+    Shared, list, lost, message, purge, read_lock, suppress, temp_files, time_record, timeline,
+};
 
 pub use backup::SaveError;
 pub use counts::Counts;
@@ -220,7 +222,7 @@ impl Store {
     /// A message's events, oldest first.
     pub fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
         let damage = &self.shared.damage;
-        let read = self.shared.read(|transaction| message::read_events(transaction, damage, id));
+        let read = self.shared.read(|transaction| timeline::read(transaction, damage, id));
         self.noticed(&EVENTS, id, read)
     }
 

@@ -26,7 +26,7 @@ const RESERVED: [(&str, &[&str]); 4] = [
     ("simulator", &["cli", "service", "simulator"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
-const KNOWN_CIRCLES: [&str; 2] = ["store::redb: accept writer", "store::redb: apply message sent"];
+const KNOWN_CIRCLES: [&str; 0] = [];
 
 /// A source that is part of the program, and its module from the crate's root.
 struct Source {

@@ -47,6 +47,7 @@ pub(super) mod tables;
 mod tag;
 pub(super) mod temp_files;
 pub(super) mod time_record;
+pub(super) mod timeline;
 pub(super) mod unmatched;
 pub(super) mod writer;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pillarbox::simulator::{Fault, Faults};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::client::{Answer, Client, get, message, post, post_head};
 use crate::kit::PATIENCE;
@@ -201,6 +201,10 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
     println!("{} MiB more", more / MIB);
     assert!(more < BUDGET + 48 * MIB, "{} MiB more", more / MIB);
     assert_served(calm, attacked);
+    // All have their answer before anybody reads: what is read makes room for those that wait.
+    for client in &unread {
+        timeout(PATIENCE, client.stream.peek(&mut [0])).await.unwrap().unwrap();
+    }
     // Who was refused is told why; who reads gets it.
     let mut refused = 0;
     for client in &mut unread {

@@ -13,7 +13,7 @@ use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::record::message::IdempotencyRow;
 use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
 use crate::store::redb::writer::{Batch, Operation, own_failure};
-use crate::store::redb::{Shared, read_lock, write_lock};
+use crate::store::redb::{Shared, read_lock};
 use crate::store::{Accepted, StoreError};
 
 /// What the writer needs of a message's idempotency key.
@@ -136,15 +136,4 @@ fn find_live(
         }
     }
     Ok(None)
-}
-
-/// Makes a durable batch's keys known to all readers.
-pub(super) fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId)>) {
-    if claimed.is_empty() {
-        return;
-    }
-    let mut index = write_lock(&shared.index);
-    for (hash, id) in claimed {
-        index.insert(hash, id);
-    }
 }

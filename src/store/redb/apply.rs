@@ -1,19 +1,12 @@
 //! Applying what the provider reports: events, proofs of acceptance and suppressions, in such a
 //! way that neither order nor repetition makes a difference.
 
-use redb::ReadableTable;
-use sha2::{Digest, Sha256};
-
-use crate::domain::event::{BounceType, Event, EventDetail};
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Message, Recorded, State};
-use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::message::{Recorded, State};
 use crate::domain::time::Timestamp;
-use crate::metrics::organisations::Increment;
 use crate::store::redb::failure::ReadError;
 use crate::store::redb::message::{note_state, read_row, write_row};
-use crate::store::redb::record::event::{decode_event, encode_event};
-use crate::store::redb::suppress::{Change, insert_caused};
+use crate::store::redb::suppress::Change;
+use crate::store::redb::timeline::{is_owner, observe, suppress_recipients};
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{provider_ids, unmatched};
 use crate::store::{Applied, Reference, Report};
@@ -77,47 +70,6 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     })
 }
 
-/// Whether a message is the named organisation's, where a name is given. The name of one that was
-/// removed is not known any more: there the message's id has to do.
-pub(super) fn is_owner(batch: &Batch<'_>, message: &Message, named: Option<&str>) -> bool {
-    let Some(named) = named else { return true };
-    let directory = batch.shared.directory();
-    let owner = directory.organisation(message.organisation);
-    owner.is_none_or(|owner| owner.name.as_str() == named)
-}
-
-/// Puts an event on a message's timeline, with the suppressions that follow. A repeat changes
-/// nothing: above all, it does not bring back a suppression that an operator has removed.
-pub(super) fn observe(
-    batch: &mut Batch<'_>,
-    message: &mut Message,
-    event: &Event,
-) -> Result<(), ReadError> {
-    let key = [message.id.as_bytes().as_slice(), &event_key(event)].concat();
-    let row = encode_event(event);
-    let known = batch.tables.events.open()?.get(key.as_slice())?.map(|row| row.value().to_vec());
-    let reason = event.suppresses();
-    let mut is_news = reason.is_some();
-    if let Some(known) = known {
-        // One that cannot be read is written anew.
-        if let Ok(suppressed) = decode_event(&known).map(|known| known.suppresses().is_some()) {
-            // Of reports of one event that differ in their details, the same one always stays.
-            if (reason.is_some(), &row) <= (suppressed, &known) {
-                return Ok(());
-            }
-            is_news = !suppressed;
-        }
-    } else {
-        batch.increments.push((message.organisation, increment(event)));
-    }
-    batch.tables.events.open()?.insert(key.as_slice(), row.as_slice())?;
-    message.observe(event.summary());
-    if let (Some(reason), true) = (reason, is_news) {
-        suppress_recipients(batch, message.organisation, message.id, event, reason)?;
-    }
-    Ok(())
-}
-
 /// Suppresses by an event whose message has no readable record: it is purged, damaged, or younger
 /// than the backup that was restored. Message id and organisation together say that the message is
 /// ours: no other application writes both tags. The event is kept as one without a message, so
@@ -142,59 +94,4 @@ fn suppress_without_record(
         Change::Made => suppress_recipients(batch, organisation.id, id, event, reason),
         Change::None => Ok(()),
     }
-}
-
-/// Suppresses exactly the recipients that an event names.
-fn suppress_recipients(
-    batch: &mut Batch<'_>,
-    organisation: OrganisationId,
-    message: MessageId,
-    event: &Event,
-    reason: SuppressionReason,
-) -> Result<(), ReadError> {
-    for recipient in &event.recipients {
-        let Some(address) = SuppressedAddress::of_recipient(recipient) else {
-            tracing::warn!(id = %message, "a reported recipient is not an address");
-            continue;
-        };
-        let (since, cause) = (event.occurred_at, Some(message));
-        insert_caused(batch, organisation, &Suppression { address, reason, since, cause })?;
-    }
-    Ok(())
-}
-
-fn increment(event: &Event) -> Increment {
-    let is_hard =
-        matches!(event.detail, EventDetail::Bounce { bounce_type: BounceType::Permanent, .. });
-    let hard_bounces = if is_hard { event.recipients.len() as u64 } else { 0 };
-    Increment::Event { event_type: event.event_type(), hard_bounces }
-}
-
-/// An event's key within its message: time, rank, digest of the recipients. Orders events by
-/// time, and gives the same event the same key however often and in whatever form it arrives.
-fn event_key(event: &Event) -> [u8; 17] {
-    let normal = |text: &String| {
-        SuppressedAddress::of_recipient(text)
-            .map_or_else(|| text.to_ascii_lowercase(), |address| address.as_str().to_owned())
-    };
-    let mut recipients: Vec<String> = event.recipients.iter().map(normal).collect();
-    recipients.sort_unstable();
-    recipients.dedup();
-    let mut digest = Sha256::new();
-    for recipient in recipients {
-        digest.update(recipient.as_bytes());
-        digest.update([0]);
-    }
-    let mut key = [0; 17];
-    key[..8].copy_from_slice(&event.occurred_at.unix_millis().to_be_bytes());
-    key[8] = event.event_type() as u8;
-    key[9..].copy_from_slice(&digest.finalize()[..8]);
-    key
-}
-
-/// The bounds of a message's events.
-pub(in crate::store) fn event_keys(message: MessageId) -> (Vec<u8>, Vec<u8>) {
-    let first = message.as_bytes().to_vec();
-    let last = [message.as_bytes().as_slice(), &[u8::MAX; 17]].concat();
-    (first, last)
 }

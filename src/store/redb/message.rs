@@ -1,19 +1,16 @@
-//! Messages and their events: recording what became of them, and reading them back.
+//! Messages: recording what became of them, and reading them back.
 
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::domain::event::Event;
 use crate::domain::id::MessageId;
 use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::domain::timeline::WindowTime;
 use crate::metrics::organisations::Increment;
-use crate::store::redb::apply::event_keys;
-use crate::store::redb::damage::{Damage, InRow};
+use crate::store::redb::damage::InRow;
 use crate::store::redb::failure::ReadError;
-use crate::store::redb::record::event::decode_event;
 use crate::store::redb::record::message::{decode_message, encode_message};
-use crate::store::redb::tables::{EVENTS, MESSAGES, Tables};
+use crate::store::redb::tables::{MESSAGES, Tables};
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{lost, provider_ids};
 
@@ -34,20 +31,6 @@ pub(in crate::store) fn read(
 /// Returns a message as readers see it: with the corrected time of its acceptance.
 pub(super) fn corrected(message: Message, window_now: &WindowTime) -> Message {
     Message { created_at: window_now.corrected(message.created_at), ..message }
-}
-
-/// Reads a message's events, oldest first. Rows that cannot be read are left out.
-pub(in crate::store) fn read_events(
-    transaction: &ReadTransaction,
-    damage: &Damage,
-    id: MessageId,
-) -> Result<Vec<Event>, ReadError> {
-    let mut events = Vec::new();
-    let (first, last) = event_keys(id);
-    for row in transaction.open_table(EVENTS)?.range::<&[u8]>(&first[..]..=&last[..])? {
-        events.extend(damage.left_out(decode_event(row?.1.value()).in_row(EVENTS, id)));
-    }
-    Ok(events)
 }
 
 /// Records what became of a message after `attempts` calls in all.

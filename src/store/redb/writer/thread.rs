@@ -16,7 +16,7 @@ use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::tables::{MESSAGES, PROBE};
 use crate::store::redb::writer::{Batch, DirectoryChange, Kind, Operation, SuppressionChange};
-use crate::store::redb::{Shared, accept};
+use crate::store::redb::{Shared, write_lock};
 use crate::store::{FileLoss, StoreError};
 
 /// How many operations share one commit.
@@ -158,7 +158,7 @@ impl Thread {
             Ok(Effects { claimed, increments, directory, suppressed })
         })?;
         self.shared.counts.committed(operations.len(), started.elapsed(), effects.increments);
-        accept::publish(&self.shared, effects.claimed);
+        publish(&self.shared, effects.claimed);
         if effects.suppressed == SuppressionChange::Added {
             self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
         }
@@ -285,5 +285,16 @@ fn settle(
         if catch_unwind(AssertUnwindSafe(|| operation.settle(outcome))).is_err() {
             tracing::error!("an operation panicked when it learned the outcome of its commit");
         }
+    }
+}
+
+/// Makes a durable batch's keys known to all readers.
+fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId)>) {
+    if claimed.is_empty() {
+        return;
+    }
+    let mut index = write_lock(&shared.index);
+    for (hash, id) in claimed {
+        index.insert(hash, id);
     }
 }
