@@ -10,6 +10,10 @@ use crate::api::wire::{self, FIELDS, PARAMETERS};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
+use crate::domain::policy::{
+    IDEMPOTENCY_WINDOW, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
+    MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
+};
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
 
@@ -53,6 +57,23 @@ fn message() -> Message {
         state: State::Failed { failure: failure(), acceptance: Acceptance::Excluded },
         last_event: Some(LastEvent { occurred_at: NOON, event_type: EventType::Bounce }),
     }
+}
+
+#[test]
+fn the_document_has_the_numbers_of_the_policy() {
+    let fields = &schema("SendRequest")["properties"];
+    for field in ["to", "cc", "bcc"] {
+        assert_eq!(fields[field]["maxItems"], MAX_RECIPIENTS, "{field}");
+    }
+    let together = format!("together have at most {MAX_RECIPIENTS} entries");
+    assert!(schema("SendRequest")["description"].as_str().unwrap().contains(&together));
+    assert_eq!(fields["subject"]["maxLength"], MAX_SUBJECT_CHARS);
+    assert_eq!(fields["headers"]["maxProperties"], MAX_HEADERS);
+    assert_eq!(fields["headers"]["additionalProperties"]["maxLength"], MAX_HEADER_VALUE_CHARS);
+    assert_eq!(fields["idempotencyKey"]["maxLength"], MAX_IDEMPOTENCY_KEY_CHARS);
+    let window = format!("For {} hours the same key", IDEMPOTENCY_WINDOW.as_secs() / 3_600);
+    assert!(fields["idempotencyKey"]["description"].as_str().unwrap().contains(&window));
+    assert!(fields["tag"].to_string().contains(TRANSACTIONAL));
 }
 
 #[test]
