@@ -29,12 +29,12 @@ use circuit_breaker::BreakerState;
 use counts::Counts;
 use flow::Flow;
 use paused_domains::PausedDomains;
-use recent::Recent;
+use recent_calls::Recent;
 use token_bucket::Rate;
 
 pub use cancel::Cancelled;
 pub use flow::DailyQuota;
-pub use recent::RecentCalls;
+pub use recent_calls::RecentCalls;
 
 mod attempt;
 mod cancel;
@@ -44,7 +44,7 @@ mod drain;
 mod expiry;
 mod flow;
 mod paused_domains;
-mod recent;
+mod recent_calls;
 pub mod token_bucket;
 
 /// How many messages are looked at before others get their turn on the thread.

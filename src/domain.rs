@@ -7,7 +7,7 @@ pub mod policy;
 
 pub mod time;
 
-pub mod timeline;
+pub mod clock_corrections;
 
 pub mod id;
 

@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  retention  setup  verification  listing  timekeeper
+//! 3 flows      intake  queue  dispatch  events  quota  retention  key_use  aws_setup  domain_verification  listing  timekeeper
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  in_flight  metrics  share
+//! 1 core       domain  clock  config  in_flight  metrics  fair_share
 //! ```
 //!
 //! Data flows one way:
@@ -23,15 +23,19 @@ use mimalloc as _;
 
 pub mod admin;
 pub mod api;
+pub mod aws_setup;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
+pub mod domain_verification;
 pub mod events;
+pub mod fair_share;
 pub mod http;
 pub mod in_flight;
 pub mod intake;
+pub mod key_use;
 pub mod listing;
 pub mod logging;
 pub mod metrics;
@@ -41,9 +45,6 @@ pub mod quota;
 pub mod retention;
 pub mod service;
 pub mod ses;
-pub mod setup;
-pub mod share;
 pub mod simulator;
 pub mod store;
 pub mod timekeeper;
-pub mod verification;

@@ -2,9 +2,9 @@
 //!
 //! Knows neither who asks nor in which words the answer is given.
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
-use crate::domain::timeline::WindowTime;
 use crate::queue::{Live, View};
 use crate::store::{ListError, MessageFilter, MessagePage, Store};
 

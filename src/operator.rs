@@ -37,13 +37,13 @@ use crate::quota::AccountCheck;
 use crate::ses::SesClient;
 use crate::store::Store;
 
-use caught::Catcher;
+use captured_mail::Catcher;
 use conditions::{Condition, Readiness};
 use key::PageKey;
 use live::{PageBody, Told};
 use page::Path;
 
-pub mod caught;
+pub mod captured_mail;
 mod conditions;
 mod families;
 pub mod key;

@@ -14,20 +14,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The pause once nothing is left.
 const REST: Duration = Duration::from_mins(1);
 
-/// How often it is stored when API keys were last used.
-const KEY_USE_INTERVAL: Duration = Duration::from_mins(5);
-
-/// Stores when API keys were last used, for as long as it is polled. What a crash forgets is at
-/// most what came since the last time.
-pub async fn keep_key_use(store: Store) {
-    loop {
-        tokio::time::sleep(KEY_USE_INTERVAL).await;
-        if let Err(error) = store.store_key_use().await {
-            warn!(%error, "it could not be stored when API keys were last used; it will be tried again");
-        }
-    }
-}
-
 /// Purges for as long as it is polled.
 pub async fn run(store: Store, clock: Clock) {
     loop {

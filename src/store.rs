@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use crate::domain::admission::Admitted;
+use crate::domain::clock_corrections::{TimeRecord, WindowTime};
 use crate::domain::event::Event;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Message, Recorded, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::{TimeRecord, WindowTime};
-use crate::share::TooMany;
+use crate::fair_share::TooMany;
 
 use redb::accept::{Accept, KeyClaim};
 use redb::damage::{Damage, of_organisation};
@@ -26,7 +26,8 @@ use redb::open::Opener;
 use redb::tables::{CLOCK, EVENTS, IDEMPOTENCY, MESSAGES, META, SUPPRESSIONS, TIME_KEY};
 use redb::writer::{Kind, Writer, WriterThread};
 use redb::{
-    Shared, list, lost, message, purge, read_lock, suppress, temp_files, time_record, timeline,
+    Shared, list, lost, message, message_events, purge, read_lock, suppress, temp_files,
+    time_record,
 };
 
 pub use backup::SaveError;
@@ -222,7 +223,7 @@ impl Store {
     /// A message's events, oldest first.
     pub fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
         let damage = &self.shared.damage;
-        let read = self.shared.read(|transaction| timeline::read(transaction, damage, id));
+        let read = self.shared.read(|transaction| message_events::read(transaction, damage, id));
         self.noticed(&EVENTS, id, read)
     }
 

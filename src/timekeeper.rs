@@ -8,8 +8,8 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 
 use crate::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
+use crate::domain::clock_corrections::TimeRecord;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::TimeRecord;
 use crate::store::{Store, StoreError};
 
 /// Pause between two looks at the clock.

@@ -9,13 +9,13 @@ use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
+use crate::domain_verification::finding;
 use crate::queue::Selection;
 use crate::ses::SesClient;
 use crate::ses::error::CallError;
 use crate::ses::identity::records::{self, records};
 use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
-use crate::verification::finding;
 
 impl Admin {
     pub(super) async fn add_domain(

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::aws_setup::{self, Mode, Outcome, Report, Step, policy};
 use crate::cli::error::CliError;
 use crate::cli::table::Table;
 use crate::clock::Clock;
@@ -13,7 +14,6 @@ use crate::config::{self, Config};
 use crate::service;
 use crate::ses::SesClient;
 use crate::ses::credentials::Credentials;
-use crate::setup::{self, Mode, Outcome, Report, Step, policy};
 
 /// The keys that are written.
 const CONFIGURATION_SET: &str = "ses.configuration_set";
@@ -63,7 +63,7 @@ impl Setup {
         let client = SesClient::new(options, Clock::system())
             .map_err(|error| CliError::Run(error.into()))?;
         let mode = if self.dry_run { Mode::DryRun } else { Mode::Apply };
-        let mut report = setup::run(&client, &self.name, mode)
+        let mut report = aws_setup::run(&client, &self.name, mode)
             .await
             .map_err(|rule| CliError::Usage(format!("--name: {rule}")))?;
         let keys = keys(&report);

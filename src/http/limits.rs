@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Every limit of the client listener. Tests shrink them; most come from the configuration or
-/// stay at their defaults.
+/// Limits of the client listener. Tests shrink them; most come from the configuration or stay at
+/// their defaults. Those of HTTP/2 alone are constants of [`http2`](crate::http::http2).
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// The most connections served at one time; further ones are told so and closed.

@@ -9,7 +9,7 @@ use http_body_util::Full;
 use crate::admin::wire::{self, Request, SuppressionCursor};
 use crate::http::rejection::Rejection;
 use crate::operator::live::PageBody;
-use crate::operator::{HTML, Operator, caught, page_json, page_response};
+use crate::operator::{HTML, Operator, captured_mail, page_json, page_response};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
@@ -25,7 +25,7 @@ pub(super) enum Path<'a> {
     Messages,
     Message(&'a str),
     Suppressions,
-    Caught(caught::Path<'a>),
+    Caught(captured_mail::Path<'a>),
 }
 
 impl<'a> Path<'a> {
@@ -43,7 +43,7 @@ impl<'a> Path<'a> {
             "/page/messages" => Some(Self::Messages),
             "/page/suppressions" => Some(Self::Suppressions),
             _ => match path.strip_prefix("/page/caught") {
-                Some(rest) => caught::Path::of(rest).map(Self::Caught),
+                Some(rest) => captured_mail::Path::of(rest).map(Self::Caught),
                 None => path.strip_prefix("/page/messages/").map(Self::Message),
             },
         }
@@ -62,7 +62,9 @@ impl Operator {
             return Ok(page_response(StatusCode::OK, media_type, Full::from(text).into()));
         }
         let is_opened = match path {
-            Path::Caught(caught::Path::Frame { id, ticket }) => self.key.opens_frame(id, ticket),
+            Path::Caught(captured_mail::Path::Frame { id, ticket }) => {
+                self.key.opens_frame(id, ticket)
+            }
             _ => self.key.opens(headers),
         };
         if !is_opened {
@@ -74,7 +76,9 @@ impl Operator {
                 let body = PageBody::live(self.told.clone());
                 return Ok(page_response(StatusCode::OK, EVENT_STREAM, body));
             }
-            Path::Caught(path) => return caught::answer(path, self.parts.catcher.get(), &self.key),
+            Path::Caught(path) => {
+                return captured_mail::answer(path, self.parts.catcher.get(), &self.key);
+            }
             Path::Message(id) => Request::MessageShow { id: id.to_owned() },
             Path::Messages => Request::MessageList {
                 organisation: parameter(uri, "organisation"),

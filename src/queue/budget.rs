@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::id::OrganisationId;
-use crate::share::{self, Exhausted};
+use crate::fair_share::{self, Exhausted};
 
 /// What a pending message costs in memory beyond its encoded request, in bytes: its entry, its
 /// turn, their share of the maps that hold them, and what the allocator rounds up. Measured by the
@@ -25,12 +25,12 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// Bytes that pending messages may take up, with a share for each organisation.
 #[derive(Debug)]
 pub struct Budget {
-    shared: share::Budget<OrganisationId>,
+    shared: fair_share::Budget<OrganisationId>,
     speed: Mutex<Speed>,
 }
 
 /// A message's part of the budget, released when dropped.
-pub type Reservation = share::Reservation<OrganisationId>;
+pub type Reservation = fair_share::Reservation<OrganisationId>;
 
 /// A message has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Budget {
     /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         let speed = Speed { measured_at: Instant::now(), released: 0, bytes_per_second: 0.0 };
-        Self { shared: share::Budget::new(max), speed: Mutex::new(speed) }
+        Self { shared: fair_share::Budget::new(max), speed: Mutex::new(speed) }
     }
 
     /// Reserves the room of an organisation's message whose encoded request has `encoded` bytes.

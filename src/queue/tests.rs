@@ -6,7 +6,7 @@ use crate::domain::id::MessageIds;
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::message::FailureCode;
 use crate::domain::time::Timestamp;
-use crate::share::Exhausted;
+use crate::fair_share::Exhausted;
 
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);

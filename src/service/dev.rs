@@ -20,9 +20,9 @@ use crate::ses::credentials::Credentials;
 use crate::simulator::{EventOptions, Events, Options, Simulator};
 use crate::store::{NewApiKey, Store, StoreError};
 
-use caught::Memory;
+use captured_mail::Memory;
 
-mod caught;
+mod captured_mail;
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";

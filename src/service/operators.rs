@@ -12,7 +12,7 @@ use tracing::error;
 use crate::admin::Admin;
 use crate::http;
 use crate::http::drain::Drain;
-use crate::operator::caught::Catcher;
+use crate::operator::captured_mail::Catcher;
 use crate::operator::key::PageKey;
 use crate::operator::{Operator, Parts};
 use crate::service::ServiceError;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use redb::TableHandle;
 
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::{DamagedRow, Health, Store, StoreError};
 
 impl Store {

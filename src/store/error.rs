@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use redb::{DatabaseError, StorageError};
 
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -15,11 +15,11 @@ use pillarbox::domain::id::{MessageId, OrganisationId};
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::{DomainState, Finding, SenderDomain};
+use pillarbox::domain_verification::Verifier;
 use pillarbox::queue::{Live, Pending, Selection};
 use pillarbox::ses::SesClient;
 use pillarbox::simulator::{Fault, FaultScope, Faults, Options, Simulator, VerificationStatus};
 use pillarbox::store::Store;
-use pillarbox::verification::Verifier;
 use serde_json::Value;
 
 use crate::kit::{self, Finished, NOON};

@@ -4,8 +4,8 @@ use crate::admin::checks::{Examiner, unanswered};
 use crate::admin::wire::Finding;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{self, DomainState};
+use crate::domain_verification::finding;
 use crate::ses::identity::{Identity, SetupStatus};
-use crate::verification::finding;
 
 impl Examiner<'_> {
     pub(super) async fn domain(&self, name: &DomainName<'_>, believed: &str) -> Finding {

@@ -2,14 +2,14 @@
 
 use tokio::sync::oneshot;
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
 use crate::metrics::organisations::Increment;
 use crate::store::redb::damage::InRow;
-use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::IdempotencyRow;
 use crate::store::redb::tables::{IDEMPOTENCY, IdKey, Rows};
 use crate::store::redb::writer::{Batch, Operation, own_failure};

@@ -9,7 +9,7 @@ use crate::domain::organisation::{
 };
 use crate::domain::time::Timestamp;
 use crate::store::NewApiKey;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::tenant::{
     decode_api_key, decode_domain, decode_organisation, encode_api_key, encode_domain,
     encode_organisation,

@@ -3,10 +3,10 @@
 
 use crate::domain::message::{Recorded, State};
 use crate::domain::time::Timestamp;
-use crate::store::redb::failure::ReadError;
 use crate::store::redb::message::{note_state, read_row, write_row};
+use crate::store::redb::message_events::{is_owner, observe, suppress_recipients};
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::suppress::Change;
-use crate::store::redb::timeline::{is_owner, observe, suppress_recipients};
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{provider_ids, unmatched};
 use crate::store::{Applied, Reference, Report};

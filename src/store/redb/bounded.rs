@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use redb::{ReadableTable, ReadableTableMetadata, StorageError};
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::tables::{Kept, Rows, Table};
 
 /// The part of a full table that goes at once, so that not every new row looks at all others.

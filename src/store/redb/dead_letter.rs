@@ -6,13 +6,13 @@ use std::fmt::Write;
 use redb::{ReadTransaction, ReadableTable};
 use sha2::{Digest, Sha256};
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
 use crate::store::DeadLetter;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::damage::{Damage, InRow};
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::kept_event::{decode_dead_letter, encode_dead_letter};
 use crate::store::redb::tables::{DEAD_LETTERS, Tables};
 use crate::store::redb::writer::Batch;

@@ -13,7 +13,7 @@ use crate::domain::organisation::{
     ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
 };
 use crate::store::redb::damage::{self, DamagedRow, InRow};
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::tenant::{decode_api_key, decode_domain, decode_organisation};
 use crate::store::redb::tables::{API_KEYS, DOMAINS, ORGANISATIONS, Rows};
 

@@ -11,11 +11,11 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
-use crate::store::redb::tag::{self, spread};
+use crate::store::redb::short_hash::{self, spread};
 
 const SHARD_MILLIS: u64 = 3_600_000;
 /// The last 62 bits of an id, behind its variant.
@@ -150,7 +150,7 @@ impl Entry {
 impl KeyHash {
     /// What an entry keeps of it.
     const fn tag(self) -> u32 {
-        tag::of(self.0)
+        short_hash::of(self.0)
     }
 }
 

@@ -10,7 +10,7 @@ use redb::ReadableTable;
 
 use crate::domain::id::KeyId;
 use crate::domain::time::Timestamp;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::tables::KEY_USE;
 use crate::store::redb::writer::Batch;
 use crate::store::redb::{Shared, read_lock, write_lock};

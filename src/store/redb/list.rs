@@ -4,14 +4,14 @@ use std::ops::Bound;
 
 use redb::{ReadOnlyTable, ReadTransaction};
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
 use crate::store::redb::damage::{Damage, InRow};
-use crate::store::redb::failure::ReadError;
 use crate::store::redb::message::corrected;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::decode_message;
 use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, IdKey, MESSAGES, META, Rows};
 use crate::store::{MessageFilter, MessagePage};

@@ -10,7 +10,7 @@ use redb::{ReadTransaction, ReadableTable};
 
 use crate::domain::time::Timestamp;
 use crate::store::LostMessages;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::tables::{LOST, LOST_AT, META, Tables};
 use crate::store::redb::writer::Batch;
 

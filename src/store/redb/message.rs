@@ -2,13 +2,13 @@
 
 use redb::{ReadTransaction, ReadableTable};
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
 use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
 use crate::metrics::organisations::Increment;
 use crate::store::redb::damage::InRow;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::{decode_message, encode_message};
 use crate::store::redb::tables::{MESSAGES, Tables};
 use crate::store::redb::writer::Batch;

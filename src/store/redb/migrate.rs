@@ -9,7 +9,7 @@ use redb::{Database, ReadableTable};
 
 use crate::domain::id::MessageId;
 use crate::store::redb::damage::{Damage, InRow};
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::decode_message;
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, Tables};
 use crate::store::redb::writer;

@@ -16,7 +16,7 @@ use crate::domain::time::Timestamp;
 use crate::store::OpenError;
 use crate::store::redb::damage::{Damage, InRow};
 use crate::store::redb::data_file::DataFile;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::{IdempotencyRow, decode_message, encode_message};
 use crate::store::redb::tables::{FORMAT_KEY, FORMAT_VERSION, IDEMPOTENCY, MESSAGES, META, Tables};
 use crate::store::redb::{

@@ -12,10 +12,10 @@ use redb::ReadableTable;
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, State};
 use crate::domain::time::Timestamp;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::message_events::{is_owner, observe};
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::decode_message;
 use crate::store::redb::tables::Tables;
-use crate::store::redb::timeline::{is_owner, observe};
 use crate::store::redb::unmatched;
 use crate::store::redb::writer::Batch;
 

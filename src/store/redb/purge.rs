@@ -5,12 +5,12 @@ use std::ops;
 
 use redb::ReadableTable;
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
 use crate::store::Purged;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::message::organisation_of;
 use crate::store::redb::tables::{IdKey, Rows};
 use crate::store::redb::writer::Batch;

@@ -11,7 +11,7 @@ use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::redb::Shared;
 use crate::store::redb::damage::{DamagedRow, InRow};
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::set_aside::{decode_set_aside, encode_set_aside};
 use crate::store::redb::tables::{DAMAGED_MESSAGES, MESSAGES, Tables};
 

@@ -8,8 +8,8 @@ use redb::ReadTransaction;
 
 use crate::store::StoreError;
 use crate::store::redb::Shared;
-use crate::store::redb::failure::ReadError;
 use crate::store::redb::raw::{Chunk, TABLES};
+use crate::store::redb::read_error::ReadError;
 
 /// Everything that the file holds at one moment. While it lives, what is removed from the file
 /// takes up its room in it.

@@ -11,7 +11,7 @@ use crate::domain::organisation::SenderStatus;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::store::redb::damage::{Damage, DamagedRow, of_organisation};
 use crate::store::redb::directory::Directory;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::tenant::{decode_suppression, encode_suppression};
 use crate::store::redb::tables::{ALL_ORGANISATIONS, SUPPRESSIONS};
 use crate::store::redb::writer::{Batch, SuppressionChange};

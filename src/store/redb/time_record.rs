@@ -2,9 +2,9 @@
 
 use redb::{ReadTransaction, ReadableTable};
 
-use crate::domain::timeline::{TimeRecord, WindowTime};
+use crate::domain::clock_corrections::{TimeRecord, WindowTime};
 use crate::store::redb::damage::{DamagedRow, InRow};
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::time_record::{decode_time, encode_time};
 use crate::store::redb::tables::{CLOCK, Rows, TIME_KEY, Tables};
 use crate::store::redb::writer::Batch;

@@ -10,12 +10,12 @@ use std::time::Duration;
 use redb::{ReadableTable, ReadableTableMetadata};
 use sha2::{Digest, Sha256};
 
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::WindowTime;
 use crate::store::Report;
 use crate::store::redb::bounded::{expire as expire_rows, make_room};
 use crate::store::redb::damage::InRow;
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::kept_event::{EarlyEvent, decode_early, encode_early};
 use crate::store::redb::suppress::Change;
 use crate::store::redb::tables::{Tables, UNMATCHED};

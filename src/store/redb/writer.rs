@@ -15,8 +15,8 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::metrics::organisations::Increment;
 use crate::store::StoreError;
 use crate::store::redb::Shared;
-use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::tables::{PROBE, Tables};
 
 use thread::Thread;
@@ -24,6 +24,7 @@ use thread::Thread;
 pub(in crate::store) use change::{DirectoryChange, SuppressionChange};
 
 mod change;
+mod recovery;
 mod thread;
 
 /// How many operations may wait for the writer before callers wait to hand over theirs.
@@ -75,6 +76,18 @@ pub(in crate::store) struct Batch<'txn> {
     /// Whether an address became suppressed.
     pub(in crate::store) suppressed: SuppressionChange,
     pub(in crate::store) shared: &'txn Shared,
+}
+
+/// Answers everybody. A panic in one answer is not the others' loss.
+fn settle(
+    operations: impl IntoIterator<Item = Box<dyn Operation>>,
+    outcome: Result<(), StoreError>,
+) {
+    for operation in operations {
+        if catch_unwind(AssertUnwindSafe(|| operation.settle(outcome))).is_err() {
+            tracing::error!("an operation panicked when it learned the outcome of its commit");
+        }
+    }
 }
 
 /// Hands operations to the writer's thread.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::clock_corrections::{Assurance, Correction, StoredDoubt, TimeRecord};
 use crate::domain::time::Timestamp;
-use crate::domain::timeline::{Assurance, Correction, StoredDoubt, TimeRecord};
 use crate::store::redb::record::{RowError, decode, encode};
 
 #[derive(Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
-use crate::store::redb::tag::{self, spread};
+use crate::store::redb::short_hash::{self, spread};
 
 /// The suppressed addresses of all scopes, and some that are so no longer.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl SuppressionFilter {
     }
 
     fn tag(&self, scope: u32, address: &str) -> u32 {
-        tag::of(self.hasher.hash_one((scope, address)))
+        short_hash::of(self.hasher.hash_one((scope, address)))
     }
 }
 

@@ -1,21 +1,23 @@
-//! The writer's thread: it gathers batches, commits them, and recovers when the file fails.
+//! The writer's thread: it gathers batches and commits them.
 //!
 //! A panic costs the batch in which it happens, and never the thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::metrics::organisations::Increment;
 use crate::store::redb::directory::Directory;
-use crate::store::redb::failure::ReadError;
 use crate::store::redb::idempotency::KeyHash;
-use crate::store::redb::tables::{MESSAGES, PROBE};
-use crate::store::redb::writer::{Batch, DirectoryChange, Kind, Operation, SuppressionChange};
+use crate::store::redb::read_error::ReadError;
+use crate::store::redb::writer::recovery::{Doubt, recover};
+use crate::store::redb::writer::{
+    Batch, DirectoryChange, Kind, Operation, SuppressionChange, settle,
+};
 use crate::store::redb::{Shared, write_lock};
 use crate::store::{FileLoss, StoreError};
 
@@ -23,9 +25,6 @@ use crate::store::{FileLoss, StoreError};
 const BATCH_OPERATIONS: usize = 512;
 /// How many bytes of rows share one commit.
 const BATCH_BYTES: usize = 8 << 20;
-/// How long to wait between attempts to write again after a failure.
-const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
-const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What a batch changed that readers keep in memory.
 struct Effects {
@@ -51,19 +50,12 @@ pub(super) struct Thread {
     pub(super) operations: mpsc::Receiver<Box<dyn Operation>>,
 }
 
-/// What a failed batch leaves to clear up.
-struct Doubt {
-    operations: Vec<Box<dyn Operation>>,
-    /// As in [`Progress::in_doubt`].
-    accepted: Option<Vec<MessageId>>,
-}
-
 impl Thread {
     /// Works until the last writer's handle is gone.
     pub(super) fn work(mut self) {
         while let Some(batch) = self.next_batch() {
             if let Err(doubt) = self.commit(batch) {
-                self.recover(doubt);
+                recover(&self.shared, &mut self.operations, doubt);
             }
         }
         self.shared.close();
@@ -167,101 +159,6 @@ impl Thread {
         }
         Ok(())
     }
-
-    /// Brings the file back to a state that takes writes, then refuses the batch in doubt.
-    fn recover(&mut self, doubt: Doubt) {
-        let mut pause = REOPEN_PAUSE_MIN;
-        let Doubt { operations: mut waiting, accepted } = doubt;
-        let may_be_on_disk = accepted.is_some();
-        let accepted = accepted.unwrap_or_default();
-        loop {
-            if self.shared.look() == Some(FileLoss::WrittenOver) {
-                // What is in memory can still be read. The file never takes writes again.
-                settle(waiting, Err(StoreError::FileLost));
-                self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
-                self.shared.refusing.store(false, Ordering::Release);
-                self.shared.health_changed.notify_waiters();
-                return;
-            }
-            // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
-            let opened =
-                catch_unwind(AssertUnwindSafe(|| self.open_again(&accepted, &mut waiting)));
-            if !may_be_on_disk {
-                // Not before the file is open for reading: who is refused may read at once.
-                settle(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
-            }
-            match opened {
-                Ok(Ok(())) => break,
-                Ok(Err(error)) => tracing::warn!(%error, "the store does not take writes yet"),
-                Err(_) => tracing::error!("the attempt to open the store again panicked"),
-            }
-            if self.refuse_until(Instant::now() + pause) == Ended::Yes {
-                break;
-            }
-            pause = (pause * 2).min(REOPEN_PAUSE_MAX);
-        }
-        settle(waiting, Err(StoreError::Unavailable));
-        // The batch may have suppressed an address and been durable all the same.
-        self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
-        self.shared.refusing.store(false, Ordering::Release);
-        self.shared.health_changed.notify_waiters();
-        tracing::info!("the store takes writes again");
-    }
-
-    /// Opens the file again and removes the rows of the batch in doubt; the write itself proves
-    /// that writes succeed. If it fails, callers whose rows are not on disk are refused at once:
-    /// they need not wait until a write succeeds.
-    fn open_again(
-        &self,
-        accepted: &[MessageId],
-        waiting: &mut Vec<Box<dyn Operation>>,
-    ) -> Result<(), ReadError> {
-        let cleaned = self.shared.reopen(|mut tables| {
-            for id in accepted {
-                tables.remove_accepted(*id)?;
-            }
-            tables.meta.open()?.insert(PROBE, 0)?;
-            Ok(())
-        });
-        if cleaned.is_err() && !waiting.is_empty() && self.is_absent(accepted) {
-            settle(std::mem::take(waiting), Err(StoreError::Unavailable));
-        }
-        cleaned?;
-        self.shared.reload_directory()
-    }
-
-    fn is_absent(&self, accepted: &[MessageId]) -> bool {
-        let found = self.shared.read(|transaction| {
-            let messages = transaction.open_table(MESSAGES)?;
-            for id in accepted {
-                if messages.get(id.as_bytes())?.is_some() {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        });
-        matches!(found, Ok(false))
-    }
-
-    /// Refuses what arrives until `end`: none of it was in a transaction.
-    fn refuse_until(&mut self, end: Instant) -> Ended {
-        while Instant::now() < end {
-            match self.operations.try_recv() {
-                Ok(operation) => settle([operation], Err(StoreError::Unavailable)),
-                Err(mpsc::error::TryRecvError::Empty) => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(mpsc::error::TryRecvError::Disconnected) => return Ended::Yes,
-            }
-        }
-        Ended::No
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Ended {
-    Yes,
-    No,
 }
 
 /// Refuses what must not be written while the file is not in its place; gives the rest.
@@ -274,18 +171,6 @@ fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Op
         });
     settle(refused, Err(StoreError::FileLost));
     rest
-}
-
-/// Answers everybody. A panic in one answer is not the others' loss.
-fn settle(
-    operations: impl IntoIterator<Item = Box<dyn Operation>>,
-    outcome: Result<(), StoreError>,
-) {
-    for operation in operations {
-        if catch_unwind(AssertUnwindSafe(|| operation.settle(outcome))).is_err() {
-            tracing::error!("an operation panicked when it learned the outcome of its commit");
-        }
-    }
 }
 
 /// Makes a durable batch's keys known to all readers.

@@ -1,6 +1,6 @@
 //! What the simulator caught, for the operators' page.
 
-use crate::operator::caught::{Catcher, Caught, Summary};
+use crate::operator::captured_mail::{Catcher, Caught, Summary};
 use crate::simulator::{CapturedMail, CapturedMessage};
 
 /// The simulator's memory, as the page asks for it.

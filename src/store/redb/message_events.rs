@@ -9,7 +9,7 @@ use crate::domain::message::Message;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::metrics::organisations::Increment;
 use crate::store::redb::damage::{Damage, InRow};
-use crate::store::redb::failure::ReadError;
+use crate::store::redb::read_error::ReadError;
 use crate::store::redb::record::event::{decode_event, encode_event};
 use crate::store::redb::suppress::insert_caused;
 use crate::store::redb::tables::EVENTS;

@@ -18,9 +18,9 @@ use crate::operator::key::PageKey;
 use crate::operator::live::PageBody;
 use crate::operator::{HTML, page_json, page_response};
 
-use inert::inert;
+use sanitize::sanitize;
 
-mod inert;
+mod sanitize;
 
 /// Messages in a list.
 const LISTED: usize = 50;
@@ -146,7 +146,7 @@ pub(super) fn answer(
 }
 
 fn frame(html: &str) -> Response<PageBody> {
-    let body = Full::from(inert(html).into_bytes()).into();
+    let body = Full::from(sanitize(html).into_bytes()).into();
     let mut response = page_response(StatusCode::OK, HTML, body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

@@ -12,7 +12,7 @@ const INERT: &str = "basefont";
 /// The same document without such elements. It is read as a tokenizer reads tags (HTML Living
 /// Standard, sections 13.2.5.6 and 13.2.5.8): `<`, the name in any case, and what ends a name.
 /// Where that is no tag, as in a comment, a text is changed that nobody sees here.
-pub(super) fn inert(html: &str) -> String {
+pub(super) fn sanitize(html: &str) -> String {
     let mut inert = String::with_capacity(html.len());
     let mut rest = html;
     while let Some(at) = rest.find('<') {
@@ -56,7 +56,7 @@ mod tests {
             ),
             ("<!--><link >", "<!--><basefont >"),
         ] {
-            assert_eq!(inert(html), expected);
+            assert_eq!(sanitize(html), expected);
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
             "<link-é>",
             "<mét >",
         ] {
-            assert_eq!(inert(html), html);
+            assert_eq!(sanitize(html), html);
         }
     }
 }
