@@ -438,8 +438,8 @@ fn the_live_state_follows_the_call() {
 
 #[test]
 fn the_budget_is_never_exceeded_and_is_released_with_the_message() {
-    // Each has a charge of 800 bytes besides its own.
-    let queue = MessageQueue::new(2_200);
+    // Each has a charge of 900 bytes besides its own.
+    let queue = MessageQueue::new(2_400);
     let first = queue.budget().reserve(ACME, 500).unwrap();
     assert!(queue.budget().reserve(BETA, 101).is_err());
     assert!(queue.budget().reserve(BETA, 100).is_ok());
@@ -458,7 +458,7 @@ fn one_organisations_messages_leave_room_for_anothers() {
             Err(refused) => break refused,
         }
     };
-    assert_eq!((backlog.len(), refused.exhausted), (50, Exhausted::Share));
+    assert_eq!((backlog.len(), refused.exhausted), (46, Exhausted::Share));
     let others = queue.budget().reserve(BETA, 40_000).unwrap();
     let refused = queue.budget().reserve(BETA, 20_000).unwrap_err();
     assert_eq!(refused.exhausted, Exhausted::Whole);
