@@ -64,17 +64,17 @@ const plots = [
 ];
 find("plots").append(...plots.map((plot) => plot.figure));
 
-function showTroubles(troubles) {
-  const told = troubles.map(({ message, advice, ready }) => {
-    const box = element("div", null, { class: ready ? "trouble" : "trouble bad" });
+function showConditions(conditions) {
+  const told = conditions.map(({ message, advice, ready }) => {
+    const box = element("div", null, { class: ready ? "condition" : "condition bad" });
     box.append(element("strong", `${message}.`), element("span", `${advice}.`));
     return box;
   });
-  if (told.length === 0) told.push(element("p", "Nothing is wrong: messages are accepted and sent.", { class: "trouble good" }));
+  if (told.length === 0) told.push(element("p", "Nothing is wrong: messages are accepted and sent.", { class: "condition good" }));
   // Told again only where it has changed: a screen reader would repeat it every second.
   const text = told.map((box) => box.textContent).join("\n");
-  if (showTroubles.last !== text) find("troubles").replaceChildren(...told);
-  showTroubles.last = text;
+  if (showConditions.last !== text) find("conditions").replaceChildren(...told);
+  showConditions.last = text;
 }
 
 function showTotals({ totals, queue, quota }) {
@@ -125,7 +125,7 @@ const changes = (state) => state.totals.map(([, count]) => count).join() + state
 
 function show(state) {
   find("about").textContent = `version ${state.version}, running for ${duration(state.started)}`;
-  showTroubles(state.troubles);
+  showConditions(state.conditions);
   showTotals(state);
   showOrganisations(state.organisations);
   for (const plot of plots) plot.draw(samples, state);

@@ -16,15 +16,15 @@ const tell = (document) => console.log(JSON.stringify(document));
 function watch(texts) {
   const TICK = 50;
   const noted = { shown: {}, stalls: [] };
-  const troubles = document.getElementById("troubles");
+  const conditions = document.getElementById("conditions");
   const look = () => {
     for (const text of texts) {
       if (text in noted.shown) continue;
-      const box = [...troubles.children].find((one) => one.textContent.includes(text));
+      const box = [...conditions.children].find((one) => one.textContent.includes(text));
       if (box?.checkVisibility()) noted.shown[text] = Date.now();
     }
   };
-  new MutationObserver(look).observe(troubles, { childList: true, subtree: true, characterData: true });
+  new MutationObserver(look).observe(conditions, { childList: true, subtree: true, characterData: true });
   let last = Date.now();
   setInterval(() => {
     const now = Date.now();
