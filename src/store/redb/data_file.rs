@@ -9,6 +9,7 @@ use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::backends::FileBackend;
@@ -26,6 +27,9 @@ pub(in crate::store) struct DataFile {
     file: File,
     id: FileId,
     content: Mutex<Content>,
+    /// Somebody else wrote over it. That is final: nothing can tell what is left. Beside the lock,
+    /// because reads ask for it and must not wait for the writer.
+    is_written_over: AtomicBool,
 }
 
 /// What the file holds if nobody else writes to it.
@@ -34,8 +38,6 @@ struct Content {
     /// `None` after a write that failed: it may have been done in part.
     header: Option<Vec<u8>>,
     length: u64,
-    /// Somebody else wrote over it. That is final: nothing can tell what is left.
-    is_written_over: bool,
 }
 
 impl DataFile {
@@ -44,9 +46,10 @@ impl DataFile {
         let file = File::options().read(true).write(true).open(path)?;
         let metadata = file.metadata()?;
         let length = metadata.len();
-        let content = Content { header: Some(read_header(&file)?), length, is_written_over: false };
+        let content = Mutex::new(Content { header: Some(read_header(&file)?), length });
         let id = FileId::from(&metadata);
-        Ok(Arc::new(Self { path: path.to_owned(), file, id, content: Mutex::new(content) }))
+        let is_written_over = AtomicBool::new(false);
+        Ok(Arc::new(Self { path: path.to_owned(), file, id, content, is_written_over }))
     }
 
     /// Path by which the file was opened.
@@ -72,7 +75,7 @@ impl DataFile {
     /// Looks whether the file is in its place and holds what was written to it. Costs some
     /// microseconds.
     pub(in crate::store) fn look(&self) -> Option<FileLoss> {
-        if self.content().check(&self.file).is_err() {
+        if self.check(&self.content()).is_err() {
             return Some(FileLoss::WrittenOver);
         }
         match FileId::of(&self.path) {
@@ -85,18 +88,22 @@ impl DataFile {
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Content {
     /// Compares the file with what it should hold. If it cannot be read, the disk is at fault, and
     /// redb meets that too.
-    fn check(&mut self, file: &File) -> io::Result<()> {
-        if let (Ok(metadata), Ok(header)) = (file.metadata(), read_header(file)) {
-            let is_header = self.header.as_ref().is_none_or(|expected| *expected == header);
-            self.is_written_over |= !is_header || metadata.len() != self.length;
+    fn check(&self, content: &Content) -> io::Result<()> {
+        if let (Ok(metadata), Ok(header)) = (self.file.metadata(), read_header(&self.file)) {
+            let is_header = content.header.as_ref().is_none_or(|expected| *expected == header);
+            if !is_header || metadata.len() != content.length {
+                self.is_written_over.store(true, Ordering::Release);
+            }
         }
-        if self.is_written_over {
-            return Err(written_over());
+        self.refuse_written_over()
+    }
+
+    fn refuse_written_over(&self) -> io::Result<()> {
+        if self.is_written_over.load(Ordering::Acquire) {
+            return Err(io::Error::other("another process wrote over the data file"));
         }
         Ok(())
     }
@@ -127,10 +134,6 @@ fn overwritten(mut header: Vec<u8>, offset: u64, data: &[u8]) -> Vec<u8> {
     header
 }
 
-fn written_over() -> io::Error {
-    io::Error::other("another process wrote over the data file")
-}
-
 /// Storage that writes nothing to a file that somebody else wrote over, and reads nothing from it.
 #[derive(Debug)]
 pub(in crate::store) struct Backend {
@@ -144,15 +147,13 @@ impl StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if self.file.content().is_written_over {
-            return Err(written_over());
-        }
+        self.file.refuse_written_over()?;
         self.below.read(offset, out)
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut content = self.file.content();
-        content.check(&self.file.file)?;
+        self.file.check(&content)?;
         let set = self.below.set_len(length);
         content.length = self.below.len()?;
         set
@@ -161,23 +162,22 @@ impl StorageBackend for Backend {
     fn sync_data(&self) -> io::Result<()> {
         self.below.sync_data()?;
         // What was written over meanwhile must not count as committed.
-        self.file.content().check(&self.file.file)
+        self.file.check(&self.file.content())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = offset + data.len() as u64;
         let mut content = self.file.content();
         if offset < HEADER_BYTES as u64 {
-            content.check(&self.file.file)?;
+            self.file.check(&content)?;
             let expected = content.header.take();
             self.below.write(offset, data)?;
             content.header = expected.map_or_else(
                 || read_header(&self.file.file).ok(),
                 |header| Some(overwritten(header, offset, data)),
             );
-        } else if content.is_written_over {
-            return Err(written_over());
         } else {
+            self.file.refuse_written_over()?;
             self.below.write(offset, data)?;
         }
         content.length = content.length.max(end);
