@@ -16,7 +16,8 @@ mod site;
 
 pub(crate) use dev::DevProcess;
 pub(crate) use local::{
-    LocalService, NOON, accept, add_api_key, add_organisation, open_store, ses_client,
+    LocalService, NOON, accept, add_api_key, add_organisation, get, local_config, open_store,
+    send_with_key, ses_client, store_api_key,
 };
 pub(crate) use process::{Finished, Process, pillarbox};
 pub(crate) use server::{Server, answer, message, message_with, refusal};

@@ -20,8 +20,10 @@ use pillarbox::ses::{SesClient, SesOptions};
 use pillarbox::simulator::{Options, Simulator};
 use pillarbox::store::{Accepted, NewApiKey, Store};
 use secrecy::SecretString;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::server::{answer, message_with};
 use super::{http_client, start_simulator};
 
 /// The time at which manual clocks start.
@@ -47,14 +49,7 @@ impl LocalService {
         let options = Options { verified, signature_max_age: None, ..options };
         let simulator = start_simulator(options).await;
         let directory = tempfile::tempdir().unwrap();
-        let mut config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            operator_listen: "127.0.0.1:0".parse().unwrap(),
-            data_dir: directory.path().join("data"),
-            admin_socket: directory.path().join("admin.sock"),
-            ..Config::default()
-        };
-        config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
+        let mut config = local_config(directory.path(), &simulator);
         change(&mut config, &simulator);
         let clock = Clock::manual(NOON);
         let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
@@ -63,6 +58,51 @@ impl LocalService {
         let key = add_api_key(service.store(), acme, NOON).await;
         Self { service, simulator, clock, key, client: http_client(), directory }
     }
+}
+
+/// The configuration of a service in this directory, on free ports.
+pub(crate) fn local_config(directory: &Path, simulator: &Simulator) -> Config {
+    let mut config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        operator_listen: "127.0.0.1:0".parse().unwrap(),
+        data_dir: directory.join("data"),
+        admin_socket: directory.join("admin.sock"),
+        ..Config::default()
+    };
+    config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
+    config
+}
+
+/// Sends a message with this idempotency key, which must be accepted; gives its id, and whether it
+/// is a replay.
+pub(crate) async fn send_with_key(
+    client: &reqwest::Client,
+    service: &Service,
+    key: &ApiKey,
+    idempotency_key: &str,
+) -> (String, bool) {
+    let body = message_with("idempotencyKey", json!(idempotency_key)).to_string();
+    let request = client.post(format!("http://{}/emails", service.address()));
+    let request = request.bearer_auth(key.reveal());
+    let request = request.header("content-type", "application/json").body(body);
+    let response = request.send().await.unwrap();
+    let replayed = response.headers().contains_key("idempotent-replayed");
+    let (status, body) = answer(response).await;
+    assert_eq!(status, 200, "{body}");
+    (body["id"].as_str().unwrap().to_owned(), replayed)
+}
+
+/// The status and the body of a GET.
+pub(crate) async fn get(
+    client: &reqwest::Client,
+    service: &Service,
+    key: &ApiKey,
+    path: &str,
+) -> (u16, Value) {
+    let request = client.get(format!("http://{}{path}", service.address()));
+    let response = request.bearer_auth(key.reveal()).send().await.unwrap();
+    let (status, body) = answer(response).await;
+    (status.as_u16(), body)
 }
 
 /// Opens the data file in this directory.
@@ -85,9 +125,19 @@ pub(crate) async fn add_api_key(
     now: Timestamp,
 ) -> ApiKey {
     let key = ApiKey::generate().unwrap();
+    store_api_key(store, organisation, &key, now).await;
+    key
+}
+
+/// Stores an API key of an organisation.
+pub(crate) async fn store_api_key(
+    store: &Store,
+    organisation: OrganisationId,
+    key: &ApiKey,
+    now: Timestamp,
+) {
     let new = NewApiKey { label: String::new(), expires_at: None, hash: key.hash() };
     store.add_api_key(organisation, new, now).await.unwrap();
-    key
 }
 
 /// Accepts a message that is new, under this id.

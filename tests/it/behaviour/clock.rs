@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use pillarbox::clock::{Clock, ConfirmedBy};
 use pillarbox::config::Config;
 use pillarbox::domain::api_key::ApiKey;
-use pillarbox::domain::mailbox::DomainName;
-use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::time::Timestamp;
 use pillarbox::service::Service;
 use pillarbox::ses::credentials::Credentials;
@@ -22,9 +20,11 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::kit::{PATIENCE, answer, install_crypto, message_with};
+use crate::kit::{
+    self, NOON, PATIENCE, add_organisation, http_client, local_config, send_with_key,
+    start_simulator, store_api_key,
+};
 
-const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
@@ -77,24 +77,15 @@ enum End {
 
 impl Place {
     async fn new() -> Self {
-        install_crypto();
         let directory = tempfile::tempdir().unwrap();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let options = Options {
             verified: vec!["example.com".to_owned()],
             signature_max_age: None,
             ..Options::default()
         };
-        let simulator = Simulator::start(listener, options).await;
-        let mut config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            operator_listen: "127.0.0.1:0".parse().unwrap(),
-            data_dir: directory.path().join("data"),
-            admin_socket: directory.path().join("admin.sock"),
-            ..Config::default()
-        };
-        config.ses.endpoint = Some(simulator.endpoint().parse().unwrap());
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let simulator = start_simulator(options).await;
+        let config = local_config(directory.path(), &simulator);
+        let client = http_client();
         let key = ApiKey::generate().unwrap();
         Self { config, key, client, _simulator: simulator, _directory: directory }
     }
@@ -103,12 +94,8 @@ impl Place {
     async fn first(&self, at: Timestamp, kernel: Kernel) -> Process {
         let process = self.start(at, kernel).await;
         let store = process.service.store();
-        let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
-        let domain = DomainName::parse("example.com").unwrap();
-        store.put_domain(acme.id, domain, DomainState::Assumed, at).await.unwrap();
-        let expires_at = None;
-        let new = NewApiKey { label: String::new(), expires_at, hash: self.key.hash() };
-        store.add_api_key(acme.id, new, at).await.unwrap();
+        let acme = add_organisation(store, "acme", at).await;
+        store_api_key(store, acme, &self.key, at).await;
         process
     }
 
@@ -149,22 +136,11 @@ impl Place {
     }
 
     async fn send(&self, process: &Process, idempotency_key: &str) -> (String, bool) {
-        let body = message_with("idempotencyKey", json!(idempotency_key)).to_string();
-        let request = self.client.post(format!("http://{}/emails", process.service.address()));
-        let request = request.bearer_auth(self.key.reveal());
-        let request = request.header("content-type", "application/json").body(body);
-        let response = request.send().await.unwrap();
-        let replayed = response.headers().contains_key("idempotent-replayed");
-        let (status, body) = answer(response).await;
-        assert_eq!(status, 200, "{body}");
-        (body["id"].as_str().unwrap().to_owned(), replayed)
+        send_with_key(&self.client, &process.service, &self.key, idempotency_key).await
     }
 
     async fn get(&self, process: &Process, path: &str) -> (u16, Value) {
-        let request = self.client.get(format!("http://{}{path}", process.service.address()));
-        let response = request.bearer_auth(self.key.reveal()).send().await.unwrap();
-        let (status, body) = answer(response).await;
-        (status.as_u16(), body)
+        kit::get(&self.client, &process.service, &self.key, path).await
     }
 
     async fn record(&self, process: &Process, id: &str) -> u16 {

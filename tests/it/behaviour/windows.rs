@@ -5,9 +5,9 @@ use std::time::Duration;
 use pillarbox::clock::ConfirmedBy;
 use pillarbox::simulator::Options;
 use pillarbox::timekeeper::settle;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::kit::{LocalService, NOON, PATIENCE, answer, message_with};
+use crate::kit::{self, LocalService, NOON, PATIENCE, send_with_key};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_hours(24);
@@ -17,22 +17,11 @@ async fn start() -> LocalService {
 }
 
 async fn send(place: &LocalService, idempotency_key: &str) -> (String, bool) {
-    let body = message_with("idempotencyKey", json!(idempotency_key)).to_string();
-    let request = place.client.post(format!("http://{}/emails", place.service.address()));
-    let request = request.bearer_auth(place.key.reveal());
-    let request = request.header("content-type", "application/json").body(body);
-    let response = request.send().await.unwrap();
-    let replayed = response.headers().contains_key("idempotent-replayed");
-    let (status, body) = answer(response).await;
-    assert_eq!(status, 200, "{body}");
-    (body["id"].as_str().unwrap().to_owned(), replayed)
+    send_with_key(&place.client, &place.service, &place.key, idempotency_key).await
 }
 
 async fn get(place: &LocalService, path: &str) -> (u16, Value) {
-    let request = place.client.get(format!("http://{}{path}", place.service.address()));
-    let response = request.bearer_auth(place.key.reveal()).send().await.unwrap();
-    let (status, body) = answer(response).await;
-    (status.as_u16(), body)
+    kit::get(&place.client, &place.service, &place.key, path).await
 }
 
 #[tokio::test]
