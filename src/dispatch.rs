@@ -366,7 +366,7 @@ impl<P: Provider> Dispatcher<P> {
         let hold = catch_unwind(AssertUnwindSafe(|| self.hold_up(&claim)));
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
-                let mark = self.take(claim.parcel.envelope.recipient_count(), now);
+                let mark = self.take(claim.parcel.envelope().recipient_count(), now);
                 let call = self.queue.start_call(claim.parcel.id);
                 let started = Started { at: now, _mark: mark, call };
                 // In a box: it is large, and the runtime moves what it is given several times.

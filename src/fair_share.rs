@@ -150,6 +150,11 @@ impl<K: Copy + Eq + Hash> Reservation<K> {
         Ok(())
     }
 
+    /// Whose the bytes are.
+    pub const fn holder(&self) -> K {
+        self.holder
+    }
+
     /// How many bytes are reserved.
     pub fn bytes(&self) -> usize {
         self.bytes

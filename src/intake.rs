@@ -17,7 +17,7 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
-use crate::queue::{MessageQueue, NoRoom, Parcel};
+use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
 use crate::ses::send::encode;
 use crate::store::{Accepted, Store, StoreError};
 
@@ -154,19 +154,20 @@ impl Intake {
         // Not the wall clock's time: if that is wrong, the new message could be expired at once.
         let created_at = self.clock.reckoned();
         let id = self.ids.next(created_at);
-        let request = encode(&admitted, id, &organisation.name, self.configuration_set.as_deref());
         let envelope = Envelope::from(&admitted);
-        let bytes = request.len() + envelope.len_bytes();
+        let room = envelope.as_str().len();
+        let set = self.configuration_set.as_deref();
+        let request = encode(&admitted, id, &organisation.name, set, room);
+        let content = Content::new(request, &envelope);
+        let bytes = content.len_bytes();
         let reservation = match self.queue.budget().reserve(organisation.id, bytes) {
             Ok(reservation) => reservation,
             Err(no_room) => return Ok(Begun::refused(Refusal::QueueFull(no_room), &admitted)),
         };
         let parcel = Parcel {
             id,
-            organisation: organisation.id,
             key,
-            envelope,
-            request,
+            content,
             accepted_at: Instant::now(),
             suppression_epoch,
             reservation,

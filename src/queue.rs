@@ -27,6 +27,7 @@ pub use live::{Live, View};
 pub use selection::{Selected, Selection};
 
 mod budget;
+mod due;
 mod entries;
 mod fair_queue;
 mod forecast;
@@ -41,20 +42,60 @@ const FORECAST_STEP: usize = 1_000;
 pub struct Parcel {
     /// The message.
     pub id: MessageId,
-    /// Whose it is.
-    pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
-    /// The sender's domain and the recipients.
-    pub envelope: Envelope,
-    /// The ready request to the provider: the only copy of the body.
-    pub request: Bytes,
+    /// Its ready request to the provider, and its envelope.
+    pub content: Content,
     /// When it was accepted.
     pub accepted_at: Instant,
     /// The suppressions that it was checked against.
     pub suppression_epoch: u64,
-    /// Its share of the byte budget, released with it.
+    /// Its organisation's share of the byte budget that it takes up, released with it.
     pub reservation: Reservation,
+}
+
+impl Parcel {
+    /// Whose it is.
+    pub fn organisation(&self) -> OrganisationId {
+        self.reservation.holder()
+    }
+
+    /// The sender's domain and the recipients.
+    pub fn envelope(&self) -> Envelope<'_> {
+        self.content.envelope()
+    }
+}
+
+/// The ready request of a message to the provider, which is the only copy of the body, and the
+/// message's envelope: one text, because every pending message keeps one.
+#[derive(Clone)]
+pub struct Content {
+    text: Box<str>,
+    /// Where the request ends and the envelope begins.
+    request_len: usize,
+}
+
+impl Content {
+    /// Content of a request and its envelope. Copies the request only if it has no room for the
+    /// envelope.
+    pub fn new(mut request: String, envelope: &Envelope<'_>) -> Self {
+        let request_len = request.len();
+        request.push_str(envelope.as_str());
+        Self { text: request.into_boxed_str(), request_len }
+    }
+
+    /// Bytes of both.
+    pub const fn len_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    fn request(&self) -> &str {
+        &self.text[..self.request_len]
+    }
+
+    fn envelope(&self) -> Envelope<'_> {
+        Envelope::of_text(&self.text[self.request_len..])
+    }
 }
 
 /// One message taken out to be sent: the holder owes the queue a word of what became of it.
@@ -123,6 +164,22 @@ impl Drop for Call {
 impl fmt::Debug for Parcel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parcel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Claim {
+    /// The ready request to the provider, where the parcel has it.
+    pub fn request(&self) -> Bytes {
+        Bytes::from_owner(Request(Arc::clone(&self.parcel)))
+    }
+}
+
+/// The request of a shared parcel.
+struct Request(Arc<Parcel>);
+
+impl AsRef<[u8]> for Request {
+    fn as_ref(&self) -> &[u8] {
+        self.0.content.request().as_bytes()
     }
 }
 

@@ -33,7 +33,8 @@ impl<P: Provider> Dispatcher<P> {
     pub(super) async fn attempt(&self, claim: Claim, started: Started) {
         let attempts = started.call.attempts;
         info!(target: "pillarbox::message", id = %claim.parcel.id, attempts, "sending");
-        let call = self.provider.send(&claim.parcel.envelope, claim.parcel.request.clone());
+        let envelope = claim.parcel.envelope();
+        let call = self.provider.send(&envelope, claim.request());
         let outcome = caught(call).await.unwrap_or_else(|| {
             error!(id = %claim.parcel.id, "a call to the provider panicked");
             Outcome::NotSent(Problem {
@@ -77,8 +78,9 @@ impl<P: Provider> Dispatcher<P> {
             return Ok(Hold::End(self.time_over()));
         }
         let parcel = &claim.parcel;
-        let sender = parcel.envelope.sender_domain();
-        let cancelled = match self.store.sender_status(parcel.organisation, &sender) {
+        let envelope = parcel.envelope();
+        let sender = envelope.sender_domain();
+        let cancelled = match self.store.sender_status(parcel.organisation(), &sender) {
             SenderStatus::Verified => None,
             SenderStatus::Unverified => return Ok(Hold::DomainUnverified),
             SenderStatus::DomainRemoved => Some(Cancellation::DomainRemoved),
@@ -96,8 +98,8 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
-        let facts = self.store.facts(parcel.organisation);
-        for recipient in parcel.envelope.recipients() {
+        let facts = self.store.facts(parcel.organisation());
+        for recipient in parcel.envelope().recipients() {
             if facts.is_suppressed(&recipient)? {
                 return Ok(true);
             }
@@ -121,7 +123,7 @@ impl<P: Provider> Dispatcher<P> {
                     flow.bucket.throttled(started, now);
                 }
                 if problem.kind != ProblemKind::Unknown {
-                    flow.refund(parcel.envelope.recipient_count());
+                    flow.refund(parcel.envelope().recipient_count());
                 }
                 let signal = Signal::of(problem.kind, &problem.message);
                 flow.breaker.observe(&signal, started, now);
@@ -132,18 +134,18 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.
     fn observe_domain(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
-        let organisation = parcel.organisation;
+        let (organisation, envelope) = (parcel.organisation(), parcel.envelope());
         match outcome {
             Outcome::Sent { .. } => {
                 if self.domains.any() {
-                    let domain = parcel.envelope.sender_domain();
+                    let domain = envelope.sender_domain();
                     if self.domains.works(organisation, &domain, started) {
                         self.queue.resume_domain(organisation, &domain, Instant::now());
                     }
                 }
             }
             Outcome::NotSent(problem) if problem.kind == ProblemKind::DomainFault => {
-                let domain = parcel.envelope.sender_domain();
+                let domain = envelope.sender_domain();
                 let backoff = self.settings().backoff;
                 let until = self.domains.fault(organisation, &domain, problem, started, backoff);
                 if let Some(until) = until {
@@ -205,7 +207,8 @@ impl<P: Provider> Dispatcher<P> {
         parcel: &Parcel,
         now: Instant,
     ) -> Option<Transition> {
-        let (organisation, domain) = (parcel.organisation, parcel.envelope.sender_domain());
+        let (organisation, envelope) = (parcel.organisation(), parcel.envelope());
+        let domain = envelope.sender_domain();
         let problem = Problem {
             kind: ProblemKind::DomainFault,
             provider_code: None,

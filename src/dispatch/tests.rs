@@ -34,7 +34,7 @@ impl Gated {
 }
 
 impl Provider for Gated {
-    async fn send(&self, _: &Envelope, request: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope<'_>, request: Bytes) -> Outcome {
         *self.calls.lock().unwrap().entry(request).or_insert(0) += 1;
         drop(self.gate.acquire().await);
         Outcome::Sent { ses_message_id: "ses-1".to_owned() }
@@ -85,13 +85,14 @@ fn hand_over(from: &MessageQueue, to: &MessageQueue) {
         let parcel = claim.parcel;
         to.add(Parcel {
             id: parcel.id,
-            organisation: parcel.organisation,
             key: parcel.key,
-            envelope: parcel.envelope.clone(),
-            request: parcel.request.clone(),
+            content: parcel.content.clone(),
             accepted_at: parcel.accepted_at,
             suppression_epoch: parcel.suppression_epoch,
-            reservation: to.budget().reserve(parcel.organisation, parcel.request.len()).unwrap(),
+            reservation: to
+                .budget()
+                .reserve(parcel.organisation(), parcel.content.len_bytes())
+                .unwrap(),
         });
     }
 }
@@ -158,7 +159,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
 struct Down;
 
 impl Provider for Down {
-    async fn send(&self, _: &Envelope, _: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope<'_>, _: Bytes) -> Outcome {
         std::thread::sleep(Duration::from_millis(2));
         Outcome::NotSent(Problem {
             kind: ProblemKind::Unavailable,

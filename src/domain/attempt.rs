@@ -13,7 +13,8 @@ use crate::domain::message::{Failure, FailureCode};
 /// An implementation never retries by itself; every call is one attempt.
 pub trait Provider: Send + Sync + 'static {
     /// Makes one attempt with the ready, encoded request of a message with this envelope.
-    fn send(&self, envelope: &Envelope, request: Bytes) -> impl Future<Output = Outcome> + Send;
+    fn send(&self, envelope: &Envelope<'_>, request: Bytes)
+    -> impl Future<Output = Outcome> + Send;
 }
 
 /// What one attempt came to.

@@ -1,5 +1,7 @@
 //! The envelope of a message (RFC 5321 section 2.3.1): its sender's domain and its recipients.
 
+use std::borrow::Cow;
+
 use crate::domain::admission::Admitted;
 use crate::domain::mailbox::{Address, DomainName, Mailbox};
 use crate::domain::suppression::SuppressedAddress;
@@ -9,20 +11,30 @@ use crate::domain::suppression::SuppressedAddress;
 /// One text, because every pending message keeps one: the sender's domain, then each recipient in
 /// the normal form of suppressions, with a line feed before it. No address has a line feed in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Envelope(Box<str>);
+pub struct Envelope<'a>(Cow<'a, str>);
 
-impl Envelope {
+impl<'a> Envelope<'a> {
     /// Envelope of a message from this domain to these recipients.
-    pub fn new<'a>(
+    pub fn new<'r>(
         sender_domain: &DomainName<'_>,
-        recipients: impl IntoIterator<Item = &'a Address<'a>>,
+        recipients: impl IntoIterator<Item = &'r Address<'r>>,
     ) -> Self {
         let mut lines = sender_domain.as_str().to_owned();
         for recipient in recipients {
             lines.push('\n');
             lines.push_str(&recipient.normalized());
         }
-        Self(lines.into_boxed_str())
+        Self(Cow::Owned(lines))
+    }
+
+    /// The envelope with this text, which [`Envelope::as_str`] gave.
+    pub(crate) const fn of_text(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+
+    /// The envelope as one text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
     }
 
     /// Domain of the sender's address, in the form in which verified domains are compared.
@@ -40,14 +52,9 @@ impl Envelope {
     pub fn recipient_count(&self) -> u32 {
         u32::try_from(self.0.split('\n').skip(1).count()).expect("at most 50 recipients")
     }
-
-    /// Bytes that the envelope takes up in memory beside its owner.
-    pub fn len_bytes(&self) -> usize {
-        self.0.len()
-    }
 }
 
-impl From<&Admitted<'_>> for Envelope {
+impl From<&Admitted<'_>> for Envelope<'_> {
     fn from(admitted: &Admitted<'_>) -> Self {
         let recipients = admitted.recipients().map(Mailbox::address);
         Self::new(admitted.from().address().domain(), recipients)

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
+use crate::queue::due::Due;
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
-use crate::queue::lanes::{Forward, Turn, TurnKind};
+use crate::queue::lanes::{Forward, Turn};
 use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
 use crate::queue::{Claim, Parcel};
@@ -66,7 +67,7 @@ impl PutBack {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    Waiting(Turn),
+    Waiting(Due),
     /// Taken out, and no call was started since.
     Claimed(Proof),
     /// Taken out, and a call was started.
@@ -93,13 +94,14 @@ impl Entry {
 impl Entries {
     /// Takes in a message that is due at once; returns `true` if it is its organisation's first.
     pub(super) fn add(&mut self, parcel: Parcel) -> bool {
-        let turn = Turn { due: parcel.accepted_at, kind: TurnKind::New, id: parcel.id };
-        let is_first = self.queue.add(parcel.organisation, &parcel.envelope.sender_domain(), turn);
+        let turn = Turn { due: self.queue.times.of_new(parcel.accepted_at), id: parcel.id };
+        let is_first =
+            self.queue.add(parcel.organisation(), &parcel.envelope().sender_domain(), turn);
         let entry = Box::new(Entry {
             parcel: Arc::new(parcel),
             attempts: 0,
             acceptance: Acceptance::Excluded,
-            place: Place::Waiting(turn),
+            place: Place::Waiting(turn.due),
             cancellation: None,
         });
         self.by_id.insert(turn.id, entry);
@@ -140,16 +142,15 @@ impl Entries {
     ) -> Option<MessageId> {
         let mut last = None;
         let any_held = self.queue.any_held();
+        let end = self.queue.times.of_new(forecaster.end);
         for (id, entry) in self.by_id.range((after, Bound::Unbounded)).take(limit) {
             last = Some(*id);
-            let Parcel { organisation, envelope, .. } = &*entry.parcel;
-            let is_held = || self.queue.is_held(*organisation, &envelope.sender_domain());
+            let (organisation, envelope) = (entry.parcel.organisation(), entry.parcel.envelope());
+            let is_held = || self.queue.is_held(organisation, &envelope.sender_domain());
             match entry.place {
                 Place::Waiting(_) if any_held && is_held() => forecaster.forecast.domain += 1,
                 // Other retries are brought forward when a drain begins.
-                Place::Waiting(turn)
-                    if entry.acceptance == Acceptance::Possible && turn.due >= forecaster.end =>
-                {
+                Place::Waiting(due) if entry.acceptance == Acceptance::Possible && due >= end => {
                     forecaster.forecast.retry += 1;
                 }
                 Place::Waiting(_) | Place::Returning(_) => {
@@ -173,9 +174,10 @@ impl Entries {
             .values_mut()
             .take_while(|entry| entry.parcel.accepted_at <= end)
             .filter_map(|entry| {
-                let Place::Waiting(turn) = entry.place else { return None };
+                let Place::Waiting(due) = entry.place else { return None };
                 let parcel = &entry.parcel;
-                self.queue.remove(parcel.organisation, &parcel.envelope.sender_domain(), &turn);
+                let turn = Turn { due, id: parcel.id };
+                self.queue.remove(parcel.organisation(), &parcel.envelope().sender_domain(), &turn);
                 Some(entry.claim())
             })
             .take(limit)
@@ -189,8 +191,8 @@ impl Entries {
         if let Place::Claimed(proof) = entry.place {
             entry.place = Place::Calling(proof);
         }
-        let organisation = entry.parcel.organisation;
-        self.queue.call_started(organisation, entry.parcel.envelope.recipient_count());
+        let organisation = entry.parcel.organisation();
+        self.queue.call_started(organisation, entry.parcel.envelope().recipient_count());
         entry.attempts += 1;
         (entry.attempts, organisation)
     }
@@ -206,14 +208,15 @@ impl Entries {
 
     pub(super) fn remove(&mut self, id: MessageId) -> Option<Box<Entry>> {
         let entry = self.by_id.remove(&id)?;
-        let organisation = entry.parcel.organisation;
-        let domain = entry.parcel.envelope.sender_domain();
+        let organisation = entry.parcel.organisation();
+        let envelope = entry.parcel.envelope();
+        let domain = envelope.sender_domain();
         match entry.place {
             Place::Claimed(_) | Place::Calling(_) | Place::Returning(_) => {
                 self.in_flight -= 1;
                 self.queue.returned(organisation, &domain, id);
             }
-            Place::Waiting(turn) => self.queue.remove(organisation, &domain, &turn),
+            Place::Waiting(due) => self.queue.remove(organisation, &domain, &Turn { due, id }),
         }
         Some(entry)
     }
@@ -226,15 +229,15 @@ impl Entries {
     ) -> PutBack {
         let Some(entry) = self.by_id.get_mut(&id) else { return PutBack::Gone(None) };
         entry.acceptance = entry.acceptance.or(acceptance);
-        self.put_back_at(id, Turn { due, kind: TurnKind::Retry, id })
+        self.put_back_at(id, self.queue.times.of_retry(due))
     }
 
     pub(super) fn put_back_as_new(&mut self, id: MessageId) -> PutBack {
         let Some(entry) = self.by_id.get(&id) else { return PutBack::Gone(None) };
-        self.put_back_at(id, Turn { due: entry.parcel.accepted_at, kind: TurnKind::New, id })
+        self.put_back_at(id, self.queue.times.of_new(entry.parcel.accepted_at))
     }
 
-    fn put_back_at(&mut self, id: MessageId, turn: Turn) -> PutBack {
+    fn put_back_at(&mut self, id: MessageId, due: Due) -> PutBack {
         let Some(entry) = self.by_id.get_mut(&id) else { return PutBack::Gone(None) };
         match entry.place {
             Place::Claimed(proof) | Place::Calling(proof) | Place::Returning(proof) => {
@@ -245,11 +248,12 @@ impl Entries {
                     entry.place = Place::Claimed(proof);
                     return PutBack::Cancelled(why.transition(entry.acceptance));
                 }
-                entry.place = Place::Waiting(turn);
+                entry.place = Place::Waiting(due);
                 self.in_flight -= 1;
-                let organisation = entry.parcel.organisation;
-                let domain = entry.parcel.envelope.sender_domain();
-                self.queue.add(organisation, &domain, turn);
+                let organisation = entry.parcel.organisation();
+                let envelope = entry.parcel.envelope();
+                let domain = envelope.sender_domain();
+                self.queue.add(organisation, &domain, Turn { due, id });
                 self.queue.returned(organisation, &domain, id);
                 PutBack::Waits
             }
@@ -282,9 +286,14 @@ impl Entries {
                 continue;
             }
             match entry.place {
-                Place::Waiting(turn) => {
+                Place::Waiting(due) => {
                     let parcel = &entry.parcel;
-                    self.queue.remove(parcel.organisation, &parcel.envelope.sender_domain(), &turn);
+                    let turn = Turn { due, id };
+                    self.queue.remove(
+                        parcel.organisation(),
+                        &parcel.envelope().sender_domain(),
+                        &turn,
+                    );
                     self.in_flight += 1;
                     selected.taken.push(entry.claim());
                 }
@@ -317,7 +326,7 @@ impl Entries {
             match entry.acceptance {
                 Acceptance::Possible => Forward::Left,
                 Acceptance::Excluded => {
-                    entry.place = Place::Waiting(turn);
+                    entry.place = Place::Waiting(turn.due);
                     Forward::Taken
                 }
             }

@@ -10,17 +10,20 @@ use tokio::time::Instant;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::queue::Next;
+use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{Forward, Lanes, Turn};
 
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
+    /// The measure of its turns' times.
+    pub(super) times: DueTimes,
     queues: HashMap<OrganisationId, OrganisationQueue>,
     /// Organisations with a due message, by their number of calls under way; among equals, the one
     /// that was served least first. With n calls under way there are at most √2n different numbers.
     ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
     /// Organisations whose first message was not due at the last look, the earliest first.
-    asleep: BTreeSet<(Instant, OrganisationId)>,
+    asleep: BTreeSet<(Due, OrganisationId)>,
     /// Calls under way for all organisations.
     calls: usize,
     /// Share up to which organisations have been served. One that was absent, or had to be passed
@@ -42,7 +45,7 @@ struct OrganisationQueue {
 #[derive(Debug, Clone, Copy)]
 enum Rank {
     Ready { calls: usize, share: u64 },
-    Asleep(Instant),
+    Asleep(Due),
     Empty,
 }
 
@@ -114,7 +117,7 @@ impl FairQueue {
     /// When the next call may start.
     pub(super) fn next(&mut self, now: Instant, max_calls: usize) -> Next {
         self.wake(now);
-        let later = self.asleep.first().map(|(due, _)| *due);
+        let later = self.asleep.first().map(|(due, _)| self.times.instant(*due));
         if self.first_ready(max_calls).is_some() {
             Next::Now
         } else if !self.ready.is_empty() {
@@ -126,6 +129,7 @@ impl FairQueue {
 
     /// Offers every later turn to be taken at `now`.
     pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
+        let now = self.times.of_retry(now);
         let organisations: Vec<OrganisationId> = self.queues.keys().copied().collect();
         for organisation in organisations {
             self.queue(organisation).lanes.bring_forward(now, &mut take);
@@ -140,6 +144,7 @@ impl FairQueue {
         domain: &DomainName<'_>,
         until: Instant,
     ) {
+        let until = self.times.of_retry(until);
         self.queue(organisation).lanes.pause(domain, until);
         self.rank(organisation);
     }
@@ -151,6 +156,7 @@ impl FairQueue {
         domain: &DomainName<'_>,
         now: Instant,
     ) {
+        let now = self.times.of_retry(now);
         self.queue(organisation).lanes.resume(domain, now);
         self.rank(organisation);
     }
@@ -198,6 +204,7 @@ impl FairQueue {
 
     /// Moves organisations whose first message has become due.
     fn wake(&mut self, now: Instant) {
+        let now = self.times.of_retry(now);
         while let Some(&(due, organisation)) = self.asleep.first()
             && due <= now
         {

@@ -5,25 +5,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::DomainName;
+use crate::queue::due::Due;
 
-/// Place of a message in its organisation's queue.
+/// Place of a message in its organisation's queue. Every pending message has one, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
-    pub(super) due: Instant,
-    pub(super) kind: TurnKind,
+    pub(super) due: Due,
     pub(super) id: MessageId,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum TurnKind {
-    New,
-    Retry,
 }
 
 /// Decision whether a turn is brought forward.
@@ -53,24 +44,11 @@ enum Gate {
     /// All, as they become due.
     Open,
     /// All. Those that were due before the lane was opened again count as due since then.
-    Reopened(Instant),
+    Reopened(Due),
     /// None before this time, and then one.
-    Closed(Instant),
+    Closed(Due),
     /// None: one is out to try the domain. The gate was closed until this time.
-    Trying(MessageId, Instant),
-}
-
-impl Turn {
-    /// No turn due at `now` or earlier is over this one.
-    pub(super) fn first_after(now: Instant) -> Self {
-        let due = now + Duration::from_nanos(1);
-        Self { due, kind: TurnKind::New, id: MessageId::from_bytes([0; 16]) }
-    }
-
-    /// The same message's turn, but not before `time`, and then behind what is due at it.
-    pub(super) fn not_before(self, time: Instant) -> Self {
-        if self.due >= time { self } else { Self { due: time, kind: TurnKind::Retry, ..self } }
-    }
+    Trying(MessageId, Due),
 }
 
 impl Lane {
@@ -78,7 +56,9 @@ impl Lane {
         let first = *self.turns.first()?;
         match self.gate {
             Gate::Open => Some(first),
-            Gate::Reopened(time) | Gate::Closed(time) => Some(first.not_before(time)),
+            Gate::Reopened(time) | Gate::Closed(time) => {
+                Some(Turn { due: first.due.max(time), ..first })
+            }
             Gate::Trying(..) => None,
         }
     }
@@ -128,11 +108,11 @@ impl Lanes {
         taken
     }
 
-    pub(super) fn pause(&mut self, domain: &DomainName<'_>, until: Instant) {
+    pub(super) fn pause(&mut self, domain: &DomainName<'_>, until: Due) {
         self.change(domain, |lane| lane.gate = Gate::Closed(until));
     }
 
-    pub(super) fn resume(&mut self, domain: &DomainName<'_>, now: Instant) {
+    pub(super) fn resume(&mut self, domain: &DomainName<'_>, now: Due) {
         self.change(domain, |lane| lane.gate = Gate::Reopened(now));
     }
 
@@ -155,11 +135,12 @@ impl Lanes {
     }
 
     /// Offers every later turn to be taken at `now`.
-    pub(super) fn bring_forward(&mut self, now: Instant, mut take: impl FnMut(Turn) -> Forward) {
+    pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(Turn) -> Forward) {
         let domains: Vec<Arc<str>> = self.by_domain.keys().cloned().collect();
         for domain in domains {
             self.change_lane(domain, |lane| {
-                for turn in lane.turns.split_off(&Turn::first_after(now)) {
+                let first_later = Turn { due: now.next(), id: MessageId::from_bytes([0; 16]) };
+                for turn in lane.turns.split_off(&first_later) {
                     let earlier = Turn { due: now, ..turn };
                     lane.turns.insert(match take(earlier) {
                         Forward::Taken => earlier,

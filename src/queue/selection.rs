@@ -47,11 +47,11 @@ impl Selection {
         match self {
             Self::Ids(ids) => ids.contains(&parcel.id),
             Self::Organisation { organisation, key, sender_domain } => {
-                parcel.organisation == *organisation
+                parcel.organisation() == *organisation
                     && key.is_none_or(|key| parcel.key == Some(key))
                     && sender_domain
                         .as_ref()
-                        .is_none_or(|domain| parcel.envelope.sender_domain() == *domain)
+                        .is_none_or(|domain| parcel.envelope().sender_domain() == *domain)
             }
         }
     }

@@ -208,7 +208,7 @@ mod tests {
     struct Nobody;
 
     impl Provider for Nobody {
-        async fn send(&self, _envelope: &Envelope, _request: Bytes) -> Outcome {
+        async fn send(&self, _envelope: &Envelope<'_>, _request: Bytes) -> Outcome {
             unreachable!("nothing is sent")
         }
     }

@@ -28,13 +28,14 @@ pub const ORGANISATION_TAG: &str = "pillarbox-organisation";
 /// The body of a message's `SendEmail` request, shared by all attempts.
 ///
 /// It is written by hand and not through a model of it: what is large is copied once, into a
-/// buffer of exactly the size that it has in the end.
+/// buffer of exactly the size that it has in the end, and `room` bytes for its owner.
 pub fn encode(
     admitted: &Admitted<'_>,
     id: MessageId,
     organisation: &OrganisationName,
     configuration_set: Option<&str>,
-) -> Bytes {
+    room: usize,
+) -> String {
     let before = before_body(admitted);
     let (text, html) = match admitted.body() {
         Body::Html(html) => (None, Some(in_json(html))),
@@ -50,7 +51,10 @@ pub fn encode(
         parts.extend([if text.is_some() { "," } else { "" }, HTML, html, UTF_8]);
     }
     parts.push(&after);
-    Bytes::from(parts.concat())
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let mut request = String::with_capacity(len + room);
+    request.extend(parts);
+    request
 }
 
 /// SES's `Content`, around a text.
@@ -161,7 +165,7 @@ impl Json {
 }
 
 impl Provider for SesClient {
-    async fn send(&self, envelope: &Envelope, request: Bytes) -> Outcome {
+    async fn send(&self, envelope: &Envelope<'_>, request: Bytes) -> Outcome {
         let call = Call {
             service: "ses",
             method: Method::POST,

@@ -45,10 +45,10 @@ fn draft() -> Draft<'static> {
 fn encoded(draft: Draft<'_>, configuration_set: Option<&str>) -> Bytes {
     let admitted = admit(SendRequest::parse(draft).unwrap(), &Everything).unwrap();
     let organisation = "acme".parse().unwrap();
-    encode(&admitted, ID.parse().unwrap(), &organisation, configuration_set)
+    encode(&admitted, ID.parse().unwrap(), &organisation, configuration_set, 0).into()
 }
 
-fn envelope() -> Envelope {
+fn envelope() -> Envelope<'static> {
     let recipient = Address::parse("bob@example.org").unwrap();
     Envelope::new(&DomainName::parse("example.com").unwrap(), [&recipient])
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{Address, DomainName};
 use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
-use pillarbox::queue::Parcel;
+use pillarbox::queue::{Content, Parcel};
 use tokio::time::Instant;
 
 use crate::events::document::send;
@@ -20,10 +19,8 @@ async fn being_sent(sink: &EventSink) -> MessageId {
     let recipient = Address::parse("bob@example.org").unwrap();
     sink.queue.add(Parcel {
         id,
-        organisation: sink.organisation,
         key: None,
-        envelope: Envelope::new(&sender, [&recipient]),
-        request: Bytes::from_static(b"{}"),
+        content: Content::new("{}".to_owned(), &Envelope::new(&sender, [&recipient])),
         accepted_at: Instant::now(),
         suppression_epoch: 0,
         reservation: sink.queue.budget().reserve(sink.organisation, 2).unwrap(),

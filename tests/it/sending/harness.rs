@@ -293,7 +293,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Provider for Simulated {
-    async fn send(&self, _: &Envelope, request: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope<'_>, request: Bytes) -> Outcome {
         let (call, latency) = self.take(&request);
         let _under_way = UnderWay(self);
         let kind = match call.answer {
