@@ -118,7 +118,8 @@ impl Damaged {
         let people = self.done(&["status"]);
         assert!(people.contains("damaged rows") && people.contains(id), "{people}");
         let log = process.log();
-        let said = log.lines().find(|line| line.contains("cannot be read")).unwrap_or_default();
+        let says = |line: &&str| line.contains("a row of the data file cannot be read");
+        let said = log.lines().find(says).unwrap_or_default();
         assert!(said.contains(table) && said.contains(id), "{log}");
         assert!(said.contains("version 255"), "{log}");
         let operator = format!("http://{}", process.operator_listening());
