@@ -1,6 +1,6 @@
 -- What each connection sends: a new message with a key of its own, or a look at a message that
 -- is there. Everything comes through the environment:
---   AUTHORIZATION  the header's value
+--   AUTHORIZATION  the header's values, one a line; messages have them by turns
 --   BODY           a file with a message; RUN_ID is put in place of the word UNIQUE_NUMBER
 --   RUN_ID         told apart from all other runs; with thread and count it makes a body unique
 --   IDS            a file of message ids, one a line: these are read and nothing is sent
@@ -13,7 +13,7 @@ function setup(thread)
   threads = threads + 1
 end
 
-local head, tail, ids
+local heads, tail, ids
 local prefix
 local count = 0
 
@@ -25,11 +25,14 @@ local function content(path)
 end
 
 function init(args)
-  local common = "Host: " .. wrk.host .. "\r\nAuthorization: " .. os.getenv("AUTHORIZATION") .. "\r\n"
+  local commons = {}
+  for value in os.getenv("AUTHORIZATION"):gmatch("[^\n]+") do
+    commons[#commons + 1] = "Host: " .. wrk.host .. "\r\nAuthorization: " .. value .. "\r\n"
+  end
   if os.getenv("IDS") then
     ids = {}
     for id in content(os.getenv("IDS")):gmatch("%S+") do
-      ids[#ids + 1] = "GET /emails/" .. id .. " HTTP/1.1\r\n" .. common .. "\r\n"
+      ids[#ids + 1] = "GET /emails/" .. id .. " HTTP/1.1\r\n" .. commons[1] .. "\r\n"
     end
     count = number * 7919
     return
@@ -38,8 +41,11 @@ function init(args)
   local before, after = body:match("^(.-)UNIQUE_NUMBER(.*)$")
   prefix = string.format("%s-%02d-", os.getenv("RUN_ID"), number)
   local length = #before + #prefix + 10 + #after
-  head = "POST /emails HTTP/1.1\r\n" .. common ..
-    "Content-Type: application/json\r\nContent-Length: " .. length .. "\r\n\r\n" .. before .. prefix
+  heads = {}
+  for position, common in ipairs(commons) do
+    heads[position] = "POST /emails HTTP/1.1\r\n" .. common ..
+      "Content-Type: application/json\r\nContent-Length: " .. length .. "\r\n\r\n" .. before .. prefix
+  end
   tail = after
 end
 
@@ -48,7 +54,7 @@ function request()
   if ids then
     return ids[count % #ids + 1]
   end
-  return head .. string.format("%010d", count) .. tail
+  return heads[count % #heads + 1] .. string.format("%010d", count) .. tail
 end
 
 function done(summary, latency, requests)

@@ -92,7 +92,7 @@ fn main() -> anyhow::Result<()> {
         black_box(self::admitted(black_box(&document)).is_ok());
     })?;
     measure("encode", &|| {
-        black_box(encode(black_box(&admitted), id, &name, None));
+        black_box(encode(black_box(&admitted), id, &name, None, 0));
     })?;
     measure("all", &|| {
         black_box(whole(black_box(body.as_bytes()), id, &name).is_ok());
@@ -113,7 +113,7 @@ fn admitted<'a>(document: &'a SendDocument<'a>) -> anyhow::Result<Admitted<'a>> 
 
 fn whole(body: &[u8], id: MessageId, name: &OrganisationName) -> anyhow::Result<usize> {
     let document = parsed(body)?;
-    Ok(encode(&admitted(&document)?, id, name, None).len())
+    Ok(encode(&admitted(&document)?, id, name, None, 0).len())
 }
 
 /// The median that criterion has written down, in nanoseconds.

@@ -163,7 +163,7 @@ pub(crate) fn report(
     let recipients = vec!["ada.lovelace@example.org".to_owned()];
     Report {
         message: Reference::Tag(id),
-        organisation: Some("acme".to_owned()),
+        organisation: Some("acme-0".to_owned()),
         ses_message_id: ses_message_id.to_owned(),
         accepted_at: sent_at,
         event: Some(Event { occurred_at, recipients, detail }),

@@ -60,7 +60,8 @@ pub(crate) fn check() -> anyhow::Result<()> {
     )
 }
 
-/// Sends to `server` over `connections` for `time`. An answer other than 2xx fails the run.
+/// Sends to `server` over `connections` for `time`, with one line of `authorization` after the
+/// other. An answer other than 2xx fails the run.
 pub(crate) fn run(
     server: SocketAddr,
     authorization: &str,

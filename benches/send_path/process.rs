@@ -19,7 +19,8 @@ use pillarbox::store::{NewApiKey, Store};
 use crate::message;
 
 /// The key that requests come with.
-const API_KEY: &str = "pb_benchbenchbenchbenchbenchbenchbenchbenchben";
+/// Organisations that the load can come from.
+pub(crate) const ORGANISATIONS: usize = 8;
 /// How long a process may take to listen.
 const START_LIMIT: Duration = Duration::from_mins(15);
 /// Clock ticks in a second (`sysconf(_SC_CLK_TCK)`), 100 on every Linux that we run on.
@@ -161,7 +162,17 @@ impl Drop for Server {
 
 /// The value of the header that lets requests in.
 pub(crate) fn authorization() -> String {
-    format!("Bearer {API_KEY}")
+    authorizations(1)
+}
+
+/// The header's values of so many organisations, one a line.
+pub(crate) fn authorizations(organisations: usize) -> String {
+    let value = |number| format!("Bearer {}", api_key(number));
+    (0..organisations).map(value).collect::<Vec<_>>().join("\n")
+}
+
+fn api_key(organisation: usize) -> String {
+    format!("pb_benchbenchbenchbenchbenchbenchbenchbenchbe{organisation}")
 }
 
 /// The service's administration socket.
@@ -191,10 +202,19 @@ pub(crate) fn prepared() -> anyhow::Result<tempfile::TempDir> {
     Ok(directory)
 }
 
-/// Adds the organisation, its key and its domain.
+/// Adds the organisations, each with its key and its domain; returns the first.
 pub(crate) async fn set_up(store: &Store) -> anyhow::Result<Organisation> {
-    let organisation = store.add_organisation("acme".parse()?).await?.context("a new name")?;
-    let key = ApiKey::parse(API_KEY)?;
+    let first = set_up_organisation(store, 0).await?;
+    for number in 1..ORGANISATIONS {
+        set_up_organisation(store, number).await?;
+    }
+    Ok(first)
+}
+
+async fn set_up_organisation(store: &Store, number: usize) -> anyhow::Result<Organisation> {
+    let name = format!("acme-{number}").parse()?;
+    let organisation = store.add_organisation(name).await?.context("a new name")?;
+    let key = ApiKey::parse(&api_key(number))?;
     let new = NewApiKey { label: "bench".to_owned(), expires_at: None, hash: key.hash() };
     store.add_api_key(organisation.id, new, now()).await?;
     let domain = DomainName::parse(message::DOMAIN)?;

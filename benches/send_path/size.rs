@@ -208,7 +208,7 @@ fn encoded_len() -> anyhow::Result<usize> {
     let admitted = admit(request, &crate::Anybody)
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
     let id = MessageIds::new().next(crate::process::now());
-    Ok(encode(&admitted, id, &"acme".parse()?, None).len())
+    Ok(encode(&admitted, id, &"acme-0".parse()?, None, 0).len())
 }
 
 /// The file's growth per message of its whole life: accepted, sent, two events.
