@@ -11,7 +11,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use crate::api::error::{ApiError, CODES};
+use crate::api::error::ApiError;
+use crate::api::metrics::ClientMetrics;
 use crate::api::wire::{ListQuery, SendDocument};
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKey;
@@ -24,15 +25,15 @@ use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
-use crate::in_flight::{InFlight, InFlightGuard};
+use crate::in_flight::InFlightGuard;
 use crate::intake::Intake;
 use crate::listing::{self, Listing};
-use crate::metrics::{Counter, CounterByName};
 use crate::queue::MessageQueue;
 use crate::store::{Accepted, Store, StoreError};
 
 pub mod error;
 pub mod json;
+pub mod metrics;
 pub mod wire;
 
 /// The API's own description, as an `OpenAPI` 3.1 document, and the path where it is served without
@@ -64,7 +65,7 @@ struct Inner {
     queue: Arc<MessageQueue>,
     clock: Clock,
     budgets: Budgets,
-    counts: Arc<Counts>,
+    metrics: Arc<ClientMetrics>,
 }
 
 /// The memory of requests and responses, with a share for each organisation. Clones share it.
@@ -81,33 +82,6 @@ impl Budgets {
     pub fn new(limits: &Limits) -> Self {
         let bodies = BodyReader::new(limits);
         Self { bodies, responses: Responses::new(limits.max_writing_bytes) }
-    }
-}
-
-/// Counts of the client listener since the start.
-#[derive(Debug)]
-pub struct Counts {
-    /// Messages accepted.
-    pub accepted: Counter,
-    /// Requests answered with an earlier message's id.
-    pub replayed: Counter,
-    /// Requests with an `Idempotency-Key` header, which is not implemented.
-    pub ignored_keys: Counter,
-    /// Requests refused, by the code that the client was told.
-    pub refused: CounterByName<{ CODES.len() }>,
-    /// Open connections.
-    pub connections: InFlight,
-}
-
-impl Default for Counts {
-    fn default() -> Self {
-        Self {
-            accepted: Counter::default(),
-            replayed: Counter::default(),
-            ignored_keys: Counter::default(),
-            refused: CounterByName::new(CODES),
-            connections: InFlight::default(),
-        }
     }
 }
 
@@ -151,7 +125,7 @@ impl Handler for Api {
         let has_ignored_key = request.headers().contains_key(IDEMPOTENCY_KEY);
         let mut response = self.inner.answer(request, id).await.unwrap_or_else(|error| {
             let (status, code) = error.kind();
-            self.inner.counts.refused.one(code);
+            self.inner.metrics.refuse(code);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
                 // A row that cannot be read is the one way to fail here.
                 tracing::error!(request_id = %id, code, error = %StoreError::Damaged, "a request failed");
@@ -161,7 +135,7 @@ impl Handler for Api {
             error.into_response()
         });
         if has_ignored_key {
-            self.inner.counts.ignored_keys.one();
+            self.inner.metrics.ignored_keys.inc();
             let notice = HeaderValue::from_static(wire::IDEMPOTENCY_KEY_NOTICE);
             response.headers_mut().insert(NOTICE, notice);
         }
@@ -169,11 +143,11 @@ impl Handler for Api {
     }
 
     fn refused(&self, rejection: &Rejection) {
-        self.inner.counts.refused.one(rejection.kind().1);
+        self.inner.metrics.refuse(rejection.kind().1);
     }
 
     fn connected(&self) -> Option<InFlightGuard> {
-        Some(self.inner.counts.connections.enter())
+        Some(self.inner.metrics.connections.enter())
     }
 }
 
@@ -192,14 +166,14 @@ impl Api {
             queue: Arc::clone(queue),
             clock: clock.clone(),
             budgets: budgets.clone(),
-            counts: Arc::default(),
+            metrics: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Counts of requests and connections.
-    pub fn counts(&self) -> &Arc<Counts> {
-        &self.inner.counts
+    /// Metrics of requests and connections.
+    pub fn metrics(&self) -> &Arc<ClientMetrics> {
+        &self.inner.metrics
     }
 }
 
@@ -264,9 +238,11 @@ impl Inner {
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
         match accepted {
-            Accepted::New(_) => self.counts.accepted.one(),
+            Accepted::New(_) => {
+                self.metrics.accepted.inc();
+            }
             Accepted::Replayed(_) => {
-                self.counts.replayed.one();
+                self.metrics.replayed.inc();
                 let replayed = HeaderValue::from_static("true");
                 response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
             }

@@ -26,8 +26,8 @@ use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, Started};
 use circuit_breaker::BreakerState;
-use counts::Counts;
 use flow::Flow;
+use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
 use recent_calls::Recent;
 use token_bucket::Rate;
@@ -39,10 +39,10 @@ pub use recent_calls::RecentCalls;
 mod attempt;
 mod cancel;
 pub mod circuit_breaker;
-pub mod counts;
 mod drain;
 mod expiry;
 mod flow;
+pub mod metrics;
 mod paused_domains;
 mod recent_calls;
 pub mod token_bucket;
@@ -90,7 +90,7 @@ pub struct Dispatcher<P> {
     unrecorded: InFlight,
     /// Rounds of the loop that starts calls.
     turns: AtomicU64,
-    counts: Counts,
+    metrics: SendingMetrics,
     recent: Recent,
     /// Told when rate or settings have changed.
     changed: Notify,
@@ -176,7 +176,7 @@ impl<P: Provider> Dispatcher<P> {
             domains: PausedDomains::default(),
             unrecorded: InFlight::default(),
             turns: AtomicU64::new(0),
-            counts: Counts::default(),
+            metrics: SendingMetrics::default(),
             recent: Recent::default(),
             changed: Notify::new(),
             returned: Notify::new(),
@@ -188,9 +188,9 @@ impl<P: Provider> Dispatcher<P> {
         &self.provider
     }
 
-    /// What was counted of the calls.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
+    /// Metrics of the calls.
+    pub fn metrics(&self) -> &SendingMetrics {
+        &self.metrics
     }
 
     /// Changes how to send from the next decision on.
@@ -260,7 +260,7 @@ impl<P: Provider> Dispatcher<P> {
             condition: flow.breaker.state().clone(),
             paused_domains: self.paused_domains(),
             recent_calls: self.recent.read(Instant::now()),
-            sent: self.counts.sent(),
+            sent: self.metrics.sent(),
         }
     }
 

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
-use crate::domain::event::EventType;
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
 use crate::store::{Applied, DeadLetter, Reference, Report, Store, StoreError};
 
+use metrics::{DocumentType, EventMetrics};
+
+pub mod metrics;
 pub mod poll;
 
 /// Takes in the provider's documents.
@@ -22,34 +24,9 @@ pub struct EventProcessor {
     store: Store,
     queue: Arc<MessageQueue>,
     clock: Clock,
-    counts: Mutex<Counts>,
+    metrics: EventMetrics,
     trouble: Mutex<Option<String>>,
     last_event_at: Mutex<Option<Timestamp>>,
-}
-
-/// How many documents were taken in since the start, repeats included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// The provider accepted a message.
-    pub sends: u64,
-    /// The recipient's server accepted it.
-    pub deliveries: u64,
-    /// It came back.
-    pub bounces: u64,
-    /// The recipient called it unwanted.
-    pub complaints: u64,
-    /// SES accepted it, then refused to send it on.
-    pub rejects: u64,
-    /// The recipient's server does not take it for now.
-    pub delivery_delays: u64,
-    /// Of a type that is dropped.
-    pub others: u64,
-    /// Of those above, the ones about messages that are not known, or not yet.
-    pub unmatched: u64,
-    /// Of those above, the ones that name another organisation than the message's own.
-    pub foreign: u64,
-    /// Not readable.
-    pub unreadable: u64,
 }
 
 /// What a batch of documents says, before any of it is stored.
@@ -57,7 +34,10 @@ pub struct Counts {
 struct Sorted {
     reports: Vec<Report>,
     letters: Vec<DeadLetter>,
-    counts: Counts,
+    /// Types of the documents.
+    types: Vec<DocumentType>,
+    /// Documents whose tag is none of ours.
+    unmatched: u64,
 }
 
 impl EventProcessor {
@@ -67,7 +47,7 @@ impl EventProcessor {
             store,
             queue,
             clock,
-            counts: Mutex::default(),
+            metrics: EventMetrics::default(),
             trouble: Mutex::default(),
             last_event_at: Mutex::default(),
         }
@@ -82,7 +62,8 @@ impl EventProcessor {
         for document in documents {
             sorted.add(document, stored_at);
         }
-        let Sorted { reports, letters, mut counts } = sorted;
+        let Sorted { reports, letters, types, mut unmatched } = sorted;
+        let mut foreign = 0;
         let reported = async {
             if reports.is_empty() {
                 return Ok(Vec::new());
@@ -102,25 +83,27 @@ impl EventProcessor {
                 Applied::Done => {}
                 Applied::Sent(id) => self.queue.proved_sent(id),
                 Applied::UnknownMessage | Applied::Unmatched | Applied::DamagedRecord => {
-                    counts.unmatched += 1;
+                    unmatched += 1;
                 }
                 Applied::OtherOrganisation => {
                     warn!("an event names another organisation than its message's: dropped");
-                    counts.foreign += 1;
+                    foreign += 1;
                 }
             }
         }
         kept?;
-        if counts.readable() > 0 {
+        if types.iter().any(|kind| *kind != DocumentType::Unreadable) {
             *self.last_event_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         }
-        self.counts_mut().add(counts);
+        self.metrics.received(&types);
+        self.metrics.unmatched.inc_by(unmatched);
+        self.metrics.foreign.inc_by(foreign);
         Ok(())
     }
 
-    /// How many documents were taken in.
-    pub fn counts(&self) -> Counts {
-        *self.counts_mut()
+    /// Metrics of the documents that were taken in.
+    pub fn metrics(&self) -> &EventMetrics {
+        &self.metrics
     }
 
     /// When the last readable document was taken in, if one was since the start.
@@ -145,30 +128,26 @@ impl EventProcessor {
     fn trouble_mut(&self) -> MutexGuard<'_, Option<String>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn counts_mut(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Sorted {
     fn add(&mut self, document: &str, now: Timestamp) {
         match parse(document) {
             Ok(Document::Event(event)) => {
-                self.counts.note(&event.kind);
+                self.types.push(DocumentType::of(&event.kind));
                 match report(event) {
                     Some(report) => self.reports.push(report),
-                    None => self.counts.unmatched += 1,
+                    None => self.unmatched += 1,
                 }
             }
             Ok(Document::Other(name)) => {
                 debug!(name, "a document of no account was dropped");
-                self.counts.others += 1;
+                self.types.push(DocumentType::Other);
             }
             Err(error) => {
                 warn!(%error, "a document of the provider cannot be read: kept as a dead letter");
                 self.letters.push(DeadLetter::new(now, error.to_string(), document));
-                self.counts.unreadable += 1;
+                self.types.push(DocumentType::Unreadable);
             }
         }
     }
@@ -187,43 +166,4 @@ fn report(event: ProviderEvent) -> Option<Report> {
         EventKind::Recipients(event) => Some(event),
     };
     Some(Report { message, organisation, ses_message_id, accepted_at, event })
-}
-
-impl Counts {
-    fn note(&mut self, kind: &EventKind) {
-        let count = match kind {
-            EventKind::Send => &mut self.sends,
-            EventKind::Recipients(event) => match event.event_type() {
-                EventType::Delivery => &mut self.deliveries,
-                EventType::Bounce => &mut self.bounces,
-                EventType::Complaint => &mut self.complaints,
-                EventType::Reject => &mut self.rejects,
-                EventType::DeliveryDelay => &mut self.delivery_delays,
-            },
-        };
-        *count += 1;
-    }
-
-    fn readable(&self) -> u64 {
-        let about_messages = self.sends
-            + self.deliveries
-            + self.bounces
-            + self.complaints
-            + self.rejects
-            + self.delivery_delays;
-        about_messages + self.others
-    }
-
-    fn add(&mut self, more: Self) {
-        self.sends += more.sends;
-        self.deliveries += more.deliveries;
-        self.bounces += more.bounces;
-        self.complaints += more.complaints;
-        self.rejects += more.rejects;
-        self.delivery_delays += more.delivery_delays;
-        self.others += more.others;
-        self.unmatched += more.unmatched;
-        self.foreign += more.foreign;
-        self.unreadable += more.unreadable;
-    }
 }

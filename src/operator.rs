@@ -17,12 +17,13 @@ use http::header::{
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::admin::Admin;
-use crate::api::Counts;
+use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
@@ -45,7 +46,6 @@ use page::Path;
 
 pub mod captured_mail;
 mod conditions;
-mod families;
 pub mod key;
 mod live;
 mod metrics;
@@ -88,8 +88,8 @@ pub struct Parts {
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.
     pub events: Arc<EventProcessor>,
-    /// What the client listener counts.
-    pub clients: Arc<Counts>,
+    /// Metrics of the client listener.
+    pub clients: Arc<ClientMetrics>,
     /// The most connections that the client listener serves at one time.
     pub max_connections: usize,
     /// The data file.
@@ -114,6 +114,7 @@ impl Parts {
 /// Answers operators' requests.
 pub struct Operator {
     parts: Arc<Parts>,
+    registry: Registry,
     admin: Arc<Admin>,
     key: PageKey,
     told: watch::Receiver<Told>,
@@ -160,7 +161,8 @@ impl Operator {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (teller, told) = watch::channel(Told::default());
         let looking = live::look(Arc::clone(&parts), teller);
-        (Self { parts, admin, key, told }, looking)
+        let registry = metrics::registry(&parts);
+        (Self { parts, registry, admin, key, told }, looking)
     }
 
     /// The limits of its listener.
@@ -184,7 +186,7 @@ impl Operator {
             Endpoint::Health => health(self.parts.store.answered()).await,
             Endpoint::Readiness => self.readiness(),
             Endpoint::Metrics => {
-                response(StatusCode::OK, families::CONTENT_TYPE, metrics::render(&self.parts))
+                response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::encode(&self.registry))
             }
         };
         Ok(whole.map(PageBody::from))

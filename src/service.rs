@@ -179,7 +179,7 @@ impl Service {
             dispatcher: Arc::clone(&dispatcher),
             account,
             events: Arc::clone(&events),
-            clients: Arc::clone(api.counts()),
+            clients: Arc::clone(api.metrics()),
             max_connections,
             file: config.data_dir.join(FILE_NAME),
             started,

@@ -20,6 +20,7 @@ use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 use crate::fair_share::TooMany;
 
+use metrics::StoreMetrics;
 use redb::accept::{Accept, KeyClaim};
 use redb::damage::{Damage, of_organisation};
 use redb::open::Opener;
@@ -31,7 +32,6 @@ use redb::{
 };
 
 pub use backup::SaveError;
-pub use counts::Counts;
 pub use error::{ListError, OpenError, StoreError};
 pub use own_files::{FileId, OwnFiles};
 pub use redb::copy::{CopyError, Existing, FileCopy};
@@ -51,10 +51,10 @@ pub use types::{
 mod backup;
 #[cfg(test)]
 mod conformance;
-mod counts;
 mod damage;
 mod error;
 mod events;
+pub mod metrics;
 mod own_files;
 mod redb;
 mod tenants;
@@ -274,7 +274,7 @@ impl Store {
         purge::expire_index(&self.shared, &window_now);
         let purged =
             self.writer.run(0, move |batch| purge::purge(batch, &window_now, limit)).await?;
-        self.shared.counts.purged(purged);
+        self.shared.metrics.purged(purged);
         Ok(purged)
     }
 
@@ -293,9 +293,9 @@ impl Store {
         self.writer.run(64, move |batch| lost::acknowledge(batch, now)).await
     }
 
-    /// What the store has counted of its work.
-    pub fn counts(&self) -> &Counts {
-        &self.shared.counts
+    /// Metrics of the store's work.
+    pub fn metrics(&self) -> &StoreMetrics {
+        &self.shared.metrics
     }
 
     /// When the oldest record was made, past its window or not; nothing where there is none.

@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails if something is not as it must be")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -290,7 +290,7 @@ fn the_metrics_page_has_every_metric() {
     let text = Dev::start().operators.get("/metrics");
     let mut page = String::from("| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n");
     let helps = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
-    for (name, help) in helps {
+    for (name, help) in helps.collect::<BTreeMap<_, _>>() {
         let kind = format!("# TYPE {name} ");
         let kind = text.lines().find_map(|line| line.strip_prefix(&kind)).unwrap();
         writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels(&text, name)).unwrap();
@@ -317,8 +317,8 @@ fn labels(text: &str, name: &str) -> String {
         }
         let values = samples.iter().flat_map(|sample| pairs(sample));
         let values = values.filter(|(other, _)| *other == label);
-        let values: Vec<_> = values.map(|(_, value)| format!("`{value}`")).collect();
-        format!("`{label}`: {}", values.join(", "))
+        let values: BTreeSet<_> = values.map(|(_, value)| format!("`{value}`")).collect();
+        format!("`{label}`: {}", Vec::from_iter(values).join(", "))
     });
     described.collect::<Vec<_>>().join("; ")
 }

@@ -15,8 +15,10 @@ use crate::admin::wire::{
 use crate::admin::{Admin, Place, Ways};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::dispatch::circuit_breaker::{self, BreakerState};
+use crate::domain::event::EventType;
 use crate::domain::time::Timestamp;
 use crate::events::EventProcessor;
+use crate::events::metrics::DocumentType;
 use crate::queue::DrainForecast;
 use crate::quota::{self, AccountCheck};
 use crate::store;
@@ -100,20 +102,21 @@ impl Admin {
     }
 
     fn taken_in(&self, events: &EventProcessor) -> TakenIn {
-        let counts = events.counts();
+        let metrics = events.metrics();
+        let documents = |event_type| metrics.documents(DocumentType::Event(event_type));
         let now = self.clock.now().unix_millis();
         let since = |at: Timestamp| now.saturating_sub(at.unix_millis()) / 1_000;
         TakenIn {
-            send: counts.sends,
-            delivery: counts.deliveries,
-            bounce: counts.bounces,
-            complaint: counts.complaints,
-            reject: counts.rejects,
-            delivery_delay: counts.delivery_delays,
-            ignored: counts.others,
-            unmatched: counts.unmatched,
-            foreign: counts.foreign,
-            unreadable: counts.unreadable,
+            send: metrics.documents(DocumentType::Send),
+            delivery: documents(EventType::Delivery),
+            bounce: documents(EventType::Bounce),
+            complaint: documents(EventType::Complaint),
+            reject: documents(EventType::Reject),
+            delivery_delay: documents(EventType::DeliveryDelay),
+            ignored: metrics.documents(DocumentType::Other),
+            unmatched: metrics.unmatched.get(),
+            foreign: metrics.foreign.get(),
+            unreadable: metrics.documents(DocumentType::Unreadable),
             seconds_since_last: events.last_event_at().map(since),
             trouble: events.trouble(),
         }

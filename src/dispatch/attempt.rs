@@ -111,7 +111,7 @@ impl<P: Provider> Dispatcher<P> {
     fn observe(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
         let now = Instant::now();
         let took = now.duration_since(started);
-        self.counts.call(outcome, took);
+        self.metrics.call(outcome, took);
         self.recent.note(outcome, took, now);
         self.observe_domain(parcel, outcome, started);
         let mut flow = self.flow();

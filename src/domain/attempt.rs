@@ -71,6 +71,34 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Throttled,
+        Self::QuotaExhausted,
+        Self::AccountPaused,
+        Self::SetupFault,
+        Self::DomainFault,
+        Self::Rejected,
+        Self::Unavailable,
+        Self::Unknown,
+        Self::Crashed,
+    ];
+
+    /// The kind's name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Throttled => "throttled",
+            Self::QuotaExhausted => "quota_exhausted",
+            Self::AccountPaused => "account_paused",
+            Self::SetupFault => "setup_fault",
+            Self::DomainFault => "domain_fault",
+            Self::Rejected => "rejected",
+            Self::Unavailable => "unavailable",
+            Self::Unknown => "unknown",
+            Self::Crashed => "crashed",
+        }
+    }
+
     /// The failure as a client reads it, in words of our own: what the provider says of an account
     /// or its set-up may name other organisations' domains, ARNs and account numbers.
     pub fn failure(self) -> Failure {

@@ -108,38 +108,43 @@ impl OrganisationCounts {
         }
     }
 
-    /// What these counts have grown by since they were `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            accepted: self.accepted.saturating_sub(earlier.accepted),
-            sent: self.sent.saturating_sub(earlier.sent),
-            sent_recipients: self.sent_recipients.saturating_sub(earlier.sent_recipients),
-            failed: self.failed.saturating_sub(earlier.failed),
-            cancelled: self.cancelled.saturating_sub(earlier.cancelled),
-            suppressed: self.suppressed.saturating_sub(earlier.suppressed),
-            deliveries: self.deliveries.saturating_sub(earlier.deliveries),
-            bounces: self.bounces.saturating_sub(earlier.bounces),
-            hard_bounces: self.hard_bounces.saturating_sub(earlier.hard_bounces),
-            complaints: self.complaints.saturating_sub(earlier.complaints),
-            rejects: self.rejects.saturating_sub(earlier.rejects),
-            delivery_delays: self.delivery_delays.saturating_sub(earlier.delivery_delays),
+    /// Events of a type.
+    pub fn events(&self, event_type: EventType) -> u64 {
+        match event_type {
+            EventType::Delivery => self.deliveries,
+            EventType::Bounce => self.bounces,
+            EventType::Complaint => self.complaints,
+            EventType::Reject => self.rejects,
+            EventType::DeliveryDelay => self.delivery_delays,
         }
     }
 
-    /// Adds another organisation's counts to these.
-    pub fn add(&mut self, other: &Self) {
-        self.accepted += other.accepted;
-        self.sent += other.sent;
-        self.sent_recipients += other.sent_recipients;
-        self.failed += other.failed;
-        self.cancelled += other.cancelled;
-        self.suppressed += other.suppressed;
-        self.deliveries += other.deliveries;
-        self.bounces += other.bounces;
-        self.hard_bounces += other.hard_bounces;
-        self.complaints += other.complaints;
-        self.rejects += other.rejects;
-        self.delivery_delays += other.delivery_delays;
+    /// What these counts have grown by since they were `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    /// These counts and another organisation's together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.zip(other, u64::saturating_add)
+    }
+
+    fn zip(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            accepted: of(self.accepted, other.accepted),
+            sent: of(self.sent, other.sent),
+            sent_recipients: of(self.sent_recipients, other.sent_recipients),
+            failed: of(self.failed, other.failed),
+            cancelled: of(self.cancelled, other.cancelled),
+            suppressed: of(self.suppressed, other.suppressed),
+            deliveries: of(self.deliveries, other.deliveries),
+            bounces: of(self.bounces, other.bounces),
+            hard_bounces: of(self.hard_bounces, other.hard_bounces),
+            complaints: of(self.complaints, other.complaints),
+            rejects: of(self.rejects, other.rejects),
+            delivery_delays: of(self.delivery_delays, other.delivery_delays),
+        }
     }
 }

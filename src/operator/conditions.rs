@@ -64,7 +64,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
             "Wait for its next start",
         ));
     }
-    found.extend(store(parts.store.health(), parts.store.counts().has_failed_within(LATELY)));
+    found.extend(store(parts.store.health(), parts.store.metrics().has_failed_within(LATELY)));
     if let BreakerState::Open { cause, message } = &status.condition {
         let cause = Cause::from(*cause);
         let (what, advice) = cause.explained();

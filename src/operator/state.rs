@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::metrics::histogram::Reading;
 use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::conditions::trends::Trends;
 use crate::operator::conditions::{self, Condition};
-use crate::operator::metrics::organisations::{self, Named};
+use crate::operator::metrics::{Named, accounts};
 use crate::operator::process::unix_seconds;
 
 /// One look.
@@ -82,13 +81,14 @@ pub(super) struct Totals {
     accepted: u64,
     sent: u64,
     recipients: u64,
-    calls: Reading,
+    calls: u64,
+    call_micros: u64,
     pub(super) organisations: Vec<Named>,
 }
 
 impl Totals {
     pub(super) fn of(parts: &Parts) -> Self {
-        let organisations = organisations::accounts(parts);
+        let organisations = accounts(parts);
         let sum = |count: fn(&OrganisationCounts) -> u64| {
             organisations.iter().map(|one| count(&one.account)).sum()
         };
@@ -96,7 +96,8 @@ impl Totals {
             accepted: parts.clients.accepted.get(),
             sent: sum(|account| account.sent),
             recipients: sum(|account| account.sent_recipients),
-            calls: parts.dispatcher.counts().call_micros.read(),
+            calls: parts.dispatcher.metrics().calls(),
+            call_micros: parts.dispatcher.metrics().call_micros(),
             organisations,
         }
     }
@@ -113,8 +114,8 @@ impl State {
         let status = parts.dispatcher.status();
         let per_second =
             |now: u64, before: u64| float(now.saturating_sub(before)) / passed.as_secs_f64();
-        let calls = now.calls.count() - before.calls.count();
-        let micros = now.calls.sum - before.calls.sum;
+        let calls = now.calls - before.calls;
+        let micros = now.call_micros - before.call_micros;
         let sample = Sample {
             at: parts.clock.now().unix_millis(),
             accepted: per_second(now.accepted, before.accepted),
@@ -148,7 +149,7 @@ impl State {
                 ("delivered", sum(|account| account.deliveries)),
                 ("failed", sum(|account| account.failed)),
                 ("bounced", sum(|account| account.bounces)),
-                ("refused", parts.clients.refused.get().map(|(_, count)| count).sum()),
+                ("refused", parts.clients.all_refused()),
             ],
             organisations: now
                 .organisations

@@ -11,7 +11,8 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::domain::id::OrganisationId;
 use crate::fair_share::Slots;
-use crate::store::{Counts, FileLoss};
+use crate::store::FileLoss;
+use crate::store::metrics::StoreMetrics;
 use damage::Damage;
 use directory::Directory;
 use idempotency::IdempotencyIndex;
@@ -79,7 +80,7 @@ pub(super) struct Shared {
     pub(super) suppression_filter: RwLock<suppress::SuppressionFilter>,
     /// When each API key was last used.
     pub(super) key_use: RwLock<key_use::KeyUse>,
-    pub(super) counts: Counts,
+    pub(super) metrics: StoreMetrics,
     /// Rows that cannot be read.
     pub(super) damage: Damage,
     /// Listings that may read at one time: they must not take the processor from acceptance.
@@ -112,7 +113,7 @@ impl Shared {
             suppression_epoch: AtomicU64::new(0),
             suppression_filter: RwLock::default(),
             key_use: RwLock::default(),
-            counts: Counts::default(),
+            metrics: StoreMetrics::default(),
             damage,
             listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
             listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),

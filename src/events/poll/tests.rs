@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
+use crate::events::metrics::DocumentType;
 use crate::queue::MessageQueue;
 use crate::ses::credentials::Credentials;
 use crate::ses::{SesClient, SesOptions};
@@ -118,5 +119,5 @@ async fn nothing_is_received_or_deleted_while_the_store_refuses() {
     serving.abort();
     let kept = store.dead_letters(usize::MAX).unwrap().len();
     assert_eq!(kept, endless.counts().1, "all that was deleted is stored");
-    assert_eq!(events.counts().unreadable, u64::try_from(kept).unwrap());
+    assert_eq!(events.metrics().documents(DocumentType::Unreadable), u64::try_from(kept).unwrap());
 }

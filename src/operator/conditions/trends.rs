@@ -4,10 +4,11 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
+use crate::domain::attempt::ProblemKind;
 use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::conditions::{Condition, ready, several};
-use crate::operator::metrics::organisations::Named;
+use crate::operator::metrics::Named;
 use crate::operator::window::{Accounts, Window};
 
 /// How far back is looked, and how exactly: a window's length and step.
@@ -15,8 +16,6 @@ const MINUTES: (Duration, Duration) = (Duration::from_mins(5), Duration::from_se
 /// How far back the minutes go, in words.
 const LATELY: &str = " in the last 5 minutes";
 const DAY: (Duration, Duration) = (Duration::from_hours(24), Duration::from_hours(1));
-/// A commit that takes longer is slow, in microseconds: one of its histogram's bounds.
-const SLOW_COMMIT: u64 = 500_000;
 /// Fewer calls or commits than this are no trend.
 const FEW: u64 = 3;
 
@@ -95,15 +94,13 @@ fn accounts(organisations: &[Named]) -> Accounts {
 
 impl Counted {
     fn of(parts: &Parts) -> Self {
-        let sending = parts.dispatcher.counts();
-        let calls = sending.call_micros.read();
-        let commits = parts.store.counts().commit_micros.read();
+        let (sending, store) = (parts.dispatcher.metrics(), parts.store.metrics());
         Self {
-            calls: calls.count(),
-            throttled: sending.outcomes.of("throttled"),
-            commits: commits.count(),
-            slow_commits: commits.count_above(SLOW_COMMIT),
-            internal_errors: parts.clients.refused.of("InternalError"),
+            calls: sending.calls(),
+            throttled: sending.not_sent(ProblemKind::Throttled),
+            commits: store.commits(),
+            slow_commits: store.slow_commits(),
+            internal_errors: parts.clients.refused("InternalError"),
         }
     }
 

@@ -183,7 +183,7 @@ async fn the_writer_outlives_panics_while_the_file_is_opened_again() {
 #[tokio::test]
 async fn a_sign_of_life_costs_no_commit() {
     let fixture = on_disk(&Disk::formatted()).await;
-    let commits = || fixture.store.counts().commit_micros.read().count();
+    let commits = || fixture.store.metrics().commits();
     let before = commits();
     fixture.store.answered().await;
     assert_eq!(commits(), before);

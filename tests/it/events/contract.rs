@@ -184,5 +184,5 @@ async fn another_organisations_or_a_made_up_tag_changes_no_record_and_suppresses
     assert_eq!((message.status(), message.last_event), (Status::Queued, None));
     assert_eq!(sink.events(id), 0);
     assert!(suppressed(&sink).is_empty());
-    assert_eq!(sink.events.counts().foreign, 16);
+    assert_eq!(sink.events.metrics().foreign.get(), 16);
 }

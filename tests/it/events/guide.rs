@@ -7,6 +7,7 @@ use pillarbox::domain::id::MessageId;
 use pillarbox::domain::message::Transition;
 use pillarbox::domain::suppression::SuppressionReason;
 use pillarbox::domain::time::Timestamp;
+use pillarbox::events::metrics::DocumentType;
 use serde_json::{Value, json};
 
 use crate::events::document::{about, guide};
@@ -90,8 +91,12 @@ async fn every_document_of_the_guide_comes_to_what_it_says() {
         let found: Vec<&str> = suppressed.iter().map(|(address, ..)| address.as_str()).collect();
         assert_eq!(found, addresses, "{name}");
         assert!(suppressed.iter().all(|(_, _, cause)| *cause == Some(id)));
-        let counts = sink.events.counts();
-        assert_eq!((counts.unmatched, counts.unreadable), (0, 0), "{name}");
+        let metrics = sink.events.metrics();
+        assert_eq!(
+            (metrics.unmatched.get(), metrics.documents(DocumentType::Unreadable)),
+            (0, 0),
+            "{name}"
+        );
     }
 }
 
@@ -137,6 +142,6 @@ async fn documents_of_no_message_of_ours_change_nothing() {
     let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
     sink.events.ingest(&documents).await.unwrap();
     assert!(suppressed(&sink).is_empty());
-    assert_eq!(sink.events.counts().unmatched, 3);
+    assert_eq!(sink.events.metrics().unmatched.get(), 3);
     assert_eq!(sink.store.event_backlog().unwrap().unmatched, 1, "only one may find a record");
 }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use pillarbox::domain::event::EventType;
 use pillarbox::domain::message::Status;
 use pillarbox::domain::policy::RECORD_RETENTION;
+use pillarbox::events::metrics::DocumentType;
 
 use crate::events::document::{about, delivery, in_event_bridge, in_sns, message_of, send};
 use crate::events::queue::{Deleting, StubQueue};
 use crate::events::sink::{EventSink, NOW, until};
+
+const DELIVERY: DocumentType = DocumentType::Event(EventType::Delivery);
 
 const LONG: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_millis(300);
@@ -38,8 +42,15 @@ async fn queued_events_reach_their_records_and_leave_the_queue() {
     polling.stop().await;
     assert_eq!(queue.deleted_too_early(), 0);
     assert!(ids.iter().all(|&id| sink.events(id) == 1));
-    let counts = sink.events.counts();
-    assert_eq!((counts.sends, counts.deliveries, counts.unmatched), (25, 25, 0));
+    let metrics = sink.events.metrics();
+    assert_eq!(
+        (
+            metrics.documents(DocumentType::Send),
+            metrics.documents(DELIVERY),
+            metrics.unmatched.get()
+        ),
+        (25, 25, 0)
+    );
 }
 
 #[tokio::test]
@@ -58,8 +69,8 @@ async fn a_message_that_cannot_be_read_is_kept_counted_and_deleted() {
     until("deleting all", || queue.left() == 0).await;
     polling.stop().await;
     assert!(ids.iter().all(|&id| sink.events(id) == 1));
-    let counts = sink.events.counts();
-    assert_eq!((counts.deliveries, counts.unreadable), (5, 15));
+    let metrics = sink.events.metrics();
+    assert_eq!((metrics.documents(DELIVERY), metrics.documents(DocumentType::Unreadable)), (5, 15));
     assert_eq!(sink.store.dead_letters(9).unwrap().len(), 3, "each is kept once");
 }
 
@@ -74,7 +85,7 @@ async fn redelivered_events_are_not_doubled() {
         queue.put(delivery(id).to_string());
     }
     let polling = sink.poll(&queue);
-    until("the redelivery", || sink.events.counts().deliveries >= 36).await;
+    until("the redelivery", || sink.events.metrics().documents(DELIVERY) >= 36).await;
     queue.set_deleting(Deleting::Works);
     until("deleting all", || queue.left() == 0).await;
     polling.stop().await;
@@ -159,7 +170,7 @@ async fn events_of_purged_messages_suppress_and_leave_the_queue() {
         (scope, "complaint@example.org", Some(ids[1])),
     ];
     assert_eq!(suppressed, expected);
-    assert_eq!(sink.events.counts().unmatched, 2);
+    assert_eq!(sink.events.metrics().unmatched.get(), 2);
 }
 
 #[tokio::test]

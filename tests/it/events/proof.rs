@@ -88,5 +88,5 @@ async fn another_organisations_name_cancels_no_retry() {
     assert_eq!(sink.queue.pending().messages, 1);
     let message = sink.store.message(id, NOW).unwrap().unwrap();
     assert_eq!(message.status(), Status::Queued);
-    assert_eq!(sink.events.counts().foreign, 1);
+    assert_eq!(sink.events.metrics().foreign.get(), 1);
 }

@@ -102,7 +102,7 @@ impl Thread {
             // The rows may be on disk or not, as after a failed write.
             Err(_) => tracing::error!("a commit panicked; writes are refused for now"),
         }
-        self.shared.counts.commit_failed();
+        self.shared.metrics.commit_failed();
         self.shared.refusing.store(true, Ordering::Release);
         self.shared.health_changed.notify_waiters();
         if let Some(guilty) = progress.panicked {
@@ -149,7 +149,7 @@ impl Thread {
             progress.in_doubt = Some(accepted);
             Ok(Effects { claimed, increments, directory, suppressed })
         })?;
-        self.shared.counts.committed(operations.len(), started.elapsed(), effects.increments);
+        self.shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
         publish(&self.shared, effects.claimed);
         if effects.suppressed == SuppressionChange::Added {
             self.shared.suppression_epoch.fetch_add(1, Ordering::Release);

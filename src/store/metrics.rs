@@ -1,0 +1,128 @@
+//! Metrics of the store's own work since it was opened.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::domain::id::OrganisationId;
+use crate::metrics::organisations::{Increment, OrganisationCounters};
+use crate::store::Purged;
+
+/// Bounds of the number of operations in a batch.
+const BATCH_BOUNDS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+/// Bounds of a commit's duration, in seconds.
+const COMMIT_BOUNDS: [f64; 13] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+/// A commit that takes longer is slow.
+pub const SLOW_COMMIT: Duration = Duration::from_millis(500);
+
+/// Metrics of the store. The writer's thread alone adds to them, once a commit.
+#[derive(Debug)]
+pub struct StoreMetrics {
+    batch_operations: Histogram,
+    commit_duration: Histogram,
+    failed_commits: Counter,
+    purged_messages: Counter,
+    purged_keys: Counter,
+    /// Commits, and those of them that were slow: a histogram cannot be read.
+    commits: Counter,
+    slow_commits: Counter,
+    /// When the last commit failed.
+    failed_at: Mutex<Option<Instant>>,
+    /// Counts of the organisations' messages.
+    pub organisations: OrganisationCounters,
+}
+
+impl Default for StoreMetrics {
+    fn default() -> Self {
+        Self {
+            batch_operations: Histogram::new(BATCH_BOUNDS),
+            commit_duration: Histogram::new(COMMIT_BOUNDS),
+            failed_commits: Counter::default(),
+            purged_messages: Counter::default(),
+            purged_keys: Counter::default(),
+            commits: Counter::default(),
+            slow_commits: Counter::default(),
+            failed_at: Mutex::default(),
+            organisations: OrganisationCounters::default(),
+        }
+    }
+}
+
+impl StoreMetrics {
+    /// Adds these metrics to a registry, but for those of the organisations, which have names and
+    /// a limit.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "pillarbox_store_commit_duration_seconds",
+            "Duration of commits, including the work of their operations",
+            self.commit_duration.clone(),
+        );
+        registry.register(
+            "pillarbox_store_commit_operations",
+            "Operations in each commit",
+            self.batch_operations.clone(),
+        );
+        registry.register(
+            "pillarbox_store_failed_commits",
+            "Failed commits",
+            self.failed_commits.clone(),
+        );
+        registry.register(
+            "pillarbox_purged_messages",
+            "Records deleted at the end of their retention",
+            self.purged_messages.clone(),
+        );
+        registry.register(
+            "pillarbox_purged_idempotency_keys",
+            "Idempotency keys deleted at the end of their window",
+            self.purged_keys.clone(),
+        );
+    }
+
+    /// Commits.
+    pub fn commits(&self) -> u64 {
+        self.commits.get()
+    }
+
+    /// Commits that took longer than [`SLOW_COMMIT`].
+    pub fn slow_commits(&self) -> u64 {
+        self.slow_commits.get()
+    }
+
+    /// A batch of so many operations, with these increments, became durable after so long.
+    pub(in crate::store) fn committed(
+        &self,
+        operations: usize,
+        took: Duration,
+        increments: Vec<(OrganisationId, Increment)>,
+    ) {
+        #[expect(clippy::cast_precision_loss, reason = "a batch has few operations")]
+        self.batch_operations.observe(operations as f64);
+        self.commit_duration.observe(took.as_secs_f64());
+        self.commits.inc();
+        self.slow_commits.inc_by(u64::from(took > SLOW_COMMIT));
+        if !increments.is_empty() {
+            self.organisations.add(increments);
+        }
+    }
+
+    pub(in crate::store) fn commit_failed(&self) {
+        self.failed_commits.inc();
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether a commit has failed in the time up to now.
+    pub fn has_failed_within(&self, time: Duration) -> bool {
+        let failed_at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        failed_at.is_some_and(|at| at.elapsed() < time)
+    }
+
+    pub(in crate::store) fn purged(&self, purged: Purged) {
+        self.purged_messages.inc_by(purged.messages as u64);
+        self.purged_keys.inc_by(purged.idempotency_keys as u64);
+    }
+}
