@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::domain::admission::{Admitted, admit};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType};
-use crate::domain::id::{MessageIds, OrganisationId};
+use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
 use crate::domain::organisation::DomainState;
@@ -14,17 +14,20 @@ use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
+use crate::store::open::Opener;
 use crate::store::{
-    Accepted, Applied, Change, MessageFilter, Reference, Report, Store, StoreError,
+    Accepted, Applied, CACHE_BYTES, Change, LostMessages, MessageFilter, Reference, Report, Store,
+    StoreError,
 };
+
+use disk::{Disk, Fault};
 
 mod damage;
 mod disk;
 mod events;
 mod list;
-mod lost;
+mod organisations;
 mod power;
-mod tenants;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -65,15 +68,26 @@ impl Fixture {
         self.store.accept(id, self.organisation, &admitted, now, now, || {}).await
     }
 
-    async fn new_message(&self) -> crate::domain::id::MessageId {
+    async fn new_message(&self) -> MessageId {
         let Accepted::New(id) = self.accept(None, START).await.unwrap() else {
             panic!("a message without a key is new");
         };
         id
     }
 
-    fn state(&self, id: crate::domain::id::MessageId) -> State {
+    fn state(&self, id: MessageId) -> State {
         self.store.message(id, START).unwrap().unwrap().state
+    }
+}
+
+impl Store {
+    /// A store on a disk in memory, with what fills the disk up and what makes room again.
+    pub(crate) fn on_small_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
+        let disk = Disk::formatted();
+        let (opened, full, free) = (disk.clone(), disk.clone(), disk);
+        let (store, _) = Self::start(Opener::backend(CACHE_BYTES, move || opened.clone()), now)
+            .expect("a formatted disk opens");
+        (store, move || full.set(Fault::Full), move || free.set(Fault::None))
     }
 }
 
@@ -375,4 +389,59 @@ async fn a_purge_takes_bounded_steps() {
         let purged = fixture.store.purge(end, 10).await.unwrap();
         assert_eq!((purged.messages, purged.idempotency_keys), (expected, expected));
     }
+}
+
+const DAY: Duration = Duration::from_hours(24);
+
+fn lost(found_at: Timestamp) -> Transition {
+    Transition::BodyLost { acceptance: Acceptance::Excluded, message: "stopped", found_at }
+}
+
+fn unseen(store: &Store, now: Timestamp) -> Option<(u64, Timestamp)> {
+    store.lost_messages(now).unwrap().map(|lost| (lost.messages, lost.last_at))
+}
+
+#[tokio::test]
+async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    assert_eq!(unseen(&fixture.store, START), None);
+    let mut pending = Vec::new();
+    for _ in 0..5 {
+        pending.push(fixture.new_message().await);
+    }
+    // A stop settles two, one of them twice. The process ends before it comes to the others.
+    for id in [pending[0], pending[1]] {
+        let recorded = fixture.store.record(id, 0, lost(START)).await.unwrap();
+        assert_eq!(recorded, Recorded::Changed);
+    }
+    let again = fixture.store.record(pending[0], 0, lost(START)).await.unwrap();
+    assert_eq!(again, Recorded::AlreadyFinal);
+    assert_eq!(unseen(&fixture.store, START), Some((2, START)));
+    drop(fixture);
+
+    let next = START.plus(Duration::from_mins(1));
+    drop(in_directory(&directory, next));
+    let later = next.plus(Duration::from_mins(1));
+    let store = in_directory(&directory, later);
+    assert_eq!(unseen(&store, later), Some((5, next)), "a start without losses changes nothing");
+
+    let seen = store.acknowledge_lost_messages(later).await.unwrap();
+    assert_eq!(seen, Some(LostMessages { messages: 5, last_at: next }));
+    assert_eq!(store.acknowledge_lost_messages(later).await.unwrap(), None);
+    drop(store);
+    assert_eq!(unseen(&in_directory(&directory, later), later), None);
+}
+
+#[tokio::test]
+async fn a_loss_is_shown_for_a_day_and_then_no_longer_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let ids = [fixture.new_message().await, fixture.new_message().await];
+    fixture.store.record(ids[0], 0, lost(START)).await.unwrap();
+    let last_moment = START.plus(DAY).minus(MILLISECOND);
+    assert_eq!(unseen(&fixture.store, last_moment), Some((1, START)));
+    assert_eq!(unseen(&fixture.store, START.plus(DAY)), None);
+    fixture.store.record(ids[1], 0, lost(START.plus(DAY))).await.unwrap();
+    assert_eq!(unseen(&fixture.store, START.plus(DAY)), Some((1, START.plus(DAY))));
 }

@@ -1,10 +1,9 @@
-//! Why the store could not be opened, or could not do what was asked.
+//! Errors of the store: of a row, of a read or write of the file, of an operation, of an opening.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
-use redb::{DatabaseError, StorageError};
-
-use crate::store::redb::read_error::ReadError;
+use redb::{DatabaseError, StorageError, TableHandle};
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -73,8 +72,8 @@ pub enum OpenError {
     Thread(std::io::Error),
 }
 
-impl OpenError {
-    pub(in crate::store) fn from_database(error: DatabaseError) -> Self {
+impl From<DatabaseError> for OpenError {
+    fn from(error: DatabaseError) -> Self {
         match error {
             DatabaseError::DatabaseAlreadyOpen => Self::InUse,
             DatabaseError::Storage(StorageError::Corrupted(what)) => Self::Damaged(what),
@@ -93,11 +92,94 @@ impl OpenError {
             other => Self::Io(other.into()),
         }
     }
+}
 
-    pub(in crate::store) fn from_read(error: ReadError) -> Self {
+impl From<ReadError> for OpenError {
+    fn from(error: ReadError) -> Self {
         match error {
             ReadError::File(error) => Self::Io(error),
             ReadError::Row(error) => Self::Damaged(error.to_string()),
         }
+    }
+}
+
+/// Why rows could not be read or written, before it becomes one of the errors above.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    /// The file, or the handle on it.
+    #[error(transparent)]
+    File(#[from] redb::Error),
+    /// A row's content.
+    #[error(transparent)]
+    Row(#[from] DamagedRow),
+}
+
+impl From<StorageError> for ReadError {
+    fn from(error: StorageError) -> Self {
+        Self::File(error.into())
+    }
+}
+
+impl From<redb::TableError> for ReadError {
+    fn from(error: redb::TableError) -> Self {
+        Self::File(error.into())
+    }
+}
+
+impl From<redb::TransactionError> for ReadError {
+    fn from(error: redb::TransactionError) -> Self {
+        Self::File(error.into())
+    }
+}
+
+impl From<redb::CommitError> for ReadError {
+    fn from(error: redb::CommitError) -> Self {
+        Self::File(error.into())
+    }
+}
+
+/// A row that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("row {id} of table {table}: {reason}")]
+pub struct DamagedRow {
+    /// Name of its table.
+    pub table: String,
+    /// Its key, for people: a message's id for example.
+    pub id: String,
+    /// The recipient's address in its key, if there is one. It is not part of `id`, because it is
+    /// not for the log.
+    pub address: Option<String>,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+/// Why a row cannot be read: the file is damaged, or of a version that this one does not know.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RowError {
+    /// A version byte that is not known.
+    #[error("a row has version {0}, which this pillarbox does not know")]
+    Version(u8),
+    /// The bytes do not decode.
+    #[error("a row does not decode: {0}")]
+    Damaged(#[from] postcard::Error),
+    /// The bytes decode to something that the rules exclude.
+    #[error("a row holds what it must not: {0}")]
+    Invalid(&'static str),
+}
+
+/// Says where a row is that cannot be read.
+pub(super) trait InRow<T> {
+    /// Adds the table and the key, for people, to the error.
+    fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow>;
+}
+
+impl<T> InRow<T> for Result<T, RowError> {
+    fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow> {
+        self.map_err(|reason| DamagedRow {
+            table: table.name().to_owned(),
+            id: id.to_string(),
+            address: None,
+            reason: reason.to_string(),
+        })
     }
 }

@@ -1,60 +1,128 @@
-//! The provider's reports and what could not be made of them, as the store's callers see them.
+//! Events on the timelines of messages, with the suppressions that follow from them.
 
-use redb::ReadableTableMetadata;
+use redb::ReadableTable;
+use sha2::{Digest, Sha256};
 
-use crate::domain::time::Timestamp;
-use crate::store::redb::tables::{DEAD_LETTERS, UNMATCHED};
-use crate::store::redb::{apply, dead_letter};
-use crate::store::{Applied, DeadLetter, EventBacklog, Report, Store, StoreError};
+use crate::domain::event::{BounceType, Event, EventDetail};
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::Message;
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::metrics::organisations::Increment;
+use crate::store::batch::Batch;
+use crate::store::error::{InRow, ReadError};
+use crate::store::record::{decode_event, encode_event};
+use crate::store::suppressions::insert_caused;
+use crate::store::tables::EVENTS;
+use crate::store::{Store, StoreError};
 
-/// About how many bytes a report writes.
-const REPORT_WEIGHT: usize = 1_024;
+/// Length of an event's key within its message, in bytes.
+const EVENT_KEY_BYTES: usize = 17;
 
 impl Store {
-    /// Applies a provider's report: the event, the proof of acceptance and the suppressions that
-    /// follow, together. A repeat changes nothing.
-    pub async fn apply(&self, report: Report, now: Timestamp) -> Result<Applied, StoreError> {
-        let applied = self.apply_all(vec![report], now).await?;
-        Ok(applied[0])
+    /// A message's events, oldest first. Rows that cannot be read are left out.
+    pub fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
+        self.read(&EVENTS, id, |transaction| {
+            let mut events = Vec::new();
+            let (first, last) = (id.as_bytes().as_slice(), last_key(id));
+            for row in transaction.open_table(EVENTS)?.range::<&[u8]>(first..=last.as_slice())? {
+                let event = decode_event(row?.1.value()).in_row(EVENTS, id);
+                events.extend(self.shared.damage.left_out(event));
+            }
+            Ok(events)
+        })
     }
+}
 
-    /// As [`Store::apply`], for several reports in one transaction; an answer for each, in order.
-    pub async fn apply_all(
-        &self,
-        reports: Vec<Report>,
-        now: Timestamp,
-    ) -> Result<Vec<Applied>, StoreError> {
-        let weight = REPORT_WEIGHT * reports.len();
-        self.writer.run(weight, move |batch| apply::apply_all(batch, &reports, now)).await
-    }
+/// Whether a message is the named organisation's, where a name is given. The name of one that was
+/// removed is not known any more: there the message's id has to do.
+pub(super) fn is_owner(batch: &Batch<'_>, message: &Message, named: Option<&str>) -> bool {
+    let Some(named) = named else { return true };
+    let organisations = batch.shared.organisations();
+    let owner = organisations.organisation(message.organisation);
+    owner.is_none_or(|owner| owner.name.as_str() == named)
+}
 
-    /// Keeps documents that could not be read. Of too many, the oldest go.
-    pub async fn keep_dead_letters(&self, letters: Vec<DeadLetter>) -> Result<(), StoreError> {
-        let weight = DeadLetter::MAX_DOCUMENT_BYTES * letters.len();
-        self.writer.run(weight, move |batch| dead_letter::keep_all(batch, &letters)).await
+/// Puts an event on a message's timeline, with the suppressions that follow. A repeat changes
+/// nothing: above all, it does not bring back a suppression that an operator has removed.
+pub(super) fn observe(
+    batch: &mut Batch<'_>,
+    message: &mut Message,
+    event: &Event,
+) -> Result<(), ReadError> {
+    let key = [message.id.as_bytes().as_slice(), &event_key(event)].concat();
+    let row = encode_event(event);
+    let known = batch.tables.events.open()?.get(key.as_slice())?.map(|row| row.value().to_vec());
+    let reason = event.suppresses();
+    let mut is_news = reason.is_some();
+    if let Some(known) = known {
+        // One that cannot be read is written anew.
+        if let Ok(suppressed) = decode_event(&known).map(|known| known.suppresses().is_some()) {
+            // Of reports of one event that differ in their details, the same one always stays.
+            if (reason.is_some(), &row) <= (suppressed, &known) {
+                return Ok(());
+            }
+            is_news = !suppressed;
+        }
+    } else {
+        batch.increments.push((message.organisation, increment(event)));
     }
+    batch.tables.events.open()?.insert(key.as_slice(), row.as_slice())?;
+    message.observe(event.summary());
+    if let (Some(reason), true) = (reason, is_news) {
+        suppress_recipients(batch, message.organisation, message.id, event, reason)?;
+    }
+    Ok(())
+}
 
-    /// Removes dead letters; how many of them were there.
-    pub async fn remove_dead_letters(&self, letters: &[DeadLetter]) -> Result<usize, StoreError> {
-        let keys: Vec<_> = letters.iter().map(dead_letter::key).collect();
-        self.writer.run(0, move |batch| dead_letter::remove(batch, &keys)).await
+/// Suppresses exactly the recipients that an event names.
+pub(super) fn suppress_recipients(
+    batch: &mut Batch<'_>,
+    organisation: OrganisationId,
+    message: MessageId,
+    event: &Event,
+    reason: SuppressionReason,
+) -> Result<(), ReadError> {
+    for recipient in &event.recipients {
+        let Some(address) = SuppressedAddress::of_recipient(recipient) else {
+            tracing::warn!(id = %message, "a reported recipient is not an address");
+            continue;
+        };
+        let (since, cause) = (event.occurred_at, Some(message));
+        insert_caused(batch, organisation, &Suppression { address, reason, since, cause })?;
     }
+    Ok(())
+}
 
-    /// The documents that could not be read, newest first, at most `limit`.
-    pub fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
-        let damage = &self.shared.damage;
-        let read = self.shared.read(|transaction| dead_letter::list(transaction, damage, limit));
-        self.noticed(&DEAD_LETTERS, "a list", read)
-    }
+fn increment(event: &Event) -> Increment {
+    let is_hard =
+        matches!(event.detail, EventDetail::Bounce { bounce_type: BounceType::Permanent, .. });
+    let hard_bounces = if is_hard { event.recipients.len() as u64 } else { 0 };
+    Increment::Event { event_type: event.event_type(), hard_bounces }
+}
 
-    /// How much of the provider's reports waits for its message or for a reader.
-    pub fn event_backlog(&self) -> Result<EventBacklog, StoreError> {
-        let read = self.shared.read(|transaction| {
-            Ok(EventBacklog {
-                unmatched: transaction.open_table(UNMATCHED)?.len()?,
-                dead_letters: transaction.open_table(DEAD_LETTERS)?.len()?,
-            })
-        });
-        self.noticed(&UNMATCHED, "their number", read)
+/// An event's key within its message: time, rank, digest of the recipients. Orders events by
+/// time, and gives the same event the same key however often and in whatever form it arrives.
+fn event_key(event: &Event) -> [u8; EVENT_KEY_BYTES] {
+    let normal = |text: &String| {
+        SuppressedAddress::of_recipient(text)
+            .map_or_else(|| text.to_ascii_lowercase(), |address| address.as_str().to_owned())
+    };
+    let mut recipients: Vec<String> = event.recipients.iter().map(normal).collect();
+    recipients.sort_unstable();
+    recipients.dedup();
+    let mut digest = Sha256::new();
+    for recipient in recipients {
+        digest.update(recipient.as_bytes());
+        digest.update([0]);
     }
+    let mut key = [0; EVENT_KEY_BYTES];
+    key[..8].copy_from_slice(&event.occurred_at.unix_millis().to_be_bytes());
+    key[8] = event.event_type() as u8;
+    key[9..].copy_from_slice(&digest.finalize()[..8]);
+    key
+}
+
+/// Returns a key that no event of the message is after.
+pub(super) fn last_key(message: MessageId) -> Vec<u8> {
+    [message.as_bytes().as_slice(), &[u8::MAX; EVENT_KEY_BYTES]].concat()
 }

@@ -94,7 +94,7 @@ impl StoreMetrics {
     }
 
     /// A batch of so many operations, with these increments, became durable after so long.
-    pub(in crate::store) fn committed(
+    pub(super) fn committed(
         &self,
         operations: usize,
         took: Duration,
@@ -110,7 +110,7 @@ impl StoreMetrics {
         }
     }
 
-    pub(in crate::store) fn commit_failed(&self) {
+    pub(super) fn commit_failed(&self) {
         self.failed_commits.inc();
         *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -121,7 +121,7 @@ impl StoreMetrics {
         failed_at.is_some_and(|at| at.elapsed() < time)
     }
 
-    pub(in crate::store) fn purged(&self, purged: Purged) {
+    pub(super) fn purged(&self, purged: Purged) {
         self.purged_messages.inc_by(purged.messages as u64);
         self.purged_keys.inc_by(purged.idempotency_keys as u64);
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::event::{BounceType, Event, EventDetail, EventType};
+use proptest::prelude::*;
+
+use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Recorded, State, Transition};
@@ -10,11 +12,10 @@ use crate::domain::organisation::DomainState;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
+use crate::store::conformance::disk::Disk;
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::store::{Applied, DeadLetter, Reference, Report};
-
-mod order;
-mod unrecorded;
+use crate::store::open::Opener;
+use crate::store::{Applied, CACHE_BYTES, DeadLetter, Reference, Report, Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -381,4 +382,238 @@ async fn dead_letters_are_kept_once_cut_and_only_so_many() {
     assert!(listed.iter().all(|listed| *listed != letter), "the oldest went first");
     store.purge(START.plus(RECORD_RETENTION * 2), 10).await.unwrap();
     assert!(store.dead_letters(9).unwrap().is_empty());
+}
+
+fn complaint() -> EventDetail {
+    EventDetail::Complaint { feedback_type: Some("abuse".to_owned()), sub_type: None }
+}
+
+fn bob() -> SuppressedAddress {
+    SuppressedAddress::parse("bob@example.org").unwrap()
+}
+
+fn suppressions(fixture: &Fixture) -> Vec<(Option<OrganisationId>, Suppression)> {
+    fixture.store.suppressions(None, 9).unwrap().suppressions
+}
+
+async fn damage(fixture: &Fixture, id: MessageId) {
+    let damage = fixture.store.writer.run(0, move |batch| {
+        batch.tables.messages.insert(id.as_bytes(), [9_u8].as_slice())?;
+        Ok(())
+    });
+    damage.await.unwrap();
+}
+
+#[tokio::test]
+async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
+    let causes =
+        [(hard_bounce(), SuppressionReason::Bounce), (complaint(), SuppressionReason::Complaint)];
+    for (detail, reason) in causes {
+        for lost in ["unknown", "purged", "damaged"] {
+            let directory = tempfile::tempdir().unwrap();
+            let fixture = Fixture::on(in_directory(&directory, START)).await;
+            with_second_organisation(&fixture).await;
+            let (id, expected) = match lost {
+                "unknown" => (fixture.ids.next(START), Applied::UnknownMessage),
+                "purged" => {
+                    let id = fixture.new_message().await;
+                    let end = START.plus(RECORD_RETENTION).plus(MILLISECOND);
+                    assert_eq!(fixture.store.purge(end, 10).await.unwrap().messages, 1);
+                    (id, Applied::UnknownMessage)
+                }
+                _ => {
+                    let id = fixture.new_message().await;
+                    damage(&fixture, id).await;
+                    (id, Applied::DamagedRecord)
+                }
+            };
+            let epoch = fixture.store.suppression_epoch();
+            let report = tagged(id, Some(event(START.plus(SECOND), detail.clone())));
+            let applied = fixture.store.apply(report, START).await.unwrap();
+            assert_eq!(applied, expected, "{lost}");
+            let since = START.plus(SECOND);
+            let suppression = Suppression { address: bob(), reason, since, cause: Some(id) };
+            assert_eq!(
+                suppressions(&fixture),
+                [(Some(fixture.organisation), suppression)],
+                "{lost}"
+            );
+            assert!(
+                fixture.store.suppression_epoch() > epoch,
+                "what is pending is looked at again"
+            );
+            assert!(
+                fixture.store.events(id).unwrap().is_empty(),
+                "there is no record to put it on"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_a_record_only_what_suppresses_suppresses() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let bounce = |bounce_type, sub_type: &str| EventDetail::Bounce {
+        bounce_type,
+        sub_type: sub_type.to_owned(),
+        diagnostic_code: None,
+    };
+    let by_account = EventDetail::Complaint {
+        feedback_type: None,
+        sub_type: Some("OnAccountSuppressionList".to_owned()),
+    };
+    let harmless = [
+        delivery(START),
+        event(START, bounce(BounceType::Transient, "General")),
+        event(START, bounce(BounceType::Undetermined, "Undetermined")),
+        event(START, bounce(BounceType::Permanent, "OnAccountSuppressionList")),
+        event(START, by_account),
+    ];
+    for event in harmless {
+        let id = fixture.ids.next(START);
+        let applied = fixture.store.apply(tagged(id, Some(event)), START).await.unwrap();
+        assert_eq!(applied, Applied::UnknownMessage);
+    }
+    assert!(suppressions(&fixture).is_empty());
+    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0);
+}
+
+#[tokio::test]
+async fn without_a_record_the_tags_alone_say_whose_the_suppression_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let other = with_second_organisation(&fixture).await;
+    let gone = fixture.store.add_organisation("gone".parse().unwrap()).await.unwrap().unwrap();
+    fixture.store.remove_organisation(gone.id).await.unwrap();
+    let bounce = || event(START, hard_bounce());
+    // Another application on the same queue writes none of our tags, or one of the two.
+    for organisation in [None, Some("nobody"), Some("gone"), Some(""), Some("ACME")] {
+        let organisation = organisation.map(str::to_owned);
+        let report = Report { organisation, ..tagged(fixture.ids.next(START), Some(bounce())) };
+        let applied = fixture.store.apply(report, START).await.unwrap();
+        assert_eq!(applied, Applied::UnknownMessage);
+    }
+    let half = Report { organisation: Some("acme".to_owned()), ..untagged("x", START, bounce()) };
+    assert_eq!(fixture.store.apply(half, START).await.unwrap(), Applied::Unmatched);
+    assert!(suppressions(&fixture).is_empty());
+
+    let theirs = Report {
+        organisation: Some("other".to_owned()),
+        ..tagged(fixture.ids.next(START), Some(bounce()))
+    };
+    fixture.store.apply(theirs, START).await.unwrap();
+    let listed = suppressions(&fixture);
+    assert!(matches!(&listed[..], [(Some(owner), _)] if *owner == other), "{listed:?}");
+}
+
+#[tokio::test]
+async fn a_repeat_without_a_record_does_not_bring_back_a_suppression_that_was_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.ids.next(START);
+    let report = tagged(id, Some(event(START, hard_bounce())));
+    fixture.store.apply(report.clone(), START).await.unwrap();
+    fixture.store.unsuppress(Some(fixture.organisation), bob()).await.unwrap();
+    fixture.store.apply(report, START.plus(SECOND)).await.unwrap();
+    assert!(suppressions(&fixture).is_empty());
+    // A later event is another one.
+    let later = Event { occurred_at: START.plus(SECOND), ..event(START, complaint()) };
+    fixture.store.apply(tagged(id, Some(later)), START.plus(SECOND)).await.unwrap();
+    assert_eq!(suppressions(&fixture).len(), 1);
+}
+
+/// Events of every kind, at few times and for few recipients, so that many of them coincide.
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let detail = prop_oneof![
+        Just(EventDetail::Delivery { smtp_response: None }),
+        Just(EventDetail::Delivery { smtp_response: Some("250".to_owned()) }),
+        Just(hard_bounce()),
+        Just(EventDetail::Bounce {
+            bounce_type: BounceType::Transient,
+            sub_type: "General".to_owned(),
+            diagnostic_code: None,
+        }),
+        Just(EventDetail::Complaint { feedback_type: None, sub_type: None }),
+        Just(EventDetail::Reject { reason: "Bad content".to_owned() }),
+        Just(EventDetail::DeliveryDelay {
+            delay_type: "General".to_owned(),
+            diagnostic_code: None
+        }),
+    ];
+    let recipients = prop::sample::subsequence(vec!["a@x.org", "B <b@x.org>", "c@x.org"], 1..=2);
+    let event = (0..4_u64, recipients, detail).prop_map(|(second, recipients, detail)| Event {
+        occurred_at: START.plus(Duration::from_secs(second)),
+        recipients: recipients.into_iter().map(str::to_owned).collect(),
+        detail,
+    });
+    prop::collection::vec(event, 1..8)
+}
+
+/// Some events, and the order in which they arrive: each at least once, some more often.
+fn arrivals() -> impl Strategy<Value = (Vec<Event>, Vec<usize>)> {
+    events().prop_flat_map(|events| {
+        let number = events.len();
+        let repeats = prop::collection::vec(0..number, 0..number);
+        let order = repeats
+            .prop_map(move |repeats| (0..number).chain(repeats).collect::<Vec<_>>())
+            .prop_shuffle();
+        (Just(events), order)
+    })
+}
+
+type Outcome =
+    (Vec<Event>, Option<LastEvent>, Vec<(SuppressedAddress, SuppressionReason, Timestamp)>);
+
+fn outcome(fixture: &Fixture, id: MessageId, scope: OrganisationId) -> Outcome {
+    let message = fixture.store.message(id, START).unwrap().unwrap();
+    let listed = fixture.store.suppressions(None, 100).unwrap().suppressions;
+    let suppressions = listed.into_iter().filter(|(listed, _)| *listed == Some(scope));
+    let suppressions = suppressions.map(|(_, s)| (s.address, s.reason, s.since)).collect();
+    (fixture.store.events(id).unwrap(), message.last_event, suppressions)
+}
+
+/// What becomes of one message whose events arrive in this order, by tag or by the provider's id,
+/// with its own outcome recorded after the first `overtaking` of them.
+async fn arrived(store: &Store, order: &[Event], overtaking: Option<usize>) -> Outcome {
+    let fixture = Fixture::on(store.clone()).await;
+    let id = fixture.new_message().await;
+    let ses_message_id = format!("ses-{id}");
+    for step in 0..=order.len() {
+        if overtaking.is_some_and(|overtaking| overtaking.min(order.len()) == step) {
+            fixture.store.record(id, 1, sent(&ses_message_id, START)).await.unwrap();
+        }
+        let Some(event) = order.get(step) else { break };
+        let report = match overtaking {
+            Some(_) => untagged(&ses_message_id, START, event.clone()),
+            None => tagged(id, Some(event.clone())),
+        };
+        fixture.store.apply(report, START).await.unwrap();
+    }
+    let outcome = outcome(&fixture, id, fixture.organisation);
+    fixture.store.remove_organisation(fixture.organisation).await.unwrap();
+    outcome
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn neither_order_nor_repetition_makes_a_difference(
+        (events, order) in arrivals(),
+        overtaking in 0..8_usize,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let disk = Disk::formatted();
+            let opener = Opener::backend(CACHE_BYTES, move || disk.clone());
+            let store = Store::start(opener, START).unwrap().0;
+            let shuffled: Vec<Event> = order.iter().map(|&index| events[index].clone()).collect();
+            // Each in an organisation of its own, so that suppressions are told apart.
+            let expected = arrived(&store, &events, None).await;
+            let tagged = arrived(&store, &shuffled, None).await;
+            let untagged = arrived(&store, &shuffled, Some(overtaking)).await;
+            assert_eq!(tagged, expected);
+            assert_eq!(untagged, expected);
+        });
+    }
 }

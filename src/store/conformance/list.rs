@@ -6,8 +6,8 @@ use crate::domain::message::Status;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
-use crate::store::redb::{open, tables};
 use crate::store::{FILE_NAME, MessageFilter, Store};
+use crate::store::{open, tables};
 
 /// More messages than one page looks at would take long to accept one by one; pages are made to
 /// end early by their limit instead.

@@ -4,14 +4,16 @@
 //! at the end of each. After each loss the store must hold what it had promised, and nothing that
 //! it had refused. `POWER_SEEDS` says how many stories, `SEED` which one comes first.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ledger::Ledger;
+use redb::{Database, StorageBackend};
 use story::Story;
 
-use crate::store::redb::open::initialize;
-use crate::store::redb::open::power::{Drive, Syncs};
+use crate::store::open::initialize;
 
 mod ledger;
 mod story;
@@ -91,4 +93,211 @@ fn a_new_file_is_whole_once_it_is_synced_whenever_the_power_goes_before_or_after
         assert!(steps < 1_000, "the file is never made");
     }
     assert!(steps > 5, "a file is made in {steps} steps");
+}
+
+/// What a drive writes whole or not at all, in bytes.
+const SECTOR: usize = 512;
+
+/// Whether a sync does what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Syncs {
+    /// It returns once everything written before is safe.
+    Honest,
+    /// It returns at once, and nothing is safe: a drive with a volatile cache that ignores flushes.
+    Lying,
+}
+
+/// A disk; clones are the same disk.
+#[derive(Debug, Clone)]
+pub(super) struct Drive(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    syncs: Syncs,
+    /// What the process sees.
+    seen: Vec<u8>,
+    /// What a loss of power leaves in any case.
+    safe: Vec<u8>,
+    /// What was done since the last sync, oldest first.
+    unsafe_changes: Vec<Change>,
+    /// How many more changes and syncs begin before the power goes; it stays on without.
+    until_loss: Option<u64>,
+    power: Power,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Power {
+    On,
+    Off,
+}
+
+#[derive(Debug)]
+enum Change {
+    Length(usize),
+    Write { offset: usize, data: Vec<u8> },
+}
+
+impl Drive {
+    /// A drive with an empty store that is safely on it.
+    pub(super) fn formatted(syncs: Syncs) -> Self {
+        let drive = Self::with(Vec::new(), Syncs::Honest);
+        let database = Database::builder().create_with_backend(drive.clone()).unwrap();
+        initialize(&database).unwrap();
+        drop(database);
+        let content = drive.state().seen.clone();
+        Self::with(content, syncs)
+    }
+
+    /// A drive without any content.
+    pub(super) fn empty() -> Self {
+        Self::with(Vec::new(), Syncs::Honest)
+    }
+
+    fn with(content: Vec<u8>, syncs: Syncs) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            syncs,
+            safe: content.clone(),
+            seen: content,
+            unsafe_changes: Vec::new(),
+            until_loss: None,
+            power: Power::On,
+        })))
+    }
+
+    /// Has the power go after so many more changes and syncs, in the middle of the next one.
+    pub(super) fn lose_power_after(&self, steps: u64) {
+        self.state().until_loss = Some(steps);
+    }
+
+    /// Has the power stay.
+    pub(super) fn stay_on(&self) {
+        self.state().until_loss = None;
+    }
+
+    /// Whether the power has gone.
+    pub(super) fn is_off(&self) -> bool {
+        self.state().power == Power::Off
+    }
+
+    /// Takes the power away, if it is still there, and gives the drive as it comes back.
+    pub(super) fn after_loss(&self, random: &mut fastrand::Rng) -> Self {
+        let mut state = self.state();
+        state.power = Power::Off;
+        let mut content = state.safe.clone();
+        let number = state.unsafe_changes.len();
+        // How many of the changes the drive had begun with, and how likely a sector arrived.
+        let (begun, chance) = match random.u8(0..4) {
+            0 => (0, 0.0),
+            1 => (number, 1.0),
+            2 => (random.usize(0..=number), 1.0),
+            _ => (number, [0.1, 0.5, 0.9][random.usize(0..3)]),
+        };
+        for (position, change) in state.unsafe_changes[..begun].iter().enumerate() {
+            let torn = position + 1 == begun && begun < number;
+            let chance = if torn { 0.5 } else { chance };
+            match change {
+                Change::Length(length) if random.f64() < chance => content.resize(*length, 0),
+                Change::Length(_) => {}
+                Change::Write { offset, data } => {
+                    write_sectors(&mut content, *offset, data, || random.f64() < chance);
+                }
+            }
+        }
+        Self::with(content, state.syncs)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// Writes those sectors that arrive.
+fn write_sectors(
+    content: &mut [u8],
+    offset: usize,
+    data: &[u8],
+    mut arrives: impl FnMut() -> bool,
+) {
+    let mut start = 0;
+    while start < data.len() {
+        let end = data.len().min(start + SECTOR - (offset + start) % SECTOR);
+        if arrives()
+            && let Some(place) = content.get_mut(offset + start..offset + end)
+        {
+            place.copy_from_slice(&data[start..end]);
+        }
+        start = end;
+    }
+}
+
+impl State {
+    fn is_on(&self) -> io::Result<()> {
+        match self.power {
+            Power::On => Ok(()),
+            Power::Off => Err(io::Error::other("there is no power")),
+        }
+    }
+
+    /// Whether the step that has begun also ends.
+    fn step(&mut self) -> io::Result<()> {
+        match &mut self.until_loss {
+            Some(0) => self.power = Power::Off,
+            Some(steps) => *steps -= 1,
+            None => {}
+        }
+        self.is_on()
+    }
+}
+
+impl StorageBackend for Drive {
+    fn len(&self) -> io::Result<u64> {
+        let state = self.state();
+        state.is_on()?;
+        Ok(state.seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        let state = self.state();
+        state.is_on()?;
+        let bytes = state.seen.get(offset..offset + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let length = usize::try_from(len).unwrap();
+        let mut state = self.state();
+        state.is_on()?;
+        state.seen.resize(length, 0);
+        state.unsafe_changes.push(Change::Length(length));
+        state.step()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.is_on()?;
+        state.step()?;
+        if state.syncs == Syncs::Honest {
+            for change in std::mem::take(&mut state.unsafe_changes) {
+                match change {
+                    Change::Length(length) => state.safe.resize(length, 0),
+                    Change::Write { offset, data } => {
+                        write_sectors(&mut state.safe, offset, &data, || true);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        let mut state = self.state();
+        state.is_on()?;
+        let bytes = state.seen.get_mut(offset..offset + data.len());
+        bytes.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        state.unsafe_changes.push(Change::Write { offset, data: data.to_vec() });
+        state.step()
+    }
 }

@@ -10,8 +10,8 @@ use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::store::conformance::START;
-use crate::store::redb::open::Opener;
-use crate::store::redb::open::power::Drive;
+use crate::store::conformance::power::Drive;
+use crate::store::open::Opener;
 use crate::store::{CACHE_BYTES, MessageFilter, Store};
 
 /// When messages were accepted whose retention is over; by this time's windows all are read.
@@ -97,7 +97,7 @@ impl Ledger {
         organisation: OrganisationId,
         now: Timestamp,
     ) -> Result<(), String> {
-        let status = store.shared.directory().sender_status(organisation, "example.com");
+        let status = store.shared.organisations().sender_status(organisation, "example.com");
         if status != SenderStatus::Verified {
             return Err("the organisation or its domain is lost".to_owned());
         }

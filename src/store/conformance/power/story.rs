@@ -21,9 +21,9 @@ use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReas
 use crate::domain::time::Timestamp;
 use crate::store::conformance::power::Survived;
 use crate::store::conformance::power::ledger::{Certainty, Known, LONG_AGO, Ledger};
+use crate::store::conformance::power::{Drive, Syncs};
 use crate::store::conformance::{START, hard_bounce};
-use crate::store::redb::open::Opener;
-use crate::store::redb::open::power::{Drive, Syncs};
+use crate::store::open::Opener;
 use crate::store::{Accepted, CACHE_BYTES, OpenError, Reference, Report, Store, StoreError};
 
 /// How often the power goes in one story.

@@ -1,0 +1,594 @@
+//! Row formats: a version byte, then postcard. Kept apart from the domain's types, because a file
+//! that an older version wrote must stay readable if those change.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::admission::Admitted;
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::clock_corrections::{Assurance, Correction, StoredDoubt, TimeRecord};
+use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::mailbox::Mailbox;
+use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainCheck, DomainState, Finding, OrganisationName, SenderDomain,
+};
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::time::Timestamp;
+use crate::store::DeadLetter;
+use crate::store::error::RowError;
+
+#[cfg(any(test, fuzzing))]
+pub(super) mod check;
+#[cfg(test)]
+mod tests;
+
+/// The version of every kind of row that has no newer one.
+const VERSION: u8 = 1;
+
+/// Declares the stored twin of a domain enum without data, and both conversions. The order of the
+/// variants is the stored format: new ones go to the end.
+macro_rules! stored_enum {
+    ($stored:ident = $domain:ident { $($variant:ident),+ $(,)? }) => {
+        #[derive(Serialize, Deserialize, Clone, Copy)]
+        enum $stored { $($variant),+ }
+
+        impl From<$domain> for $stored {
+            fn from(value: $domain) -> Self {
+                match value { $($domain::$variant => Self::$variant),+ }
+            }
+        }
+
+        impl From<$stored> for $domain {
+            fn from(value: $stored) -> Self {
+                match value { $($stored::$variant => Self::$variant),+ }
+            }
+        }
+    };
+}
+
+stored_enum!(AcceptanceV1 = Acceptance { Excluded, Possible });
+stored_enum!(
+    FailureCodeV1 = FailureCode {
+        BodyLostOnRestart,
+        ProviderRejected,
+        ProviderUnavailable,
+        ProviderThrottled,
+        ProviderQuotaExhausted,
+        SendingPaused,
+        RetriesExhausted,
+        OutcomeUnknown,
+        RecipientSuppressed,
+        DomainUnverified,
+        Cancelled,
+    }
+);
+stored_enum!(EventTypeV1 = EventType { DeliveryDelay, Delivery, Reject, Bounce, Complaint });
+stored_enum!(BounceTypeV1 = BounceType { Permanent, Transient, Undetermined });
+stored_enum!(ReasonV1 = SuppressionReason { Bounce, Complaint, Manual });
+stored_enum!(DomainStateV1 = DomainState { Pending, Verified, Assumed });
+stored_enum!(FindingV2 = Finding { Verified, Pending, TemporaryFailure, Failed, Unknown });
+stored_enum!(AssuranceV1 = Assurance { Never, Given });
+
+#[derive(Serialize, Deserialize)]
+struct MessageV1<'a> {
+    organisation: u32,
+    created_at: u64,
+    #[serde(borrow)]
+    from: &'a str,
+    #[serde(borrow)]
+    recipients: Vec<&'a str>,
+    subject: &'a str,
+    attempts: u32,
+    #[serde(borrow)]
+    state: StateV1<'a>,
+    last_event: Option<(u64, EventTypeV1)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+enum StateV1<'a> {
+    Queued(Option<FailureV1<'a>>, AcceptanceV1),
+    Sent(&'a str, u64),
+    Failed(FailureV1<'a>, AcceptanceV1),
+    Suppressed(FailureV1<'a>),
+}
+
+#[derive(Serialize, Deserialize)]
+struct FailureV1<'a> {
+    code: FailureCodeV1,
+    message: &'a str,
+    provider_code: Option<&'a str>,
+}
+
+impl<'a> From<&'a Failure> for FailureV1<'a> {
+    fn from(failure: &'a Failure) -> Self {
+        Self {
+            code: failure.code.into(),
+            message: &failure.message,
+            provider_code: failure.provider_code.as_deref(),
+        }
+    }
+}
+
+impl From<FailureV1<'_>> for Failure {
+    fn from(row: FailureV1<'_>) -> Self {
+        Self {
+            code: row.code.into(),
+            message: row.message.to_owned(),
+            provider_code: row.provider_code.map(str::to_owned),
+        }
+    }
+}
+
+/// The row of a message at its acceptance, straight from the request.
+pub(super) fn encode_accepted(
+    admitted: &Admitted<'_>,
+    organisation: OrganisationId,
+    created_at: Timestamp,
+) -> Vec<u8> {
+    let recipients: Vec<&str> = admitted.recipients().map(Mailbox::as_given).collect();
+    let text: usize = recipients.iter().map(|recipient| recipient.len() + 2).sum();
+    let from = admitted.from().as_given();
+    let size_hint = text + from.len() + admitted.subject().len() + 40;
+    let row = MessageV1 {
+        organisation: organisation.0,
+        created_at: created_at.unix_millis(),
+        from,
+        recipients,
+        subject: admitted.subject(),
+        attempts: 0,
+        state: StateV1::Queued(None, AcceptanceV1::Excluded),
+        last_event: None,
+    };
+    encode(&row, size_hint)
+}
+
+/// The row of a message.
+pub(super) fn encode_message(message: &Message) -> Vec<u8> {
+    let state = match &message.state {
+        State::Queued { last_failure, acceptance } => {
+            StateV1::Queued(last_failure.as_ref().map(FailureV1::from), (*acceptance).into())
+        }
+        State::Sent { ses_message_id, sent_at } => {
+            StateV1::Sent(ses_message_id, sent_at.unix_millis())
+        }
+        State::Failed { failure, acceptance } => {
+            StateV1::Failed(failure.into(), (*acceptance).into())
+        }
+        State::Suppressed { failure } => StateV1::Suppressed(failure.into()),
+    };
+    let row = MessageV1 {
+        organisation: message.organisation.0,
+        created_at: message.created_at.unix_millis(),
+        from: &message.from,
+        recipients: message.recipients.iter().map(String::as_str).collect(),
+        subject: &message.subject,
+        attempts: message.attempts,
+        state,
+        last_event: message
+            .last_event
+            .map(|event| (event.occurred_at.unix_millis(), event.event_type.into())),
+    };
+    encode(&row, 512)
+}
+
+/// Reads a message's row.
+pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, RowError> {
+    let row: MessageV1<'_> = decode(bytes)?;
+    let state = match row.state {
+        StateV1::Queued(failure, acceptance) => State::Queued {
+            last_failure: failure.map(Failure::from),
+            acceptance: acceptance.into(),
+        },
+        StateV1::Sent(ses_message_id, sent_at) => State::Sent {
+            ses_message_id: ses_message_id.to_owned(),
+            sent_at: Timestamp::from_unix_millis(sent_at),
+        },
+        StateV1::Failed(failure, acceptance) => {
+            State::Failed { failure: failure.into(), acceptance: acceptance.into() }
+        }
+        StateV1::Suppressed(failure) => State::Suppressed { failure: failure.into() },
+    };
+    Ok(Message {
+        id,
+        organisation: OrganisationId(row.organisation),
+        created_at: Timestamp::from_unix_millis(row.created_at),
+        from: row.from.to_owned(),
+        recipients: row.recipients.into_iter().map(str::to_owned).collect(),
+        subject: row.subject.to_owned(),
+        attempts: row.attempts,
+        state,
+        last_event: row.last_event.map(|(at, event_type)| LastEvent {
+            occurred_at: Timestamp::from_unix_millis(at),
+            event_type: event_type.into(),
+        }),
+    })
+}
+
+/// Whose a message's row is, without a look at the rest; nothing where the row is damaged.
+pub(super) fn organisation_of(bytes: &[u8]) -> Option<OrganisationId> {
+    let (number, _) = postcard::take_from_bytes(bytes.get(1..)?).ok()?;
+    Some(OrganisationId(number))
+}
+
+/// A row of the idempotency log.
+#[derive(Serialize, Deserialize)]
+pub(super) struct IdempotencyRow<'a> {
+    pub(super) organisation: u32,
+    pub(super) created_at: u64,
+    pub(super) key: &'a str,
+}
+
+impl<'a> IdempotencyRow<'a> {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(self, self.key.len() + 16)
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
+        decode(bytes)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct EventV1<'a> {
+    occurred_at: u64,
+    #[serde(borrow)]
+    recipients: Vec<&'a str>,
+    #[serde(borrow)]
+    detail: EventDetailV1<'a>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+enum EventDetailV1<'a> {
+    Delivery(Option<&'a str>),
+    Bounce(BounceTypeV1, &'a str, Option<&'a str>),
+    Complaint(Option<&'a str>, Option<&'a str>),
+    Reject(&'a str),
+    DeliveryDelay(&'a str, Option<&'a str>),
+}
+
+/// The row of an event.
+pub(super) fn encode_event(event: &Event) -> Vec<u8> {
+    let detail = match &event.detail {
+        EventDetail::Delivery { smtp_response } => {
+            EventDetailV1::Delivery(smtp_response.as_deref())
+        }
+        EventDetail::Bounce { bounce_type, sub_type, diagnostic_code } => {
+            EventDetailV1::Bounce((*bounce_type).into(), sub_type, diagnostic_code.as_deref())
+        }
+        EventDetail::Complaint { feedback_type, sub_type } => {
+            EventDetailV1::Complaint(feedback_type.as_deref(), sub_type.as_deref())
+        }
+        EventDetail::Reject { reason } => EventDetailV1::Reject(reason),
+        EventDetail::DeliveryDelay { delay_type, diagnostic_code } => {
+            EventDetailV1::DeliveryDelay(delay_type, diagnostic_code.as_deref())
+        }
+    };
+    let recipients = event.recipients.iter().map(String::as_str).collect();
+    encode(&EventV1 { occurred_at: event.occurred_at.unix_millis(), recipients, detail }, 128)
+}
+
+/// Reads an event's row.
+pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
+    let row: EventV1<'_> = decode(bytes)?;
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    let detail = match row.detail {
+        EventDetailV1::Delivery(response) => {
+            EventDetail::Delivery { smtp_response: owned(response) }
+        }
+        EventDetailV1::Bounce(bounce_type, sub_type, diagnostic) => EventDetail::Bounce {
+            bounce_type: bounce_type.into(),
+            sub_type: sub_type.to_owned(),
+            diagnostic_code: owned(diagnostic),
+        },
+        EventDetailV1::Complaint(feedback_type, sub_type) => EventDetail::Complaint {
+            feedback_type: owned(feedback_type),
+            sub_type: owned(sub_type),
+        },
+        EventDetailV1::Reject(reason) => EventDetail::Reject { reason: reason.to_owned() },
+        EventDetailV1::DeliveryDelay(delay_type, diagnostic) => EventDetail::DeliveryDelay {
+            delay_type: delay_type.to_owned(),
+            diagnostic_code: owned(diagnostic),
+        },
+    };
+    Ok(Event {
+        occurred_at: Timestamp::from_unix_millis(row.occurred_at),
+        recipients: row.recipients.into_iter().map(str::to_owned).collect(),
+        detail,
+    })
+}
+
+/// An event whose message is not known yet.
+pub(super) struct UnmatchedEvent {
+    /// The organisation's name, where the report had one.
+    pub(super) organisation: Option<String>,
+    pub(super) event: Event,
+}
+
+#[derive(Serialize, Deserialize)]
+struct UnmatchedV1<'a> {
+    organisation: Option<&'a str>,
+    /// The event's own row.
+    event: &'a [u8],
+}
+
+/// The row of an unmatched event.
+pub(super) fn encode_unmatched(event: &Event, organisation: Option<&str>) -> Vec<u8> {
+    encode(&UnmatchedV1 { organisation, event: &encode_event(event) }, 192)
+}
+
+/// Reads an unmatched event's row.
+pub(super) fn decode_unmatched(bytes: &[u8]) -> Result<UnmatchedEvent, RowError> {
+    let row: UnmatchedV1<'_> = decode(bytes)?;
+    let organisation = row.organisation.map(str::to_owned);
+    Ok(UnmatchedEvent { organisation, event: decode_event(row.event)? })
+}
+
+#[derive(Serialize, Deserialize)]
+struct DeadLetterV1<'a> {
+    reason: &'a str,
+    document: &'a str,
+    length: usize,
+}
+
+/// The row of a dead letter, without the time of its arrival.
+pub(super) fn encode_dead_letter(letter: &DeadLetter) -> Vec<u8> {
+    let DeadLetter { reason, document, length, .. } = letter;
+    encode(&DeadLetterV1 { reason, document, length: *length }, document.len() + 128)
+}
+
+/// Reads a dead letter's row.
+pub(super) fn decode_dead_letter(
+    received_at: Timestamp,
+    bytes: &[u8],
+) -> Result<DeadLetter, RowError> {
+    let DeadLetterV1 { reason, document, length } = decode(bytes)?;
+    let (reason, document) = (reason.to_owned(), document.to_owned());
+    Ok(DeadLetter { received_at, reason, document, length })
+}
+
+#[derive(Serialize, Deserialize)]
+struct QuarantinedV1<'a> {
+    reason: &'a str,
+    /// The record's row as it was found.
+    record: &'a [u8],
+}
+
+/// The row of a record in quarantine.
+pub(super) fn encode_quarantined(reason: &str, record: &[u8]) -> Vec<u8> {
+    encode(&QuarantinedV1 { reason, record }, reason.len() + record.len() + 8)
+}
+
+/// Reads why a record is in quarantine.
+pub(super) fn decode_quarantined(bytes: &[u8]) -> Result<String, RowError> {
+    let row: QuarantinedV1<'_> = decode(bytes)?;
+    Ok(row.reason.to_owned())
+}
+
+#[derive(Serialize, Deserialize)]
+struct SuppressionV1 {
+    reason: ReasonV1,
+    since: u64,
+    cause: Option<[u8; 16]>,
+}
+
+/// The row of a suppression; its address is the key.
+pub(super) fn encode_suppression(suppression: &Suppression) -> Vec<u8> {
+    let row = SuppressionV1 {
+        reason: suppression.reason.into(),
+        since: suppression.since.unix_millis(),
+        cause: suppression.cause.map(|id| *id.as_bytes()),
+    };
+    encode(&row, 32)
+}
+
+/// Reads a suppression's row.
+pub(super) fn decode_suppression(address: &str, bytes: &[u8]) -> Result<Suppression, RowError> {
+    let row: SuppressionV1 = decode(bytes)?;
+    Ok(Suppression {
+        address: SuppressedAddress::from_stored(address),
+        reason: row.reason.into(),
+        since: Timestamp::from_unix_millis(row.since),
+        cause: row.cause.map(MessageId::from_bytes),
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct OrganisationV1<'a> {
+    name: &'a str,
+}
+
+/// The row of an organisation.
+pub(super) fn encode_organisation(name: &OrganisationName) -> Vec<u8> {
+    encode(&OrganisationV1 { name: name.as_str() }, 72)
+}
+
+/// Reads an organisation's row.
+pub(super) fn decode_organisation(bytes: &[u8]) -> Result<OrganisationName, RowError> {
+    let row: OrganisationV1<'_> = decode(bytes)?;
+    row.name.parse().map_err(|_| RowError::Invalid("an organisation's name"))
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV1<'a> {
+    organisation: u32,
+    label: &'a str,
+    created_at: u64,
+    hash: [u8; 32],
+}
+
+/// An API key that expires; one that does not is a row of the first version, which an earlier
+/// pillarbox reads too.
+#[derive(Serialize, Deserialize)]
+struct ApiKeyV2<'a> {
+    #[serde(borrow)]
+    key: ApiKeyV1<'a>,
+    expires_at: u64,
+}
+
+/// The version of [`ApiKeyV2`].
+const EXPIRING: u8 = 2;
+
+/// The row of an API key.
+pub(super) fn encode_api_key(entry: &ApiKeyEntry) -> Vec<u8> {
+    let key = ApiKeyV1 {
+        organisation: entry.organisation.0,
+        label: &entry.label,
+        created_at: entry.created_at.unix_millis(),
+        hash: entry.hash.0,
+    };
+    let size = 64 + entry.label.len();
+    match entry.expires_at.map(Timestamp::unix_millis) {
+        Some(expires_at) => encode_as(EXPIRING, &ApiKeyV2 { key, expires_at }, size),
+        None => encode(&key, size),
+    }
+}
+
+/// Reads an API key's row.
+pub(super) fn decode_api_key(id: u32, bytes: &[u8]) -> Result<ApiKeyEntry, RowError> {
+    let (row, expires_at) = match bytes.first() {
+        Some(&EXPIRING) => {
+            let row: ApiKeyV2<'_> = decode_as(EXPIRING, bytes)?;
+            (row.key, Some(Timestamp::from_unix_millis(row.expires_at)))
+        }
+        _ => (decode::<ApiKeyV1<'_>>(bytes)?, None),
+    };
+    Ok(ApiKeyEntry {
+        id: KeyId(id),
+        organisation: OrganisationId(row.organisation),
+        label: row.label.to_owned(),
+        created_at: Timestamp::from_unix_millis(row.created_at),
+        expires_at,
+        hash: ApiKeyHash(row.hash),
+    })
+}
+
+/// Before checks were remembered.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct SenderDomainV1 {
+    state: DomainStateV1,
+    added_at: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SenderDomainV2 {
+    state: DomainStateV1,
+    added_at: u64,
+    since: u64,
+    last_check: Option<(u64, FindingV2)>,
+}
+
+const DOMAIN_V2: u8 = 2;
+
+/// The row of a sender domain; its name is the key.
+pub(super) fn encode_domain(domain: &SenderDomain) -> Vec<u8> {
+    let row = SenderDomainV2 {
+        state: domain.state.into(),
+        added_at: domain.added_at.unix_millis(),
+        since: domain.since.unix_millis(),
+        last_check: domain.last_check.map(|check| (check.at.unix_millis(), check.finding.into())),
+    };
+    encode_as(DOMAIN_V2, &row, 32)
+}
+
+/// Reads a sender domain's row.
+pub(super) fn decode_domain(
+    organisation: u32,
+    name: &str,
+    bytes: &[u8],
+) -> Result<SenderDomain, RowError> {
+    let row = if version(bytes) == Some(DOMAIN_V2) {
+        decode_as(DOMAIN_V2, bytes)?
+    } else {
+        let SenderDomainV1 { state, added_at } = decode(bytes)?;
+        SenderDomainV2 { state, added_at, since: added_at, last_check: None }
+    };
+    Ok(SenderDomain {
+        organisation: OrganisationId(organisation),
+        name: name.to_owned(),
+        state: row.state.into(),
+        added_at: Timestamp::from_unix_millis(row.added_at),
+        since: Timestamp::from_unix_millis(row.since),
+        last_check: row.last_check.map(|(at, finding)| DomainCheck {
+            at: Timestamp::from_unix_millis(at),
+            finding: finding.into(),
+        }),
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct TimeV1 {
+    stamp: u64,
+    /// The corrected instant at which windows stand still, and the first unsure stored instant.
+    doubt: Option<(u64, u64)>,
+    assurance: AssuranceV1,
+    corrections: Vec<(u64, i64)>,
+}
+
+/// Returns the row of a record.
+pub(super) fn encode_time(record: &TimeRecord) -> Vec<u8> {
+    let TimeRecord { stamp, doubt, assurance, corrections } = record;
+    let millis = |instant: Timestamp| instant.unix_millis();
+    let row = TimeV1 {
+        stamp: millis(*stamp),
+        doubt: doubt.map(|doubt| (millis(doubt.frozen_at), millis(doubt.unsure_from))),
+        assurance: (*assurance).into(),
+        corrections: corrections
+            .iter()
+            .map(|Correction { from, shift_millis }| (millis(*from), *shift_millis))
+            .collect(),
+    };
+    encode(&row, 64)
+}
+
+/// Reads a record's row.
+pub(super) fn decode_time(bytes: &[u8]) -> Result<TimeRecord, RowError> {
+    let row: TimeV1 = decode(bytes)?;
+    let instant = Timestamp::from_unix_millis;
+    let corrections: Vec<_> = row
+        .corrections
+        .into_iter()
+        .map(|(from, shift_millis)| Correction { from: instant(from), shift_millis })
+        .collect();
+    if !corrections.is_sorted_by(|a, b| a.from < b.from) {
+        return Err(RowError::Invalid("corrections that are not in order"));
+    }
+    Ok(TimeRecord {
+        stamp: instant(row.stamp),
+        doubt: row.doubt.map(|(frozen_at, unsure_from)| StoredDoubt {
+            frozen_at: instant(frozen_at),
+            unsure_from: instant(unsure_from),
+        }),
+        assurance: row.assurance.into(),
+        corrections,
+    })
+}
+
+fn encode<T: Serialize>(row: &T, size_hint: usize) -> Vec<u8> {
+    encode_as(VERSION, row, size_hint)
+}
+
+fn encode_as<T: Serialize>(version: u8, row: &T, size_hint: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size_hint);
+    bytes.push(version);
+    postcard::to_extend(row, bytes).expect("rows are plain data and a Vec takes any length")
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RowError> {
+    decode_as(VERSION, bytes)
+}
+
+fn decode_as<'a, T: Deserialize<'a>>(version: u8, bytes: &'a [u8]) -> Result<T, RowError> {
+    match bytes.split_first() {
+        Some((&found, row)) if found == version => Ok(postcard::from_bytes(row)?),
+        Some((&found, _)) => Err(RowError::Version(found)),
+        None => Err(RowError::Invalid("nothing")),
+    }
+}
+
+fn version(bytes: &[u8]) -> Option<u8> {
+    bytes.first().copied()
+}

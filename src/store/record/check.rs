@@ -1,0 +1,60 @@
+//! Any bytes as rows, for fuzzing: each is a row that is the same once it is written again, or
+//! none.
+
+use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
+use crate::store::error::RowError;
+use crate::store::record::{
+    IdempotencyRow, decode_api_key, decode_dead_letter, decode_domain, decode_event,
+    decode_message, decode_organisation, decode_suppression, decode_time, decode_unmatched,
+    encode_api_key, encode_dead_letter, encode_domain, encode_event, encode_message,
+    encode_organisation, encode_suppression, encode_time, encode_unmatched, organisation_of,
+};
+
+/// How many kinds of rows there are.
+pub(super) const KINDS: u8 = 10;
+/// For what is in a row's key.
+const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+/// Reads bytes as a row of the kind that their first byte says; whether they are one. Panics where
+/// the row is not the same after it was written and read again.
+pub fn check_row(data: &[u8]) -> bool {
+    let Some((kind, row)) = data.split_first() else { return false };
+    let id = MessageId::first_of(NOON);
+    match kind % KINDS {
+        0 => {
+            if let Ok(message) = decode_message(id, row) {
+                assert_eq!(organisation_of(row), Some(message.organisation));
+            }
+            is_lasting(row, |row| decode_message(id, row), encode_message)
+        }
+        1 => {
+            let written = IdempotencyRow::decode(row).map(|row| row.encode());
+            written.is_ok_and(|written| {
+                IdempotencyRow::decode(&written).expect("what was written").encode() == written
+            })
+        }
+        2 => is_lasting(row, decode_event, encode_event),
+        3 => is_lasting(row, decode_unmatched, |kept| {
+            encode_unmatched(&kept.event, kept.organisation.as_deref())
+        }),
+        4 => is_lasting(row, |row| decode_dead_letter(NOON, row), encode_dead_letter),
+        5 => is_lasting(row, |row| decode_suppression("a@example.org", row), encode_suppression),
+        6 => is_lasting(row, decode_organisation, encode_organisation),
+        7 => is_lasting(row, |row| decode_api_key(1, row), encode_api_key),
+        8 => is_lasting(row, |row| decode_domain(1, "example.com", row), encode_domain),
+        _ => is_lasting(row, decode_time, encode_time),
+    }
+}
+
+fn is_lasting<T>(
+    row: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T, RowError>,
+    encode: impl Fn(&T) -> Vec<u8>,
+) -> bool {
+    let Ok(read) = decode(row) else { return false };
+    let written = encode(&read);
+    let again = decode(&written).expect("what was written is a row");
+    assert_eq!(encode(&again), written);
+    true
+}

@@ -1,0 +1,88 @@
+//! Rows as they were and as they are written.
+
+use std::collections::BTreeSet;
+
+use super::check::{KINDS, check_row};
+use super::*;
+
+#[path = "../../../tests/fuzz/mutate.rs"]
+mod mutate;
+
+#[test]
+fn the_corpus_has_rows_of_every_kind() {
+    let corpus = mutate::files("record");
+    let rows = corpus.iter().filter(|input| check_row(input));
+    let kinds: BTreeSet<_> = rows.map(|input| input[0]).collect();
+    assert_eq!(kinds, (0..KINDS).collect());
+}
+
+#[test]
+fn rows_of_any_bytes_are_read_or_refused() {
+    mutate::run("record", &["\u{0}\u{0}", "\u{1}", "\u{7f}\u{7f}\u{7f}\u{1}"], |input| {
+        check_row(input);
+    });
+}
+
+#[test]
+fn every_failure_reads_back_as_it_was_written() {
+    for code in FailureCode::ALL {
+        for acceptance in [Acceptance::Excluded, Acceptance::Possible] {
+            let failure = Failure::new(code, code.as_str());
+            let message = Message {
+                id: MessageId::from_bytes([7; 16]),
+                organisation: OrganisationId(1),
+                created_at: Timestamp::from_unix_millis(1),
+                from: "ann@example.com".to_owned(),
+                recipients: vec!["bob@example.org".to_owned()],
+                subject: "Hello".to_owned(),
+                attempts: 1,
+                state: State::Failed { failure, acceptance },
+                last_event: None,
+            };
+            let row = encode_message(&message);
+            assert_eq!(decode_message(message.id, &row).unwrap(), message);
+        }
+    }
+}
+
+#[test]
+fn a_key_reads_back_and_one_that_never_expires_as_it_always_did() {
+    let mut entry = ApiKeyEntry {
+        id: KeyId(7),
+        organisation: OrganisationId(1),
+        label: "app".to_owned(),
+        created_at: Timestamp::from_unix_millis(1_800_000_000_000),
+        expires_at: None,
+        hash: ApiKeyHash([9; 32]),
+    };
+    // Organisation, length and text of the label, the time as a varint, the hash.
+    let mut first = vec![1, 1, 3, b'a', b'p', b'p', 0x80, 0xa0, 0xf1, 0xc2, 0xb1, 0x34];
+    first.extend([9; 32]);
+    assert_eq!(encode_api_key(&entry), first);
+    assert_eq!(decode_api_key(7, &first).unwrap().expires_at, None);
+    entry.expires_at = Some(Timestamp::from_unix_millis(1_900_000_000_000));
+    let read = decode_api_key(7, &encode_api_key(&entry)).unwrap();
+    assert_eq!((read.expires_at, read.label.as_str()), (entry.expires_at, "app"));
+    assert!(decode_api_key(7, &[3, 0]).is_err(), "a version of tomorrow");
+}
+
+#[test]
+fn a_domain_of_the_first_version_has_never_been_checked() {
+    let row = encode(&SenderDomainV1 { state: DomainStateV1::Verified, added_at: 7 }, 16);
+    assert_eq!(row, [1, 1, 7], "the bytes that the first version wrote");
+    let read = decode_domain(3, "example.com", &row).unwrap();
+    let added_at = Timestamp::from_unix_millis(7);
+    let expected = SenderDomain {
+        organisation: OrganisationId(3),
+        name: "example.com".to_owned(),
+        state: DomainState::Verified,
+        added_at,
+        since: added_at,
+        last_check: None,
+    };
+    assert_eq!(read, expected);
+    let check = DomainCheck { at: Timestamp::from_unix_millis(9), finding: Finding::Failed };
+    let checked = SenderDomain { last_check: Some(check), ..expected };
+    let again = decode_domain(3, "example.com", &encode_domain(&checked)).unwrap();
+    assert_eq!(again, checked);
+}

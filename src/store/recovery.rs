@@ -1,0 +1,95 @@
+//! Recovery: what a start sets right that the end of the last process left.
+
+use redb::ReadableTable;
+
+use crate::domain::id::MessageId;
+use crate::domain::message::{Acceptance, Recorded, Transition};
+use crate::domain::time::Timestamp;
+use crate::store::api_keys::KeyUse;
+use crate::store::error::{InRow, ReadError};
+use crate::store::idempotency::IdempotencyIndex;
+use crate::store::open::FileOrigin;
+use crate::store::record::{decode_message, encode_message};
+use crate::store::suppressions::SuppressionFilter;
+use crate::store::tables::{MESSAGES, Tables};
+use crate::store::{OpenError, Shared, damage, lost_messages, time_record, write_lock};
+
+/// How many pending messages a restart settles in one transaction.
+const RECOVERY_STEP: usize = 5_000;
+
+/// What a start found to set right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    /// Messages whose body was lost with the process that held it.
+    pub bodies_lost: usize,
+    /// Idempotency keys that still replay.
+    pub live_keys: usize,
+    /// Origin of the file.
+    pub file: FileOrigin,
+}
+
+/// Sets right what the end of the last process left: every pending message becomes `failed`, and
+/// what is kept in memory is read. A row that cannot be read stops nothing: it is noted and left
+/// out. Before this is done, nobody may ask the store anything.
+pub(super) fn recover(shared: &Shared, now: Timestamp) -> Result<Recovery, OpenError> {
+    let mut bodies_lost = 0;
+    loop {
+        let step = shared.database.write(|mut tables| {
+            // An earlier version may not have had all of them.
+            tables.create()?;
+            // A clock that is behind the file's time stamp is wrong.
+            let reached = time_record::reached(&mut tables)?;
+            settle_pending(&mut tables, reached.map_or(now, |reached| reached.now().max(now)))
+        })?;
+        bodies_lost += step;
+        if step < RECOVERY_STEP {
+            break;
+        }
+    }
+    let damage = &shared.damage;
+    shared.database.read(|transaction| damage::note_quarantined(transaction, damage))?;
+    shared.reload_organisations()?;
+    *write_lock(&shared.key_use) = shared.database.read(KeyUse::load)?;
+    *write_lock(&shared.suppression_filter) =
+        shared.database.read(|transaction| SuppressionFilter::load(transaction, damage))?;
+    let index =
+        shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
+    let live_keys = index.len();
+    *write_lock(&shared.idempotency) = index;
+    Ok(Recovery { bodies_lost, live_keys, file: FileOrigin::Existing })
+}
+
+fn settle_pending(tables: &mut Tables<'_>, now: Timestamp) -> Result<usize, ReadError> {
+    let pending: Vec<MessageId> = tables
+        .pending
+        .iter()?
+        .take(RECOVERY_STEP)
+        .map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())))
+        .collect::<Result<_, _>>()?;
+    let mut lost = 0;
+    for id in &pending {
+        let row = tables.messages.get(id.as_bytes())?.map(|row| row.value().to_vec());
+        let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
+        if let (Some(row), Some(Err(damaged))) = (&row, &message) {
+            damage::quarantine(tables, *id, row, damaged, now)?;
+            lost += 1;
+        }
+        if let Some(Ok(mut message)) = message {
+            let transition = Transition::BodyLost {
+                acceptance: Acceptance::Possible,
+                message: "the service restarted before the message was sent, and bodies are kept \
+                          in memory only; a call to the provider may have been under way, so \
+                          whether it was accepted is unknown",
+                found_at: now,
+            };
+            let attempts = message.attempts;
+            if message.record(attempts, transition) == Recorded::Changed {
+                lost += 1;
+            }
+            tables.messages.insert(id.as_bytes(), encode_message(&message).as_slice())?;
+        }
+        tables.pending.remove(id.as_bytes())?;
+    }
+    lost_messages::add(tables, lost, now)?;
+    Ok(pending.len())
+}

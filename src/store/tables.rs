@@ -1,0 +1,313 @@
+//! Tables of the file: their keys, and a write transaction over all of them.
+//!
+//! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts
+//! go to its end and a purge is one range. A random key here would cost an order of magnitude at
+//! a few million rows.
+
+use std::ops::ControlFlow;
+
+use redb::{
+    Database, Durability, Key, ReadTransaction, ReadableTable, ReadableTableMetadata,
+    TableDefinition, TableHandle, Value, WriteTransaction,
+};
+
+use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
+use crate::store::record::organisation_of;
+
+/// The version of the file's layout. A file of a newer version is refused.
+pub(super) const FORMAT_VERSION: u64 = 2;
+
+/// The key of [`META`] that holds [`FORMAT_VERSION`].
+pub(super) const FORMAT_KEY: &str = "format";
+/// The key of [`META`] that holds the last number given to an organisation.
+pub(super) const LAST_ORGANISATION: &str = "last_organisation";
+/// The key of [`META`] that holds the last number given to an API key.
+pub(super) const LAST_KEY: &str = "last_key";
+/// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
+/// its acceptance: more than none only after the clock was set back.
+pub(super) const ID_LEAD: &str = "id_lead";
+/// The key of [`META`] that holds how many messages lost their body and are still to be seen.
+pub(super) const LOST_MESSAGES: &str = "lost_messages";
+/// The key of [`META`] that holds when the last of them was found, in milliseconds.
+pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
+/// The key of [`META`] that is written to see whether the file takes writes again.
+pub(super) const PROBE: &str = "probe";
+
+/// A suppression's scope where it holds for every organisation; no organisation has this number.
+pub(super) const ALL_ORGANISATIONS: u32 = 0;
+
+/// The key of tables by message: its id.
+pub(super) type IdKey = [u8; 16];
+/// A row as `record` encodes it.
+pub(super) type Row = &'static [u8];
+/// A row that is kept for a while: when it was put there, in milliseconds, and the row itself.
+pub(super) type TimedRow = (u64, &'static [u8]);
+
+/// Single values of the file itself.
+pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// Message records.
+pub(super) const MESSAGES: TableDefinition<IdKey, Row> = TableDefinition::new("messages");
+/// Each organisation's messages, so that a listing reads no other's. An organisation's messages
+/// follow one another, so inserts go to the ends of as many runs as there are organisations.
+pub(super) const BY_ORGANISATION: TableDefinition<(u32, IdKey), ()> =
+    TableDefinition::new("messages_by_organisation");
+/// Messages whose body is pending in memory.
+pub(super) const PENDING: TableDefinition<IdKey, ()> = TableDefinition::new("pending");
+/// The idempotency keys of the last 24 hours, by the message that each one made.
+pub(super) const IDEMPOTENCY: TableDefinition<IdKey, Row> = TableDefinition::new("idempotency");
+/// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
+pub(super) const EVENTS: TableDefinition<Row, Row> = TableDefinition::new("events");
+/// Messages that the provider accepted, by the time of that and their id, with the provider's own
+/// id for them: how an event without our tag finds its message.
+pub(super) const SENT: TableDefinition<(u64, IdKey), Row> = TableDefinition::new("sent");
+/// Events whose message is not known yet, by the provider's id for it, with the time of their
+/// arrival. Random keys do no harm here, because the table is bounded.
+pub(super) const UNMATCHED: TableDefinition<Row, TimedRow> =
+    TableDefinition::new("unmatched_events");
+/// Documents that could not be read, by their digest, with the time of their arrival. Bounded too.
+pub(super) const DEAD_LETTERS: TableDefinition<Row, TimedRow> =
+    TableDefinition::new("dead_letters");
+/// Records that were pending at a start and could not be read, by message, with the time of that
+/// start.
+pub(super) const DAMAGED_MESSAGES: TableDefinition<IdKey, TimedRow> =
+    TableDefinition::new("damaged_messages");
+/// Suppressed addresses by organisation.
+pub(super) const SUPPRESSIONS: TableDefinition<(u32, &str), Row> =
+    TableDefinition::new("suppressions");
+/// Organisations by number.
+pub(super) const ORGANISATIONS: TableDefinition<u32, Row> = TableDefinition::new("organisations");
+/// Hashes of API keys by number.
+pub(super) const API_KEYS: TableDefinition<u32, Row> = TableDefinition::new("api_keys");
+/// Sender domains by organisation.
+pub(super) const DOMAINS: TableDefinition<(u32, &str), Row> = TableDefinition::new("domains");
+
+/// When each API key was last used, in milliseconds, by the key's number.
+pub(super) const KEY_USE: TableDefinition<u32, u64> = TableDefinition::new("key_use");
+
+/// File's record of the clock, under [`TIME_KEY`].
+pub(super) const CLOCK: TableDefinition<&str, Row> = TableDefinition::new("clock");
+/// The one key of [`CLOCK`].
+pub(super) const TIME_KEY: &str = "time";
+
+/// Begins a transaction that is durable once it is committed, and quick to open after a crash.
+pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, redb::TransactionError> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate).expect("no persistent savepoint is used");
+    transaction.set_quick_repair(true);
+    Ok(transaction)
+}
+
+/// A table that not every transaction touches. It is opened at its first use: to open all of them
+/// takes 8 % of a small transaction's processor time.
+pub(super) struct OnDemand<'txn, K: Key + 'static, V: Value + 'static> {
+    transaction: &'txn WriteTransaction,
+    definition: TableDefinition<'static, K, V>,
+    table: Option<redb::Table<'txn, K, V>>,
+}
+
+impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
+    fn new(
+        transaction: &'txn WriteTransaction,
+        definition: TableDefinition<'static, K, V>,
+    ) -> Self {
+        Self { transaction, definition, table: None }
+    }
+
+    /// The table, created where it is missing.
+    pub(super) fn open(&mut self) -> Result<&mut redb::Table<'txn, K, V>, redb::Error> {
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => self.transaction.open_table(self.definition)?,
+        };
+        Ok(self.table.insert(table))
+    }
+}
+
+/// All tables of one write transaction.
+pub(super) struct Tables<'txn> {
+    pub(super) messages: redb::Table<'txn, IdKey, Row>,
+    pub(super) by_organisation: redb::Table<'txn, (u32, IdKey), ()>,
+    pub(super) pending: redb::Table<'txn, IdKey, ()>,
+    pub(super) idempotency: redb::Table<'txn, IdKey, Row>,
+    pub(super) meta: OnDemand<'txn, &'static str, u64>,
+    pub(super) events: OnDemand<'txn, Row, Row>,
+    pub(super) sent: OnDemand<'txn, (u64, IdKey), Row>,
+    pub(super) unmatched: OnDemand<'txn, Row, TimedRow>,
+    pub(super) dead_letters: OnDemand<'txn, Row, TimedRow>,
+    pub(super) damaged_messages: OnDemand<'txn, IdKey, TimedRow>,
+    pub(super) suppressions: OnDemand<'txn, (u32, &'static str), Row>,
+    pub(super) organisations: OnDemand<'txn, u32, Row>,
+    pub(super) api_keys: OnDemand<'txn, u32, Row>,
+    pub(super) domains: OnDemand<'txn, (u32, &'static str), Row>,
+    pub(super) key_use: OnDemand<'txn, u32, u64>,
+    pub(super) clock: OnDemand<'txn, &'static str, Row>,
+}
+
+impl<'txn> Tables<'txn> {
+    /// Opens the tables, those on demand not yet.
+    pub(super) fn open(transaction: &'txn WriteTransaction) -> Result<Self, redb::Error> {
+        Ok(Self {
+            messages: transaction.open_table(MESSAGES)?,
+            by_organisation: transaction.open_table(BY_ORGANISATION)?,
+            pending: transaction.open_table(PENDING)?,
+            idempotency: transaction.open_table(IDEMPOTENCY)?,
+            meta: OnDemand::new(transaction, META),
+            events: OnDemand::new(transaction, EVENTS),
+            sent: OnDemand::new(transaction, SENT),
+            unmatched: OnDemand::new(transaction, UNMATCHED),
+            dead_letters: OnDemand::new(transaction, DEAD_LETTERS),
+            damaged_messages: OnDemand::new(transaction, DAMAGED_MESSAGES),
+            suppressions: OnDemand::new(transaction, SUPPRESSIONS),
+            organisations: OnDemand::new(transaction, ORGANISATIONS),
+            api_keys: OnDemand::new(transaction, API_KEYS),
+            domains: OnDemand::new(transaction, DOMAINS),
+            key_use: OnDemand::new(transaction, KEY_USE),
+            clock: OnDemand::new(transaction, CLOCK),
+        })
+    }
+
+    /// Creates every table that is missing: readers find all of them in a file.
+    pub(super) fn create(&mut self) -> Result<(), redb::Error> {
+        self.meta.open()?;
+        self.events.open()?;
+        self.sent.open()?;
+        self.unmatched.open()?;
+        self.dead_letters.open()?;
+        self.damaged_messages.open()?;
+        self.suppressions.open()?;
+        self.organisations.open()?;
+        self.api_keys.open()?;
+        self.domains.open()?;
+        self.key_use.open()?;
+        self.clock.open()?;
+        Ok(())
+    }
+
+    /// The next number of a counter in [`META`]; a number is never given twice.
+    pub(super) fn next_number(&mut self, counter: &str) -> Result<u32, redb::Error> {
+        let meta = self.meta.open()?;
+        let last = meta.get(counter)?.map_or(0, |row| row.value());
+        let next = last + 1;
+        meta.insert(counter, next)?;
+        Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
+    }
+
+    /// Notes by how much the id is ahead of the acceptance, where that is more than ever before.
+    pub(super) fn note_lead(
+        &mut self,
+        id: MessageId,
+        created_at: Timestamp,
+    ) -> Result<(), redb::Error> {
+        let lead = id.instant().unix_millis().saturating_sub(created_at.unix_millis());
+        if lead > 0 {
+            let meta = self.meta.open()?;
+            if meta.get(ID_LEAD)?.is_none_or(|row| row.value() < lead) {
+                meta.insert(ID_LEAD, lead)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes every trace of a message out of the tables that an acceptance writes.
+    pub(super) fn remove_accepted(&mut self, id: MessageId) -> Result<(), redb::Error> {
+        if let Some(row) = self.messages.remove(id.as_bytes())?
+            && let Some(organisation) = organisation_of(row.value())
+        {
+            self.by_organisation.remove((organisation.0, *id.as_bytes()))?;
+        }
+        self.pending.remove(id.as_bytes())?;
+        self.idempotency.remove(id.as_bytes())?;
+        Ok(())
+    }
+}
+
+/// Every table of the file; a position here is the table's number in a
+/// backup.
+pub(super) const TABLES: [&dyn AnyTable; 16] = [
+    &META,
+    &MESSAGES,
+    &BY_ORGANISATION,
+    &PENDING,
+    &IDEMPOTENCY,
+    &EVENTS,
+    &SENT,
+    &UNMATCHED,
+    &DEAD_LETTERS,
+    &SUPPRESSIONS,
+    &ORGANISATIONS,
+    &API_KEYS,
+    &DOMAINS,
+    &KEY_USE,
+    &DAMAGED_MESSAGES,
+    &CLOCK,
+];
+
+/// Is shown a key and a value, and says whether it wants more.
+pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+/// Keys with their values.
+type ByteRows<'a, 'b> = &'a mut dyn Iterator<Item = (&'b [u8], &'b [u8])>;
+
+/// A table whose keys and values are taken as bytes.
+pub(super) trait AnyTable: Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// How many rows it has.
+    fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error>;
+
+    /// Shows every row, in order, until told to stop.
+    fn each(
+        &self,
+        transaction: &ReadTransaction,
+        visit: Visit<'_>,
+    ) -> Result<ControlFlow<()>, redb::Error>;
+
+    /// Writes rows as [`AnyTable::each`] showed them; gives how many.
+    fn insert(
+        &self,
+        transaction: &WriteTransaction,
+        rows: ByteRows<'_, '_>,
+    ) -> Result<u64, redb::Error>;
+}
+
+impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
+    for TableDefinition<'static, K, V>
+{
+    fn name(&self) -> &str {
+        TableHandle::name(self)
+    }
+
+    fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error> {
+        Ok(transaction.open_table(*self)?.len()?)
+    }
+
+    fn each(
+        &self,
+        transaction: &ReadTransaction,
+        visit: Visit<'_>,
+    ) -> Result<ControlFlow<()>, redb::Error> {
+        for row in transaction.open_table(*self)?.iter()? {
+            let (key, value) = row?;
+            let (key, value) = (key.value(), value.value());
+            if visit(K::as_bytes(&key).as_ref(), V::as_bytes(&value).as_ref()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn insert(
+        &self,
+        transaction: &WriteTransaction,
+        rows: ByteRows<'_, '_>,
+    ) -> Result<u64, redb::Error> {
+        let mut table = transaction.open_table(*self)?;
+        let mut count = 0;
+        for (key, value) in rows {
+            table.insert(K::from_bytes(key), V::from_bytes(value))?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
