@@ -17,13 +17,14 @@ use http::{HeaderName, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
 use crate::http::drain::{DrainPhase, DrainSignal};
-use crate::http::limits::{Limits, Linger};
+use crate::http::limits::{Limits, Linger, WhenFull};
 use crate::http::rejection::Rejection;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
@@ -93,6 +94,27 @@ where
     }
 }
 
+/// Source of connections. When the drain stops, the server drops it before anything else ends.
+pub trait Listener: Send {
+    /// One connection.
+    type Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Waits for the next connection. A call that is dropped loses none.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Connection = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.accept().await?;
+        // Small responses must not wait for the client's acknowledgements. Where it cannot be set,
+        // the connection is gone already.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
 /// End of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
@@ -101,8 +123,8 @@ pub struct Drained {
 }
 
 /// Serves a listener until the drain stops it; ends when every connection has ended.
-pub async fn serve<H: Handler>(
-    listener: TcpListener,
+pub async fn serve<L: Listener, H: Handler>(
+    listener: L,
     handler: H,
     limits: Limits,
     drain: DrainSignal,
@@ -111,9 +133,9 @@ pub async fn serve<H: Handler>(
 }
 
 /// Serves a listener as [`serve`] does, over TLS: HTTP/2 or HTTP/1.1, as each client wishes.
-pub async fn serve_tls<H: Handler>(
+pub async fn serve_tls<L: Listener, H: Handler>(
     tls: Arc<Tls>,
-    listener: TcpListener,
+    listener: L,
     handler: H,
     limits: Limits,
     drain: DrainSignal,
@@ -121,16 +143,16 @@ pub async fn serve_tls<H: Handler>(
     serve_over(Transport::Tls(tls), listener, handler, limits, drain).await
 }
 
-/// Layer between TCP and HTTP.
+/// Layer between a connection's bytes and HTTP.
 #[derive(Debug)]
 enum Transport {
     Plain,
     Tls(Arc<Tls>),
 }
 
-async fn serve_over<H: Handler>(
+async fn serve_over<L: Listener, H: Handler>(
     transport: Transport,
-    listener: TcpListener,
+    listener: L,
     handler: H,
     limits: Limits,
     drain: DrainSignal,
@@ -143,14 +165,16 @@ async fn serve_over<H: Handler>(
     tokio::pin!(stopped);
     let deadline = loop {
         let phase = watched.phase();
+        let has_room = shared.limits.when_full == WhenFull::Refuse
+            || connections.len() < shared.limits.max_connections;
         tokio::select! {
             biased;
             deadline = &mut stopped => break deadline,
             () = watched.left(phase) => {}
             Some(ended) = connections.join_next() => note_end(ended),
             Some(ended) = refusals.join_next() => note_end(ended),
-            accepted = listener.accept(), if phase != DrainPhase::Holding => match accepted {
-                Ok((stream, _)) => admit(stream, &transport, &shared, &mut connections, &mut refusals),
+            accepted = listener.accept(), if has_room && phase != DrainPhase::Holding => match accepted {
+                Ok(stream) => admit(stream, &transport, &shared, &mut connections, &mut refusals),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "connections cannot be accepted for now");
@@ -213,16 +237,13 @@ impl<H: Handler> Shared<H> {
     }
 }
 
-fn admit<H: Handler>(
-    stream: TcpStream,
+fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
+    stream: I,
     transport: &Transport,
     shared: &Arc<Shared<H>>,
     connections: &mut JoinSet<()>,
     refusals: &mut JoinSet<()>,
 ) {
-    // Small responses must not wait for the client's acknowledgements. Where it cannot be set, the
-    // connection is gone already.
-    let _ = stream.set_nodelay(true);
     let shared = Arc::clone(shared);
     if connections.len() < shared.limits.max_connections {
         let mark = shared.handler.connected();
@@ -256,11 +277,11 @@ fn admit<H: Handler>(
 }
 
 /// Serves a connection until it is closed, once its handshake is done.
-async fn serve_secure<H: Handler>(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    shared: Arc<Shared<H>>,
-) {
+async fn serve_secure<I, H>(stream: I, acceptor: TlsAcceptor, shared: Arc<Shared<H>>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
     let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream)).await;
     let stream = match handshake {
         Ok(Ok(stream)) => stream,

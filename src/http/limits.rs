@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-/// Limits of the client listener. Tests shrink them; most come from the configuration or stay at
+/// Limits of a listener. Tests shrink them; most come from the configuration or stay at
 /// their defaults. Those of HTTP/2 alone are constants of [`http2`](crate::http::http2).
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The most connections served at one time; further ones are told so and closed.
+    /// The most connections served at one time.
     pub max_connections: usize,
+    /// The fate of further connections.
+    pub when_full: WhenFull,
     /// The longest request head, from its first byte to the empty line, in bytes.
     pub max_head_bytes: usize,
     /// The longest that a request head may take from its first byte on, and that a new connection
@@ -30,6 +32,15 @@ pub struct Limits {
     pub body_pace: BodyPace,
     /// The bounds of a close while the client may still be sending.
     pub linger: Linger,
+}
+
+/// Fate of a connection that comes while as many are served as may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is told so and closed.
+    Refuse,
+    /// It waits to be accepted.
+    Wait,
 }
 
 /// The least speed of a body, averaged over one stretch of time after the other.
@@ -57,6 +68,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            when_full: WhenFull::Refuse,
             max_head_bytes: 16 * 1024,
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
