@@ -263,7 +263,7 @@ impl Inner {
         let live = move |id| queue.live(id);
         let (responses, organisation) = (self.budgets.responses.clone(), organisation.id);
         // Where the rows are read: a long page must not hold a worker.
-        let write = move |listing: Listing| responses.count(organisation, wire::emails(&listing));
+        let write = move |listing: Listing| responses.count(organisation, wire::emails(listing));
         let now = self.clock.settled();
         Ok(json(listing::list(&self.store, live, filter, limit, now, write).await??))
     }
@@ -277,7 +277,7 @@ impl Inner {
         // The live state first: where the message ends in between, its record says so.
         let live = self.queue.live(id);
         let message = self.message_of(organisation, id)?;
-        self.counted(organisation, wire::message(&message, live.as_ref()))
+        self.counted(organisation, wire::message(message, live.as_ref()))
     }
 
     fn events(

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  retention  key_use  aws_setup  domain_verification  listing  timekeeper
+//! 3 flows      intake  queue  dispatch  events  quota  retention  key_use  aws_setup  domain_verification  listing  timekeeper  views
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  in_flight  metrics  fair_share
 //! ```
@@ -48,3 +48,4 @@ pub mod ses;
 pub mod simulator;
 pub mod store;
 pub mod timekeeper;
+pub mod views;

@@ -85,14 +85,14 @@ fn a_request_has_the_fields_that_the_code_takes() {
 
 #[test]
 fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
-    let record: Value = serde_json::from_slice(&wire::message(&message(), None)).unwrap();
+    let record: Value = serde_json::from_slice(&wire::message(message(), None)).unwrap();
     let described = schema("Message");
     assert_eq!(keys(&described["properties"]), keys(&record));
     assert_eq!(strings(&described["required"]), keys(&record));
     assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));
     assert_eq!(keys(&schema("LastEvent")["properties"]), keys(&record["lastEvent"]));
     let listing = Listing { messages: vec![(message(), None)], next: Some(message().id) };
-    let page: Value = serde_json::from_slice(&wire::emails(&listing)).unwrap();
+    let page: Value = serde_json::from_slice(&wire::emails(listing)).unwrap();
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
     let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
     assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));

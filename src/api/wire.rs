@@ -1,26 +1,25 @@
-//! The API's JSON, both ways: the one place where the names of its fields are written down.
+//! The API's JSON, both ways.
 //!
-//! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, the domain's
-//! values become bytes. Knows no HTTP but what its callers put around it.
+//! Inward, a document becomes a [`Draft`], with types checked and no rule; outward, views become
+//! bytes. Knows no HTTP but what its callers put around it.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 
 use bytes::Bytes;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::api::error::{ApiError, MAX_ECHO_CHARS, clip};
 use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
-use crate::domain::event::{Event, EventDetail, EventType, LastEvent};
+use crate::domain::event::{Event, EventType};
 use crate::domain::id::MessageId;
-use crate::domain::message::{Failure, Message, State, Status};
-use crate::domain::policy::TRANSACTIONAL;
+use crate::domain::message::{Message, Status};
 use crate::domain::request::{BodyText, Draft, FieldError};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
-use crate::queue::{Live, View};
+use crate::queue::Live;
 use crate::store::MessageFilter;
+use crate::views::{EventView, MessageView};
 
 /// The fields of a send request (specification section 2.1).
 pub(super) const FIELDS: [&str; 11] = [
@@ -269,197 +268,44 @@ fn instant(name: &str, value: &str) -> Result<Timestamp, FieldError> {
 }
 
 /// A page of records: `{"emails":[…],"next":…}`, in the order given.
-pub fn emails(listing: &Listing) -> Bytes {
+pub fn emails(listing: Listing) -> Bytes {
     #[derive(Serialize)]
-    struct Emails<'a> {
-        emails: Vec<Record<'a>>,
-        next: Option<Text<MessageId>>,
+    struct Emails {
+        emails: Vec<MessageView>,
+        next: Option<String>,
     }
-    let records = listing.messages.iter().map(|(message, live)| Record::of(message, live.as_ref()));
-    to_json(&Emails { emails: records.collect(), next: listing.next.map(Text) })
+    let records = listing.messages.into_iter();
+    to_json(&Emails {
+        emails: records.map(|(message, live)| MessageView::new(message, live.as_ref())).collect(),
+        next: listing.next.map(|id| id.to_string()),
+    })
 }
 
 /// `{"id":"…"}`: the answer to a send request.
 pub fn accepted(id: MessageId) -> Bytes {
     #[derive(Serialize)]
     struct Accepted {
-        id: Text<MessageId>,
+        id: String,
     }
-    to_json(&Accepted { id: Text(id) })
+    to_json(&Accepted { id: id.to_string() })
 }
 
-/// A message's record (specification section 2.2). What memory knows is laid over a row that is
-/// not final yet; a failure of the message's own stays visible.
-pub fn message(message: &Message, live: Option<&Live>) -> Bytes {
-    to_json(&Record::of(message, live))
+/// A message's record.
+pub fn message(message: Message, live: Option<&Live>) -> Bytes {
+    to_json(&MessageView::new(message, live))
 }
 
 /// A message's events: `{"events":[…]}`, in the order given.
 pub fn events(events: &[Event]) -> Bytes {
     #[derive(Serialize)]
-    struct Events<'a> {
-        events: Vec<EventView<'a>>,
+    struct Events {
+        events: Vec<EventView>,
     }
     to_json(&Events { events: events.iter().map(EventView::from).collect() })
 }
 
 fn to_json(value: &impl Serialize) -> Bytes {
     serde_json::to_vec(value).expect("strings, numbers and lists serialize").into()
-}
-
-/// A value that is written as the text it displays.
-struct Text<T>(T);
-
-impl<T: Display> Serialize for Text<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Record<'a> {
-    id: Text<MessageId>,
-    status: &'static str,
-    to: &'a [String],
-    subject: &'a str,
-    tag: &'static str,
-    attempts: u32,
-    error: Option<FailureView<'a>>,
-    ses_message_id: Option<&'a str>,
-    created_at: Text<Timestamp>,
-    sent_at: Option<Text<Timestamp>>,
-    last_event: Option<LastEventView>,
-}
-
-impl<'a> Record<'a> {
-    fn of(message: &'a Message, live: Option<&'a Live>) -> Self {
-        let view = View::of(message, live);
-        let (ses_message_id, sent_at) = match &message.state {
-            State::Sent { ses_message_id, sent_at } => {
-                (Some(ses_message_id.as_str()), Some(*sent_at))
-            }
-            State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => (None, None),
-        };
-        Self {
-            id: Text(message.id),
-            status: view.status.as_str(),
-            to: &message.recipients,
-            subject: &message.subject,
-            tag: TRANSACTIONAL,
-            attempts: view.attempts,
-            error: view.failure.map(FailureView::from),
-            ses_message_id,
-            created_at: Text(message.created_at),
-            sent_at: sent_at.map(Text),
-            last_event: message.last_event.map(LastEventView::from),
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct FailureView<'a> {
-    code: &'static str,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    provider_code: Option<&'a str>,
-}
-
-impl<'a> From<&'a Failure> for FailureView<'a> {
-    fn from(failure: &'a Failure) -> Self {
-        Self {
-            code: failure.code.as_str(),
-            message: &failure.message,
-            provider_code: failure.provider_code.as_deref(),
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct LastEventView {
-    #[serde(rename = "type")]
-    event_type: &'static str,
-    occurred_at: Text<Timestamp>,
-}
-
-impl From<LastEvent> for LastEventView {
-    fn from(event: LastEvent) -> Self {
-        Self { event_type: event.event_type.as_str(), occurred_at: Text(event.occurred_at) }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct EventView<'a> {
-    #[serde(rename = "type")]
-    event_type: &'static str,
-    occurred_at: Text<Timestamp>,
-    recipients: &'a [String],
-    detail: DetailView<'a>,
-}
-
-impl<'a> From<&'a Event> for EventView<'a> {
-    fn from(event: &'a Event) -> Self {
-        Self {
-            event_type: event.event_type().as_str(),
-            occurred_at: Text(event.occurred_at),
-            recipients: &event.recipients,
-            detail: DetailView::from(&event.detail),
-        }
-    }
-}
-
-/// Details of an event from the provider; those that it left out are absent.
-#[derive(Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-struct DetailView<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bounce_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bounce_sub_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    diagnostic_code: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    complaint_feedback_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    complaint_sub_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delay_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reject_reason: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    smtp_response: Option<&'a str>,
-}
-
-impl<'a> From<&'a EventDetail> for DetailView<'a> {
-    fn from(detail: &'a EventDetail) -> Self {
-        match detail {
-            EventDetail::Delivery { smtp_response } => {
-                Self { smtp_response: smtp_response.as_deref(), ..Self::default() }
-            }
-            EventDetail::Bounce { bounce_type, sub_type, diagnostic_code } => Self {
-                bounce_type: Some(bounce_type.as_str()),
-                bounce_sub_type: Some(sub_type),
-                diagnostic_code: diagnostic_code.as_deref(),
-                ..Self::default()
-            },
-            EventDetail::Complaint { feedback_type, sub_type } => Self {
-                complaint_feedback_type: feedback_type.as_deref(),
-                complaint_sub_type: sub_type.as_deref(),
-                ..Self::default()
-            },
-            EventDetail::Reject { reason } => {
-                Self { reject_reason: Some(reason), ..Self::default() }
-            }
-            EventDetail::DeliveryDelay { delay_type, diagnostic_code } => Self {
-                delay_type: Some(delay_type),
-                diagnostic_code: diagnostic_code.as_deref(),
-                ..Self::default()
-            },
-        }
-    }
 }
 
 #[cfg(test)]

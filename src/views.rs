@@ -1,0 +1,190 @@
+//! Views of messages and their events: what API clients and operators read, as JSON has it.
+//!
+//! The one place where the names of these fields are written down. Knows neither who asks nor how
+//! the answer travels.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::event::{Event, EventDetail, LastEvent};
+use crate::domain::message::{Failure, Message, State};
+use crate::domain::policy::TRANSACTIONAL;
+use crate::queue::{Live, View};
+
+/// Record of a message (specification section 2.2). What memory knows is laid over a row that is
+/// not final yet; a failure of the message's own stays visible.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageView {
+    /// Identifier.
+    pub id: String,
+    /// Status this moment.
+    pub status: String,
+    /// Recipients as given: to, cc and bcc.
+    pub to: Vec<String>,
+    /// Subject.
+    pub subject: String,
+    /// Tag.
+    pub tag: String,
+    /// Calls to the provider that were started.
+    pub attempts: u32,
+    /// Failure, if there is one.
+    pub error: Option<FailureView>,
+    /// The provider's identifier, once sent.
+    pub ses_message_id: Option<String>,
+    /// Time of acceptance.
+    pub created_at: String,
+    /// Time at which the provider accepted it.
+    pub sent_at: Option<String>,
+    /// Latest event.
+    pub last_event: Option<LastEventView>,
+}
+
+/// Reason why a message is not sent, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureView {
+    /// Kind.
+    pub code: String,
+    /// Sentence about what happened.
+    pub message: String,
+    /// The provider's own name for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_code: Option<String>,
+}
+
+/// Latest event of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastEventView {
+    /// Type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The provider's time.
+    pub occurred_at: String,
+}
+
+/// Event of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventView {
+    /// Type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The provider's time.
+    pub occurred_at: String,
+    /// Recipients that it concerns.
+    pub recipients: Vec<String>,
+    /// What the provider told of it.
+    pub detail: DetailView,
+}
+
+/// Details of an event from the provider; those that it left out are absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DetailView {
+    /// `Permanent`, `Transient` or `Undetermined`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bounce_type: Option<String>,
+    /// SES's finer kind of the bounce.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bounce_sub_type: Option<String>,
+    /// Answer of the server that did not take the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diagnostic_code: Option<String>,
+    /// Kind of the complaint, by the mailbox provider's word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complaint_feedback_type: Option<String>,
+    /// SES's finer kind of the complaint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complaint_sub_type: Option<String>,
+    /// Kind of the delay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_type: Option<String>,
+    /// Reason why SES rejected the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reject_reason: Option<String>,
+    /// Answer of the server that took the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smtp_response: Option<String>,
+}
+
+impl MessageView {
+    /// The view of a row, with the message's live state laid over it.
+    pub fn new(message: Message, live: Option<&Live>) -> Self {
+        let View { status, attempts, failure } = View::of(&message, live);
+        let error = failure.map(FailureView::from);
+        let (ses_message_id, sent_at) = match message.state {
+            State::Sent { ses_message_id, sent_at } => {
+                (Some(ses_message_id), Some(sent_at.to_string()))
+            }
+            State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => (None, None),
+        };
+        Self {
+            id: message.id.to_string(),
+            status: status.as_str().to_owned(),
+            to: message.recipients,
+            subject: message.subject,
+            tag: TRANSACTIONAL.to_owned(),
+            attempts,
+            error,
+            ses_message_id,
+            created_at: message.created_at.to_string(),
+            sent_at,
+            last_event: message.last_event.map(LastEventView::from),
+        }
+    }
+}
+
+impl From<&Failure> for FailureView {
+    fn from(failure: &Failure) -> Self {
+        Self {
+            code: failure.code.as_str().to_owned(),
+            message: failure.message.clone(),
+            provider_code: failure.provider_code.clone(),
+        }
+    }
+}
+
+impl From<LastEvent> for LastEventView {
+    fn from(event: LastEvent) -> Self {
+        Self {
+            event_type: event.event_type.as_str().to_owned(),
+            occurred_at: event.occurred_at.to_string(),
+        }
+    }
+}
+
+impl From<&Event> for EventView {
+    fn from(event: &Event) -> Self {
+        Self {
+            event_type: event.event_type().as_str().to_owned(),
+            occurred_at: event.occurred_at.to_string(),
+            recipients: event.recipients.clone(),
+            detail: DetailView::from(&event.detail),
+        }
+    }
+}
+
+impl From<&EventDetail> for DetailView {
+    fn from(detail: &EventDetail) -> Self {
+        let none = Self::default();
+        match detail.clone() {
+            EventDetail::Delivery { smtp_response } => Self { smtp_response, ..none },
+            EventDetail::Bounce { bounce_type, sub_type, diagnostic_code } => Self {
+                bounce_type: Some(bounce_type.as_str().to_owned()),
+                bounce_sub_type: Some(sub_type),
+                diagnostic_code,
+                ..none
+            },
+            EventDetail::Complaint { feedback_type, sub_type } => Self {
+                complaint_feedback_type: feedback_type,
+                complaint_sub_type: sub_type,
+                ..none
+            },
+            EventDetail::Reject { reason } => Self { reject_reason: Some(reason), ..none },
+            EventDetail::DeliveryDelay { delay_type, diagnostic_code } => {
+                Self { delay_type: Some(delay_type), diagnostic_code, ..none }
+            }
+        }
+    }
+}
