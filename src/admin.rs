@@ -1,8 +1,8 @@
 //! Administration: what operators ask of the store, the provider and the running service.
 //!
-//! One handler serves the Unix socket of a running service and, where none runs, the commands that
-//! work on the file themselves. It knows nothing of terminals, and of HTTP only through the SES
-//! client.
+//! Each call is a type, with its answer and with what it does. The Unix socket of a running service
+//! takes the calls; where none runs, the commands make them on the data file themselves. Nothing
+//! here knows terminals.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use secrecy::SecretString;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
@@ -20,40 +22,70 @@ use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::{ListError, Snapshot, Store, StoreError};
 
-use wire::{Refusal, Request, Response};
-
 mod backup;
 pub mod checks;
 pub mod client;
-mod dead_letter;
-mod domain;
-mod expiry;
+pub mod dead_letter;
+pub mod domain;
 pub mod identity;
-mod line;
+pub mod key;
 pub mod live;
-mod message;
+pub mod message;
+pub mod organisation;
 pub mod socket;
-mod status;
-mod suppression;
-mod tenant;
-mod test_send;
-pub mod wire;
+pub mod status;
+pub mod suppression;
+pub mod test_send;
 
 use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
 
-/// Marks the number of an organisation that was removed: no name has this character.
-const REMOVED_MARK: char = '#';
+/// The largest call, in bytes.
+pub const MAX_CALL_BYTES: usize = 1 << 20;
+/// The largest answer but a backup, in bytes.
+pub const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// The most rows in one page of a list.
+pub const MAX_PAGE: usize = 500;
 
-/// The handler of all requests.
+/// Stands for what a row that cannot be read would say: the reason of a suppression, which
+/// suppresses all the same, or whose a key was.
+pub const UNREADABLE: &str = "unreadable";
+
+/// Marks the number of an organisation that was removed: no name has this character.
+pub const REMOVED_MARK: char = '#';
+
+/// Call of the administration. Its texts come in as given, and the call judges them. A call refuses
+/// unknown fields: what an older service does not know must not be dropped without a word.
+pub trait Call: Served + Serialize + DeserializeOwned + Send {
+    /// Does what is asked.
+    fn answer(self, admin: &Admin) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
+}
+
+/// Place of a call in the table of the [`socket`], which alone gives it: every call is in the table.
+pub trait Served {
+    /// Name of the call: `POST /NAME` on the socket makes it.
+    const NAME: &'static str;
+    /// Answer to the call.
+    type Answer: Serialize + DeserializeOwned + Send;
+}
+
+/// Reason why something was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// For a person to read: what is wrong, and what to do.
+    pub message: String,
+}
+
+/// What answers all calls.
 pub struct Admin {
     store: Store,
     clock: Clock,
     place: Place,
 }
 
-/// Where the handler works.
+/// Where the calls are answered.
 enum Place {
     /// On the file itself: no service runs.
     File,
@@ -62,16 +94,13 @@ enum Place {
         ses: SesClient,
         live: Arc<dyn LiveView>,
         started: Instant,
-        ways: Option<Ways>,
-        /// The address of the operators' page, with what opens it.
-        page: Option<SecretString>,
-        identity: Option<Identity>,
+        facts: Option<ServiceFacts>,
     },
 }
 
-/// The ways of messages and their events through a running service.
+/// What a running service tells of itself, and tries out on itself.
 #[derive(Debug)]
-pub struct Ways {
+pub struct ServiceFacts {
     /// Where clients are served, on whichever socket that is.
     pub clients: SocketAddr,
     /// What TLS is spoken with there, where it is.
@@ -80,102 +109,29 @@ pub struct Ways {
     pub intake: Arc<Intake>,
     /// How their events come back.
     pub events: EventRoute,
+    /// The address of the operators' page, with what opens it.
+    pub page: SecretString,
+    /// What commands check, to know that this is the service that they mean.
+    pub identity: Identity,
 }
 
 impl Admin {
-    /// A handler in a process that only has the file open.
+    /// The administration in a process that only has the file open.
     pub fn on_file(store: Store, clock: Clock) -> Self {
         Self { store, clock, place: Place::File }
     }
 
-    /// A handler in a running service.
-    pub fn in_service(store: Store, clock: Clock, ses: SesClient, live: Arc<dyn LiveView>) -> Self {
-        let started = Instant::now();
-        let place = Place::Service { ses, live, started, ways: None, page: None, identity: None };
+    /// The administration in a running service; without `facts`, it can neither be examined nor be
+    /// told from others.
+    pub fn in_service(
+        store: Store,
+        clock: Clock,
+        ses: SesClient,
+        live: Arc<dyn LiveView>,
+        facts: Option<ServiceFacts>,
+    ) -> Self {
+        let place = Place::Service { ses, live, started: Instant::now(), facts };
         Self { store, clock, place }
-    }
-
-    /// Lets examinations try the ways of messages and events.
-    #[must_use]
-    pub fn with_ways(mut self, given: Ways) -> Self {
-        if let Place::Service { ways, .. } = &mut self.place {
-            *ways = Some(given);
-        }
-        self
-    }
-
-    /// Lets operators be told where their page is, and what opens it.
-    #[must_use]
-    pub fn with_page(mut self, url: SecretString) -> Self {
-        if let Place::Service { page, .. } = &mut self.place {
-            *page = Some(url);
-        }
-        self
-    }
-
-    /// Lets commands check that this is the service that they mean.
-    #[must_use]
-    pub fn with_identity(mut self, given: Identity) -> Self {
-        if let Place::Service { identity, .. } = &mut self.place {
-            *identity = Some(given);
-        }
-        self
-    }
-
-    /// Does what is asked.
-    pub async fn handle(&self, request: Request) -> Response {
-        self.answer(request).await.unwrap_or_else(Response::Refused)
-    }
-
-    async fn answer(&self, request: Request) -> Result<Response, Refusal> {
-        match request {
-            Request::OrganisationAdd { name } => self.add_organisation(&name).await,
-            Request::OrganisationList {} => Ok(self.list_organisations()),
-            Request::OrganisationRemove { name } => self.remove_organisation(&name).await,
-            Request::KeyAdd { organisation, label, expires } => {
-                self.add_key(&organisation, label, expires.as_deref()).await
-            }
-            Request::KeyList { organisation } => self.list_keys(organisation.as_deref()),
-            Request::KeyRevoke { id } => self.revoke_key(id).await,
-            Request::DomainAdd { organisation, domain, verification, mail_from } => {
-                let mail_from = mail_from.as_deref();
-                self.add_domain(&organisation, &domain, verification, mail_from).await
-            }
-            Request::DomainList { organisation } => self.list_domains(organisation.as_deref()),
-            Request::DomainCheck { domain } => self.check_domain(&domain).await,
-            Request::DomainRemove { organisation, domain } => {
-                self.remove_domain(&organisation, &domain).await
-            }
-            Request::SuppressionAdd { scope, addresses } => self.suppress(&scope, &addresses).await,
-            Request::SuppressionRemove { scope, addresses } => {
-                self.unsuppress(&scope, &addresses).await
-            }
-            Request::SuppressionClearAtSes { address } => self.clear_at_ses(&address).await,
-            Request::SuppressionImport { rows, mode } => {
-                self.import_suppressions(&rows, mode).await
-            }
-            Request::SuppressionList { scope, after } => {
-                self.list_suppressions(scope.as_ref(), after.as_ref())
-            }
-            Request::MessageShow { id } => self.show_message(&id),
-            Request::MessageList { organisation, status, recipient, before, limit } => {
-                let query = message::Query { organisation, status, recipient, before, limit };
-                self.list_messages(&query).await
-            }
-            Request::MessageCancel { messages } => self.cancel_messages(&messages).await,
-            Request::DeadLetterList {} => self.list_dead_letters(),
-            Request::DeadLetterShow { id } => self.show_dead_letter(&id),
-            Request::DeadLetterClear { letters } => self.clear_dead_letters(&letters).await,
-            Request::Identity {} => self.identity(),
-            Request::Status {} => Ok(self.status().await),
-            Request::Acknowledge {} => self.acknowledge().await,
-            Request::Page {} => self.page(),
-            Request::ClockConfirm {} => self.confirm_clock().await,
-            // Only the socket can go on after the answer.
-            Request::Backup {} => Err(Refusal::new("a backup is read from a running service")),
-            Request::Examine { part } => self.examine(&part).await,
-            Request::TestSend { from } => self.test_send(from.as_deref()).await,
-        }
     }
 
     /// This moment of everything that is stored.
@@ -183,14 +139,12 @@ impl Admin {
         Ok(self.store.snapshot()?)
     }
 
-    fn identity(&self) -> Result<Response, Refusal> {
+    fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
         match &self.place {
-            Place::Service { identity: Some(identity), .. } => {
-                Ok(Response::Identity(identity.clone()))
-            }
-            Place::Service { identity: None, .. } | Place::File => {
-                Err(Refusal::new("no data directory is known here"))
-            }
+            Place::Service { ses, .. } => Ok(ses),
+            Place::File => Err(Refusal::new(format!(
+                "no service runs, and only a running service asks SES: {advice}"
+            ))),
         }
     }
 
@@ -203,6 +157,11 @@ impl Admin {
                  `pillarbox org add {name}` adds it"
             ))
         })
+    }
+
+    /// The number of the organisation that a list is limited to, if it is.
+    fn only(&self, organisation: Option<&str>) -> Result<Option<OrganisationId>, Refusal> {
+        organisation.map(|name| Ok(self.organisation(name)?.id)).transpose()
     }
 
     /// What to say where an organisation was removed between two looks.

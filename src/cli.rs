@@ -13,25 +13,20 @@ use error::CliError;
 
 mod aws;
 mod backup;
-mod clock;
-mod compact;
-mod completions;
 mod connect;
 mod dead_letter;
 mod destination;
 mod doctor;
 mod domain;
 mod error;
+mod generated;
 mod key;
-mod man;
 mod message;
 mod org;
-mod progress;
-mod restore;
+mod output;
 mod run;
 mod status;
 mod suppression;
-mod table;
 
 /// Exit code for wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
@@ -74,17 +69,17 @@ enum Command {
     /// Check the set-up, and say what to do if something is wrong.
     Doctor(doctor::Doctor),
     /// Confirm the wall clock's time if it is in doubt.
-    Clock(clock::Clock),
+    Clock(status::Clock),
     /// Copy all stored data into a file, whether the service runs or not.
     Backup(backup::Backup),
     /// Check a backup and put it in the place of the data file. Stop the service first.
-    Restore(restore::Restore),
+    Restore(backup::Restore),
     /// Make the data file as small as possible. Stop the service first.
-    Compact(compact::Compact),
+    Compact(backup::Compact),
     /// Print completions for a shell.
-    Completions(completions::Completions),
+    Completions(generated::Completions),
     /// Write the manual pages.
-    Man(man::Man),
+    Man(generated::Man),
 }
 
 /// Returns the definition of the command line, from which its reference page is written.
@@ -119,7 +114,7 @@ pub fn run() -> ExitCode {
                 let _ = print(report);
             }
             // What a provider said may be in it; lines are ours.
-            let lines: Vec<_> = error.to_string().lines().map(table::escaped).collect();
+            let lines: Vec<_> = error.to_string().lines().map(output::escaped).collect();
             // Standard error may be closed; `eprintln` would panic.
             let _ = writeln!(io::stderr(), "pillarbox: {}", lines.join("\n"));
             ExitCode::from(error.exit_code())

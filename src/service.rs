@@ -16,7 +16,7 @@ use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::Sending;
 use crate::admin::socket::Socket;
-use crate::admin::{Admin, Ways};
+use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
@@ -85,7 +85,7 @@ pub struct Service {
     polling: Option<JoinHandle<()>>,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
-    stop_admin: watch::Sender<AdminPhase>,
+    admin_drain: Drain,
     max_rate: watch::Sender<MaxRate>,
     budgets: Budgets,
     ses: SesClient,
@@ -93,13 +93,6 @@ pub struct Service {
     socket: SocketOwner,
     client_tls: Option<Arc<Tls>>,
     clock: Clock,
-}
-
-/// Whether the administration socket is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AdminPhase {
-    Serving,
-    Ending,
 }
 
 impl Service {
@@ -151,22 +144,16 @@ impl Service {
             account: account.clone(),
             events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
         };
-        let (clients, tls) = (listeners.address, listeners.tls.clone());
-        let ways = Ways { clients, tls, intake: Arc::clone(&intake), events: event_route(config) };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), Arc::new(live));
         let key = PageKey::generate()?;
         let page = key.url(operators::address_of(&listeners.operators)?);
-        let admin = admin.with_ways(ways).with_page(page.clone());
-        let admin = Arc::new(admin.with_identity(identity(config)?));
-        let (stop_admin, mut admin_phases) = watch::channel(AdminPhase::Serving);
-        let administering = tokio::spawn(socket.serve(Arc::clone(&admin), async move {
-            // The sender's end means the same.
-            let _ = admin_phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
-        }));
+        let (live, facts) = (Arc::new(live), Some(facts(config, &listeners, &intake, &page)?));
+        let admin =
+            Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
+        let (admin_drain, admin_signal) = Drain::new();
+        let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| {
-            let mut phases = stop_admin.subscribe();
             tokio::spawn(poll::run(sqs_queue, Arc::clone(&events), async move {
-                let _ = phases.wait_for(|phase| *phase == AdminPhase::Ending).await;
+                admin_signal.stopped().await;
             }))
         });
         let limits = Limits { max_connections, ..limits(config) };
@@ -206,7 +193,7 @@ impl Service {
             polling,
             administering,
             background,
-            stop_admin,
+            admin_drain,
             max_rate,
             budgets,
             ses,
@@ -301,7 +288,7 @@ impl Service {
         if let Err(error) = self.answering.await {
             error!(%error, "the client listener's task failed");
         }
-        self.stop_admin.send_replace(AdminPhase::Ending);
+        self.admin_drain.stop(Instant::now() + LAST_ANSWERS);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
         {
@@ -330,10 +317,23 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
     std::future::pending().await
 }
 
-/// Identifies the service to its commands. The data directory is there by now.
-fn identity(config: &Config) -> Result<Identity, ServiceError> {
+/// What the service tells its commands. The data directory is there by now.
+fn facts(
+    config: &Config,
+    listeners: &Listeners,
+    intake: &Arc<Intake>,
+    page: &SecretString,
+) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
-    Identity::of(&config.data_dir).map_err(|source| ServiceError::System { what, source })
+    let identity = Identity::of(&config.data_dir);
+    Ok(ServiceFacts {
+        clients: listeners.address,
+        tls: listeners.tls.clone(),
+        intake: Arc::clone(intake),
+        events: event_route(config),
+        page: page.clone(),
+        identity: identity.map_err(|source| ServiceError::System { what, source })?,
+    })
 }
 
 /// How events come back by this configuration.

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use serde_json::{Value, json};
 
 use pillarbox::admin::client::Client;
-use pillarbox::admin::wire::{Request, Response};
+use pillarbox::admin::status::Status;
 
 use crate::Scale;
 use crate::accept::warm_run;
@@ -99,13 +98,8 @@ pub(crate) struct Pending {
 pub(crate) fn pending(directory: &Path) -> anyhow::Result<Pending> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut client = Client::connect(&socket(directory)).await?;
-        match client.ask(&Request::Status {}).await? {
-            Response::Status(status) => {
-                let messages = status.sending.map_or(0, |sending| sending.pending_messages);
-                Ok(Pending { messages })
-            }
-            other => bail!("an answer to another question: {other:?}"),
-        }
+        let client = Client::connect(&socket(directory)).await?;
+        let status = client.call(&Status {}).await?;
+        Ok(Pending { messages: status.sending.map_or(0, |sending| sending.pending_messages) })
     })
 }

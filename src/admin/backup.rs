@@ -1,31 +1,74 @@
 //! A backup over the socket: a snapshot of everything, a part at a time, at the reader's pace.
+//!
+//! Each part follows its length in bytes: four, the highest first. The first part is
+//! [`BackupBegins`]. A length of 0 ends the backup; without it the backup was broken off.
 
-use std::io;
+use std::convert::Infallible;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, SizeHint};
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::admin::wire::BackupBegins;
-use crate::store::{Chunk, Snapshot};
+use crate::admin::{Admin, Refusal};
+use crate::store::{Snapshot, Store};
 
+/// Name of the call, whose answer is no document.
+pub(super) const NAME: &str = "backup";
+/// Bytes of a part's length.
+pub(super) const LENGTH_BYTES: usize = 4;
 /// Parts that are read before the first of them is sent.
 const AHEAD: usize = 4;
-/// How long the reader may take for one part. A snapshot that nobody reads on would hold up the
-/// use of freed room in the file.
-const PART_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is said before the first part.
-pub(super) fn begins(snapshot: &Snapshot) -> BackupBegins {
-    BackupBegins { version: env!("CARGO_PKG_VERSION").to_owned(), rows: snapshot.rows() }
+/// How much follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct BackupBegins {
+    /// The version of the service, which the reader must be of too.
+    pub(super) version: String,
+    /// How many rows follow.
+    pub(super) rows: u64,
 }
 
-/// Sends a snapshot. Where that fails there is no end, by which the reader knows.
-pub(super) async fn send(snapshot: Snapshot, writer: &mut (impl AsyncWrite + Unpin)) {
+/// Body of an answer.
+pub(super) enum AnswerBody {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// The parts of a backup, as they are read.
+    Backup(mpsc::Receiver<Bytes>),
+}
+
+/// Begins a backup.
+pub(super) fn begin(admin: &Admin) -> Result<AnswerBody, Refusal> {
+    let snapshot = admin.snapshot()?;
+    let (body, parts) = mpsc::channel(1);
+    // It ends with the body, which is all that it writes to.
+    tokio::spawn(send(admin.store.clone(), snapshot, body));
+    Ok(AnswerBody::Backup(parts))
+}
+
+async fn send(store: Store, snapshot: Snapshot, body: mpsc::Sender<Bytes>) {
     let rows = snapshot.rows();
+    // A snapshot keeps the file from being opened again, and until then nothing can be read: it
+    // must not wait for a slow reader of the backup.
+    let sent = tokio::select! {
+        sent = send_all(snapshot, &body) => sent,
+        () = store.refuses() => Err("the store refuses writes".to_owned()),
+    };
+    match sent {
+        Ok(()) => info!(rows, "a backup was made"),
+        Err(error) => warn!(error, "a backup was broken off"),
+    }
+}
+
+async fn send_all(snapshot: Snapshot, body: &mpsc::Sender<Bytes>) -> Result<(), String> {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let begins = serde_json::to_vec(&BackupBegins { version, rows: snapshot.rows() });
+    send_part(body, &begins.expect("texts and numbers serialize")).await?;
     let (parts, mut read) = mpsc::channel(AHEAD);
     let reading = tokio::task::spawn_blocking(move || {
         snapshot.read(|part| match parts.blocking_send(part) {
@@ -35,28 +78,114 @@ pub(super) async fn send(snapshot: Snapshot, writer: &mut (impl AsyncWrite + Unp
         })
     });
     while let Some(part) = read.recv().await {
-        if let Err(error) = in_time(send_part(writer, &part)).await {
-            warn!(%error, "a backup was broken off");
-            return;
+        send_part(body, part.as_bytes()).await?;
+    }
+    let read = reading.await.expect("reading does not panic and is not aborted");
+    read.map_err(|error| error.to_string())?;
+    send_part(body, &[]).await
+}
+
+async fn send_part(body: &mpsc::Sender<Bytes>, part: &[u8]) -> Result<(), String> {
+    let length = u32::try_from(part.len()).map_err(|error| error.to_string())?;
+    let framed = [&length.to_be_bytes(), part].concat();
+    body.send(framed.into()).await.map_err(|_| "its reader is gone".to_owned())
+}
+
+impl From<Full<Bytes>> for AnswerBody {
+    fn from(body: Full<Bytes>) -> Self {
+        Self::Whole(body)
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Pin::new(body).poll_frame(context),
+            Self::Backup(parts) => {
+                parts.poll_recv(context).map(|part| Some(Ok(Frame::data(part?))))
+            }
         }
     }
-    match reading.await.expect("reading does not panic and is not aborted") {
-        // Where the end is not taken, the reader says so.
-        Ok(()) => match in_time(writer.write_u32(0)).await {
-            Ok(()) => info!(rows, "a backup was made"),
-            Err(error) => warn!(%error, "a backup was broken off"),
-        },
-        Err(error) => warn!(%error, "a backup was broken off"),
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Backup(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Backup(_) => SizeHint::default(),
+        }
     }
 }
 
-async fn send_part(writer: &mut (impl AsyncWrite + Unpin), part: &Chunk) -> io::Result<()> {
-    let bytes = part.as_bytes();
-    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-    writer.write_u32(length).await?;
-    writer.write_all(bytes).await
-}
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::time::Duration;
 
-async fn in_time(work: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-    timeout(PART_TIMEOUT, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    use http_body_util::BodyExt as _;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::domain::time::Timestamp;
+    use crate::store::{DeadLetter, StoreError};
+
+    const NOW: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+    /// Enough for the slowest machine, and less than a reader of a backup may take for one part.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// So many that their parts are more than are read ahead.
+    const LETTERS: u64 = 900;
+
+    async fn keep(store: &Store, numbers: Range<u64>) -> Result<(), StoreError> {
+        let letter = |number| {
+            let document = format!("{number} {}", "x".repeat(DeadLetter::MAX_DOCUMENT_BYTES));
+            DeadLetter::new(NOW, "not readable".to_owned(), &document)
+        };
+        store.keep_dead_letters(numbers.map(letter).collect()).await
+    }
+
+    #[tokio::test]
+    async fn a_backup_that_nobody_reads_does_not_keep_a_failing_store_from_reading() {
+        let (store, fill, free) = Store::on_small_disk(NOW);
+        for number in (0..LETTERS).step_by(100) {
+            keep(&store, number..number + 100).await.unwrap();
+        }
+        let admin = Admin::on_file(store.clone(), Clock::manual(NOW));
+        let mut body = begin(&admin).unwrap();
+        // Its first parts come, and nobody reads on.
+        for _ in 0..2 {
+            assert!(body.frame().await.is_some());
+        }
+        // By now it has read ahead as far as it may, and holds its snapshot.
+        sleep(Duration::from_millis(500)).await;
+        fill();
+        let mut number = LETTERS;
+        while keep(&store, number..number + 1).await.is_ok() {
+            number += 1;
+        }
+        let read = async {
+            while store.dead_letters(usize::MAX).is_err() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, read).await.expect("what is stored can be read");
+        let rest =
+            timeout(PATIENCE, body.collect()).await.expect("the backup ends with the writes");
+        assert!(!rest.unwrap().to_bytes().ends_with(&[0; LENGTH_BYTES]), "no end mark");
+        free();
+        store.writable().await;
+        keep(&store, number..number + 1).await.unwrap();
+    }
 }

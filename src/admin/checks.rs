@@ -5,20 +5,81 @@
 
 use std::time::Duration;
 
-use crate::admin::wire::{Examined, Finding, Part, Refusal, Response};
-use crate::admin::{Admin, Place, domain_name};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Place, Refusal, domain_name};
 use crate::ses::error::CallError;
 use crate::ses::{SesClient, Skew};
 
 mod account;
-mod domain;
 mod events;
-mod set;
 
 /// From here on a clock deserves a look.
 const SKEW_WARNING: Duration = Duration::from_mins(1);
 /// AWS refuses requests that are signed further off ("Troubleshoot AWS Signature Version 4").
 const SKEW_REFUSED: Duration = Duration::from_mins(5);
+
+/// Examines a part of the set-up with the service's own credentials and clock.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Examine {
+    /// Which.
+    pub part: Part,
+}
+
+/// What is examined. Each part takes a few calls, which are made a second apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Part {
+    /// Whose the credentials are, and the clock.
+    Credentials,
+    /// The SES account.
+    Account,
+    /// A sender domain's identity.
+    Domain {
+        /// The domain.
+        domain: String,
+        /// The state that the service has it in.
+        state: String,
+    },
+    /// The configuration set.
+    ConfigurationSet,
+    /// The way that events come by.
+    Events,
+}
+
+/// What an examination came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Examined {
+    /// One for each thing that was looked at.
+    pub findings: Vec<Finding>,
+}
+
+/// What was looked at, how it is, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// What was looked at, in a word or two.
+    pub about: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub message: String,
+    /// What to do; `None` where nothing is to be done.
+    pub advice: Option<String>,
+}
+
+/// How something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It works, or cannot be told, and deserves a look.
+    Warning,
+    /// It keeps something from working.
+    NotOk,
+}
 
 /// How events come back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,13 +95,47 @@ pub struct Examiner<'a> {
     events: &'a EventRoute,
 }
 
-impl Admin {
-    pub(super) async fn examine(&self, part: &Part) -> Result<Response, Refusal> {
-        let Place::Service { ses, ways: Some(ways), .. } = &self.place else {
+impl Finding {
+    /// Something is as it should be.
+    pub fn ok(about: impl Into<String>, message: impl Into<String>) -> Self {
+        let (about, message) = (about.into(), message.into());
+        Self { about, verdict: Verdict::Ok, message, advice: None }
+    }
+
+    /// Something deserves a look.
+    pub fn warning(
+        about: impl Into<String>,
+        message: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Warning, ..Self::not_ok(about, message, advice) }
+    }
+
+    /// Something keeps something from working.
+    pub fn not_ok(
+        about: impl Into<String>,
+        message: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        let (about, message) = (about.into(), message.into());
+        Self { about, verdict: Verdict::NotOk, message, advice: Some(advice.into()) }
+    }
+}
+
+impl EventRoute {
+    /// Whether events are waited for at all.
+    pub fn is_given(&self) -> bool {
+        self.queue_url.is_some()
+    }
+}
+
+impl Call for Examine {
+    async fn answer(self, admin: &Admin) -> Result<Examined, Refusal> {
+        let Place::Service { ses, facts: Some(facts), .. } = &admin.place else {
             return Err(Refusal::new("no service runs that could be examined"));
         };
-        let findings = Examiner::new(ses, &ways.events).examine(part).await?;
-        Ok(Response::Examined(Examined { findings }))
+        let findings = Examiner::new(ses, &facts.events).examine(&self.part).await?;
+        Ok(Examined { findings })
     }
 }
 

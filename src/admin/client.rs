@@ -1,19 +1,29 @@
 //! The client's side of the administration socket.
 
+use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use bytes::{Bytes, BytesMut};
+use http::header::HOST;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::admin::line::{self, Line};
-use crate::admin::wire::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Request, Response};
+use crate::admin::backup::{self, BackupBegins, LENGTH_BYTES};
+use crate::admin::identity::Identify;
+use crate::admin::{Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal};
 use crate::store::{Chunk, NotAChunk};
 
-/// How long a response may take: SES's calls wait their turn, and a listing may read much.
-const RESPONSE_TIMEOUT: Duration = Duration::from_mins(2);
+/// How long an answer may take: SES's calls wait their turn, and a listing may read much.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +69,7 @@ pub enum ConnectError {
         /// The path.
         path: PathBuf,
         /// Why there is no answer.
-        source: AskError,
+        source: CallError,
     },
     /// Something else is wrong.
     #[error("the socket {} cannot be used: {source}; is the path right?", path.display())]
@@ -71,16 +81,22 @@ pub enum ConnectError {
     },
 }
 
-/// Why there is no response.
+/// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// The request is longer than the service reads.
-    #[error("the request is longer than {MAX_REQUEST_BYTES} bytes; send it in parts")]
+pub enum CallError {
+    /// The service did not do it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The service cannot be reached any more.
+    #[error("the service does not answer at its socket any more: {0}; nothing was asked")]
+    Gone(io::Error),
+    /// The call is longer than the service reads.
+    #[error("the call is longer than {MAX_CALL_BYTES} bytes; make it in parts")]
     TooLong,
-    /// None came in time.
+    /// No answer came in time.
     #[error(
         "the service has not answered for {} s; what was asked may yet be done",
-        RESPONSE_TIMEOUT.as_secs()
+        ANSWER_TIMEOUT.as_secs()
     )]
     TimedOut,
     /// The service ended the connection.
@@ -88,29 +104,67 @@ pub enum AskError {
     Ended,
     /// The connection broke.
     #[error("the connection to the service broke: {0}; what was asked may or may not be done")]
-    Broken(#[from] io::Error),
-    /// The response is not one that this version knows.
+    Broken(hyper::Error),
+    /// The answer is not one that this version knows.
     #[error(
         "the service's answer cannot be read ({0}); use the pillarbox of the version that runs"
     )]
-    Unreadable(serde_json::Error),
+    Unreadable(String),
     /// What came is no part of a backup.
     #[error("the service's backup cannot be read: {0}")]
     NotAChunk(#[from] NotAChunk),
 }
 
-/// A connection to a running service.
+impl From<hyper::Error> for CallError {
+    fn from(error: hyper::Error) -> Self {
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let is_cut = source.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof);
+        if error.is_parse() {
+            Self::Unreadable(error.to_string())
+        } else if is_cut || error.is_incomplete_message() || error.is_canceled() {
+            Self::Ended
+        } else {
+            Self::Broken(error)
+        }
+    }
+}
+
+impl From<serde_json::Error> for CallError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Unreadable(error.to_string())
+    }
+}
+
+/// Client of a running service. Each call has a connection of its own, so that a long command keeps
+/// nobody else's waiting.
 #[derive(Debug)]
 pub struct Client {
-    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+/// Backup that is being read.
+#[derive(Debug)]
+pub struct Backup {
+    /// How many rows follow.
+    pub rows: u64,
+    parts: Parts,
+}
+
+/// Parts of a backup.
+#[derive(Debug)]
+struct Parts {
+    body: Incoming,
+    read: BytesMut,
+    // Ends with the last look at the body.
+    _connection: JoinSet<()>,
 }
 
 impl Client {
-    /// Connects to the socket at `path`.
+    /// Reaches the service at the socket `path`.
     pub async fn connect(path: &Path) -> Result<Self, ConnectError> {
         let path = path.to_owned();
         match UnixStream::connect(&path).await {
-            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Ok(_) => Ok(Self { path }),
             Err(source) => Err(match source.kind() {
                 io::ErrorKind::NotFound => ConnectError::Absent { path },
                 io::ErrorKind::ConnectionRefused => ConnectError::Refused { path },
@@ -120,63 +174,121 @@ impl Client {
         }
     }
 
-    /// Connects to the socket at `path`, whose service must work on `data_dir`.
+    /// Reaches the service at the socket `path`, which must work on `data_dir`.
     pub async fn connect_to(path: &Path, data_dir: &Path) -> Result<Self, ConnectError> {
-        let mut client = Self::connect(path).await?;
-        match client.ask(&Request::Identity {}).await {
-            Ok(Response::Identity(service)) if !service.works_on(data_dir) => {
-                Err(ConnectError::OtherService {
-                    path: path.to_owned(),
-                    serves: service.data_dir,
-                    configured: data_dir.to_owned(),
-                })
-            }
-            // A service of an earlier version does not know the request, and cannot be checked.
-            Ok(_) => Ok(client),
+        let client = Self::connect(path).await?;
+        match client.call(&Identify {}).await {
+            Ok(service) if service.works_on(data_dir) => Ok(client),
+            Ok(service) => Err(ConnectError::OtherService {
+                path: path.to_owned(),
+                serves: service.data_dir,
+                configured: data_dir.to_owned(),
+            }),
             Err(source) => Err(ConnectError::Silent { path: path.to_owned(), source }),
         }
     }
 
-    /// The next part of a backup that [`Request::Backup`] began; `None` after the last.
-    pub async fn next_part(&mut self) -> Result<Option<Chunk>, AskError> {
-        let part = async {
-            let length = self.stream.read_u32().await.map_err(ended)?;
-            if length == 0 {
-                return Ok(None);
-            }
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            if length > Chunk::MAX_BYTES {
-                return Err(NotAChunk.into());
-            }
-            let mut bytes = vec![0; length];
-            self.stream.read_exact(&mut bytes).await.map_err(ended)?;
-            Ok(Some(Chunk::from_bytes(bytes)?))
+    /// Makes a call, and waits for its answer.
+    pub async fn call<C: Call>(&self, call: &C) -> Result<C::Answer, CallError> {
+        let document = serde_json::to_vec(call).expect("a call has no map with other keys");
+        let answer = async {
+            let (response, _connection) = self.send(C::NAME, document).await?;
+            read(response).await
         };
-        timeout(RESPONSE_TIMEOUT, part).await.map_err(|_| AskError::TimedOut)?
+        let answer = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| CallError::TimedOut)??;
+        Ok(serde_json::from_slice(&answer)?)
     }
 
-    /// Asks, and waits for the response.
-    pub async fn ask(&mut self, request: &Request) -> Result<Response, AskError> {
-        let mut line = serde_json::to_vec(request).expect("a request has no map with other keys");
-        line.push(b'\n');
-        if line.len() > MAX_REQUEST_BYTES {
-            return Err(AskError::TooLong);
+    /// Begins a backup of everything that is stored.
+    pub async fn backup(&self) -> Result<Backup, CallError> {
+        let (response, connection) = timeout(ANSWER_TIMEOUT, self.send(backup::NAME, Vec::new()))
+            .await
+            .map_err(|_| CallError::TimedOut)??;
+        if response.status() != StatusCode::OK {
+            let other = read(response).await.map(|_| "it is no backup".to_owned())?;
+            return Err(CallError::Unreadable(other));
         }
-        let answered = timeout(RESPONSE_TIMEOUT, async {
-            self.stream.write_all(&line).await?;
-            line::read(&mut self.stream, MAX_RESPONSE_BYTES).await
+        let body = response.into_body();
+        let mut parts = Parts { body, read: BytesMut::new(), _connection: connection };
+        let begins: BackupBegins = match parts.next().await? {
+            Some(part) => serde_json::from_slice(&part)?,
+            None => return Err(CallError::Ended),
+        };
+        if begins.version != env!("CARGO_PKG_VERSION") {
+            return Err(CallError::Unreadable(format!("version {}", begins.version)));
+        }
+        Ok(Backup { rows: begins.rows, parts })
+    }
+
+    /// Sends a call; the connection lives with the second part of the result.
+    async fn send(
+        &self,
+        name: &str,
+        document: Vec<u8>,
+    ) -> Result<(Response<Incoming>, JoinSet<()>), CallError> {
+        if document.len() > MAX_CALL_BYTES {
+            return Err(CallError::TooLong);
+        }
+        let stream = UnixStream::connect(&self.path).await.map_err(CallError::Gone)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async {
+            // Whoever waits for the answer learns of a failure.
+            let _ = connection.await;
         });
-        match answered.await.map_err(|_| AskError::TimedOut)?? {
-            Line::Whole(line) => serde_json::from_slice(&line).map_err(AskError::Unreadable),
-            Line::TooLong | Line::End => Err(AskError::Ended),
-        }
+        let request = Request::post(format!("/{name}"))
+            .header(HOST, "localhost")
+            .body(Full::<Bytes>::from(document))
+            .expect("a call's name is a path");
+        Ok((sender.send_request(request).await?, driver))
     }
 }
 
-/// The end of the connection within a part is the service's, not the network's.
-fn ended(error: io::Error) -> AskError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => AskError::Ended,
-        _ => AskError::Broken(error),
+/// Reads an answer, or why there is none.
+async fn read(response: Response<Incoming>) -> Result<Bytes, CallError> {
+    #[derive(Deserialize)]
+    struct Failed {
+        error: Refusal,
+    }
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+    let body = body.map_err(|error| match error.downcast::<hyper::Error>() {
+        Ok(error) => (*error).into(),
+        Err(error) => CallError::Unreadable(error.to_string()),
+    })?;
+    let body = body.to_bytes();
+    if status == StatusCode::OK {
+        return Ok(body);
+    }
+    Err(serde_json::from_slice::<Failed>(&body)?.error.into())
+}
+
+impl Backup {
+    /// The next part; `None` after the last.
+    pub async fn next_part(&mut self) -> Result<Option<Chunk>, CallError> {
+        let part = self.parts.next().await?;
+        Ok(part.map(|part| Chunk::from_bytes(part.into())).transpose()?)
+    }
+}
+
+impl Parts {
+    /// The next part; `None` after the last.
+    async fn next(&mut self) -> Result<Option<BytesMut>, CallError> {
+        let length = self.take(LENGTH_BYTES).await?;
+        let length = length.iter().fold(0, |length, byte| (length << 8) | usize::from(*byte));
+        match length {
+            0 => Ok(None),
+            length if length > Chunk::MAX_BYTES => Err(NotAChunk.into()),
+            length => self.take(length).await.map(Some),
+        }
+    }
+
+    async fn take(&mut self, length: usize) -> Result<BytesMut, CallError> {
+        while self.read.len() < length {
+            let frame = timeout(ANSWER_TIMEOUT, self.body.frame()).await;
+            let frame = frame.map_err(|_| CallError::TimedOut)?.ok_or(CallError::Ended)??;
+            self.read.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        }
+        Ok(self.read.split_to(length))
     }
 }

@@ -1,41 +1,114 @@
 //! Documents of the provider that could not be read, for operators to look at and to clear away.
 
-use crate::admin::Admin;
-use crate::admin::wire::{
-    self, DeadLetterList, DeadLetterShown, DeadLettersCleared, Letters, Refusal, Response,
-};
-use crate::store::DeadLetter;
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Refusal};
+use crate::store;
 
 /// More than the store ever keeps.
 const ALL: usize = usize::MAX;
 
-impl Admin {
-    pub(super) fn list_dead_letters(&self) -> Result<Response, Refusal> {
-        let dead_letters = self.store.dead_letters(ALL)?.iter().map(shown).collect();
-        Ok(Response::DeadLetters(DeadLetterList { dead_letters }))
-    }
+/// Lists the provider's documents that could not be read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterList {}
 
-    pub(super) fn show_dead_letter(&self, id: &str) -> Result<Response, Refusal> {
-        let found = one(&self.store.dead_letters(ALL)?, id)?;
+/// Shows one of them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterShow {
+    /// Its id, or the beginning of it.
+    pub id: String,
+}
+
+/// Clears them away.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterClear {
+    /// Which.
+    pub letters: Letters,
+}
+
+/// Which dead letters are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Letters {
+    /// All of them.
+    All,
+    /// Those whose ids begin so.
+    Ids(Vec<String>),
+}
+
+/// A document of the provider that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetter {
+    /// Tells it from others.
+    pub id: String,
+    /// When it arrived.
+    pub received_at: String,
+    /// Why it could not be read.
+    pub reason: String,
+    /// How long all of it was, in bytes.
+    pub length: usize,
+}
+
+/// Dead letters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetters {
+    /// Newest first.
+    pub dead_letters: Vec<DeadLetter>,
+}
+
+/// A dead letter with its document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetterShown {
+    /// Which.
+    #[serde(flatten)]
+    pub letter: DeadLetter,
+    /// The beginning of the document, as far as it is kept.
+    pub document: String,
+}
+
+/// Dead letters are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLettersCleared {
+    /// How many.
+    pub cleared: usize,
+}
+
+impl Call for DeadLetterList {
+    async fn answer(self, admin: &Admin) -> Result<DeadLetters, Refusal> {
+        let dead_letters = admin.store.dead_letters(ALL)?.iter().map(shown).collect();
+        Ok(DeadLetters { dead_letters })
+    }
+}
+
+impl Call for DeadLetterShow {
+    async fn answer(self, admin: &Admin) -> Result<DeadLetterShown, Refusal> {
+        let found = one(&admin.store.dead_letters(ALL)?, &self.id)?;
         let (letter, document) = (shown(&found), found.document);
-        Ok(Response::DeadLetter(DeadLetterShown { letter, document }))
+        Ok(DeadLetterShown { letter, document })
     }
+}
 
-    pub(super) async fn clear_dead_letters(&self, letters: &Letters) -> Result<Response, Refusal> {
-        let kept = self.store.dead_letters(ALL)?;
-        let meant = match letters {
+impl Call for DeadLetterClear {
+    async fn answer(self, admin: &Admin) -> Result<DeadLettersCleared, Refusal> {
+        let kept = admin.store.dead_letters(ALL)?;
+        let meant = match &self.letters {
             Letters::All => kept,
             Letters::Ids(ids) => {
                 ids.iter().map(|id| one(&kept, id)).collect::<Result<Vec<_>, _>>()?
             }
         };
-        let cleared = self.store.remove_dead_letters(&meant).await?;
-        Ok(Response::DeadLettersCleared(DeadLettersCleared { cleared }))
+        let cleared = admin.store.remove_dead_letters(&meant).await?;
+        Ok(DeadLettersCleared { cleared })
     }
 }
 
 /// The one letter whose id begins so.
-fn one(kept: &[DeadLetter], id: &str) -> Result<DeadLetter, Refusal> {
+fn one(kept: &[store::DeadLetter], id: &str) -> Result<store::DeadLetter, Refusal> {
     let mut found = kept.iter().filter(|letter| !id.is_empty() && letter.id().starts_with(id));
     match (found.next(), found.next()) {
         (Some(letter), None) => Ok(letter.clone()),
@@ -48,8 +121,8 @@ fn one(kept: &[DeadLetter], id: &str) -> Result<DeadLetter, Refusal> {
     }
 }
 
-fn shown(letter: &DeadLetter) -> wire::DeadLetter {
-    wire::DeadLetter {
+fn shown(letter: &store::DeadLetter) -> DeadLetter {
+    DeadLetter {
         id: letter.id(),
         received_at: letter.received_at.to_string(),
         reason: letter.reason.clone(),

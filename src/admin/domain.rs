@@ -1,51 +1,291 @@
 //! Sender domains: added, checked with SES and withdrawn.
 
-use crate::admin::wire::{
-    DnsRecord, Domain, DomainCheck, DomainList, DomainRemoved, DomainReport, LastCheck, MailFrom,
-    Purpose, Refusal, Response, SesAnswer, Setup, Sight, Verification,
-};
-use crate::admin::{Admin, Place, domain_name};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Refusal, domain_name};
 use crate::dispatch::Cancelled;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Cancellation;
 use crate::domain::organisation::{self, DomainState, Finding, Organisation, SenderDomain};
 use crate::domain_verification::finding;
 use crate::queue::Selection;
-use crate::ses::SesClient;
 use crate::ses::error::CallError;
-use crate::ses::identity::records::{self, records};
+use crate::ses::identity::records::{Purpose, Sight, records};
 use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
 
-impl Admin {
-    pub(super) async fn add_domain(
-        &self,
-        organisation: &str,
-        domain: &str,
-        verification: Verification,
-        mail_from: Option<&str>,
-    ) -> Result<Response, Refusal> {
-        let organisation = self.organisation(organisation)?;
-        let name = domain_name(domain)?;
-        let mail_from = mail_from.map(|text| self.mail_from(&name, text)).transpose()?;
-        let report = match (verification, mail_from) {
-            (Verification::Assumed, None) => {
-                let added = self.put(&organisation, &name, DomainState::Assumed).await?;
-                DomainReport { domain: self.domain(&added), dns_records: Vec::new() }
-            }
-            (Verification::Assumed, Some(_)) => {
-                return Err(Refusal::new(
-                    "SES is not asked about a domain that is assumed to be verified, so it cannot \
-                     be given a MAIL FROM domain; leave out one of the two",
-                ));
-            }
-            (Verification::BySes, mail_from) => {
-                self.add_at_ses(&organisation, &name, mail_from.as_ref()).await?
-            }
-        };
-        Ok(Response::DomainAdded(report))
-    }
+/// Adds a sender domain.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DomainAdd {
+    /// Whose it is.
+    pub organisation: String,
+    /// The domain.
+    pub domain: String,
+    /// Who says that it may be sent from.
+    pub verification: Verification,
+    /// The sub-domain that bounces come back to, in place of SES's own.
+    pub mail_from: Option<String>,
+}
 
+/// Lists the sender domains.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainList {
+    /// Only this organisation's.
+    pub organisation: Option<String>,
+}
+
+/// Asks SES about a sender domain now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainCheck {
+    /// The domain, of whichever organisations have it.
+    pub domain: String,
+}
+
+/// Withdraws a sender domain.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DomainRemove {
+    /// Whose it is.
+    pub organisation: String,
+    /// The domain.
+    pub domain: String,
+}
+
+/// Who says that a domain may be sent from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verification {
+    /// SES, once it found the domain's DNS records.
+    BySes,
+    /// The operator; SES is not asked.
+    Assumed,
+}
+
+/// A sender domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Domain {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The domain, as A-labels in lower case.
+    pub domain: String,
+    /// `pending`, `verified` or `assumed`.
+    pub state: String,
+    /// When it was added.
+    pub added_at: String,
+    /// Since when it is in its state.
+    pub since: String,
+    /// What SES last said of it; `None` where it was never asked.
+    pub last_check: Option<LastCheck>,
+}
+
+/// What SES last said of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastCheck {
+    /// When it was asked.
+    pub at: String,
+    /// What it said.
+    pub ses: SesAnswer,
+}
+
+/// Sender domains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domains {
+    /// By organisation, then by name.
+    pub domains: Vec<Domain>,
+}
+
+/// A sender domain with what its owner has to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainReport {
+    /// The domain.
+    #[serde(flatten)]
+    pub domain: Domain,
+    /// The DNS records to publish; none where SES was not asked.
+    pub dns_records: Vec<DnsRecord>,
+}
+
+/// A DNS record to publish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DnsRecord {
+    /// `CNAME`, `MX` or `TXT`.
+    #[serde(rename = "type")]
+    pub record_type: String,
+    /// Its name.
+    pub name: String,
+    /// What it says, as a control panel takes it.
+    pub value: String,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Whether it is there, as SES sees it.
+    pub ses: Sight,
+    /// The record as a line of a zone file.
+    pub zone_line: String,
+}
+
+/// What SES says of a domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainChecked {
+    /// Where SES stands.
+    pub ses: SesAnswer,
+    /// Why SES's last look failed, in its own word.
+    pub reason: Option<String>,
+    /// Where SES stands with the DKIM records; `None` where it has no such identity.
+    pub dkim: Option<SetupStatus>,
+    /// The custom MAIL FROM domain, if there is one.
+    pub mail_from: Option<MailFrom>,
+    /// The domain, for each organisation that has it, as it stands now.
+    pub domains: Vec<Domain>,
+    /// The DNS records that it needs.
+    pub dns_records: Vec<DnsRecord>,
+}
+
+/// A custom MAIL FROM domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailFrom {
+    /// The domain.
+    pub domain: String,
+    /// Where SES stands with its MX record.
+    pub setup: SetupStatus,
+}
+
+/// Where SES stands with a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SesAnswer {
+    /// It lets the account send from it.
+    Verified,
+    /// It still looks for the DNS records.
+    Pending,
+    /// It could not look, and tries again.
+    TemporaryFailure,
+    /// It has given up looking.
+    Failed,
+    /// It has no such identity.
+    Unknown,
+}
+
+/// A withdrawn sender domain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainRemoved {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The domain.
+    pub domain: String,
+    /// Queued messages from it, which have failed now.
+    pub messages_failed: usize,
+    /// Messages from it whose call to the provider was under way. They are not tried again after
+    /// it.
+    pub calls_under_way: usize,
+}
+
+impl Call for DomainAdd {
+    async fn answer(self, admin: &Admin) -> Result<DomainReport, Refusal> {
+        let organisation = admin.organisation(&self.organisation)?;
+        let name = domain_name(&self.domain)?;
+        let mail_from =
+            self.mail_from.as_deref().map(|text| admin.mail_from(&name, text)).transpose()?;
+        match (self.verification, mail_from) {
+            (Verification::Assumed, None) => {
+                let added = admin.put(&organisation, &name, DomainState::Assumed).await?;
+                Ok(DomainReport { domain: admin.domain(&added), dns_records: Vec::new() })
+            }
+            (Verification::Assumed, Some(_)) => Err(Refusal::new(
+                "SES is not asked about a domain that is assumed to be verified, so it cannot be \
+                 given a MAIL FROM domain; leave out one of the two",
+            )),
+            (Verification::BySes, mail_from) => {
+                admin.add_at_ses(&organisation, &name, mail_from.as_ref()).await
+            }
+        }
+    }
+}
+
+impl Call for DomainList {
+    async fn answer(self, admin: &Admin) -> Result<Domains, Refusal> {
+        let only = admin.only(self.organisation.as_deref())?;
+        let mut domains = admin.store.domains();
+        domains.retain(|domain| only.is_none_or(|only| only == domain.organisation));
+        Ok(Domains { domains: domains.iter().map(|domain| admin.domain(domain)).collect() })
+    }
+}
+
+impl Call for DomainCheck {
+    async fn answer(self, admin: &Admin) -> Result<DomainChecked, Refusal> {
+        let name = domain_name(&self.domain)?;
+        if admin.owned(&name).is_empty() {
+            return Err(Refusal::new(format!(
+                "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
+                 adds it"
+            )));
+        }
+        let ses = admin.ses("start the service and check the domain then")?;
+        let identity = ses.identity(&name).await.map_err(|error| {
+            Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
+        })?;
+        let finding = finding(identity.as_ref());
+        let check = organisation::DomainCheck { at: admin.clock.now(), finding };
+        // What was withdrawn while SES was asked must not come back. The operator asks, and so
+        // one look is enough.
+        for domain in admin.owned(&name) {
+            let (from, to) = match domain.state {
+                DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
+                state => (state, state_by(finding)),
+            };
+            admin.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
+        }
+        Ok(DomainChecked {
+            ses: finding.into(),
+            reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
+            dkim: identity.as_ref().map(|identity| identity.dkim_status),
+            mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
+                |mail_from| MailFrom { domain: mail_from.domain.clone(), setup: mail_from.status },
+            ),
+            domains: admin.owned(&name).iter().map(|domain| admin.domain(domain)).collect(),
+            dns_records: dns_records(&name, identity.as_ref(), ses.region()),
+        })
+    }
+}
+
+impl Call for DomainRemove {
+    async fn answer(self, admin: &Admin) -> Result<DomainRemoved, Refusal> {
+        let organisation = admin.organisation(&self.organisation)?;
+        let name = domain_name(&self.domain)?;
+        if admin.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
+            return Err(Refusal::new(format!(
+                "{} does not have the domain {name}; `pillarbox domain list` shows those there are",
+                organisation.name
+            )));
+        }
+        let selection = Selection::Organisation {
+            organisation: organisation.id,
+            key: None,
+            sender_domain: Some(name.clone().into_owned()),
+        };
+        let cancelled = admin.cancel(selection, Cancellation::DomainRemoved).await;
+        let Cancelled { cancelled, calls_under_way, .. } = cancelled.map_err(|error| {
+            Refusal::new(format!(
+                "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
+                 messages are recorded as failed yet ({error}): each is as its turn comes"
+            ))
+        })?;
+        Ok(DomainRemoved {
+            organisation: organisation.name.as_str().to_owned(),
+            domain: name.as_str().to_owned(),
+            messages_failed: cancelled,
+            calls_under_way,
+        })
+    }
+}
+
+impl Admin {
     async fn add_at_ses(
         &self,
         organisation: &Organisation,
@@ -114,98 +354,6 @@ impl Admin {
         Ok(name)
     }
 
-    pub(super) fn list_domains(&self, organisation: Option<&str>) -> Result<Response, Refusal> {
-        let only = organisation.map(|name| self.organisation(name)).transpose()?;
-        let domains = self
-            .store
-            .domains()
-            .iter()
-            .filter(|domain| only.as_ref().is_none_or(|only| only.id == domain.organisation))
-            .map(|domain| self.domain(domain))
-            .collect();
-        Ok(Response::Domains(DomainList { domains }))
-    }
-
-    pub(super) async fn check_domain(&self, domain: &str) -> Result<Response, Refusal> {
-        let name = domain_name(domain)?;
-        if self.owned(&name).is_empty() {
-            return Err(Refusal::new(format!(
-                "no organisation has the domain {name}; `pillarbox domain add --org NAME {name}` \
-                 adds it"
-            )));
-        }
-        let ses = self.ses("start the service and check the domain then")?;
-        let identity = ses.identity(&name).await.map_err(|error| {
-            Refusal::new(format!("{error}. Nothing was changed; put that right and try again"))
-        })?;
-        let finding = finding(identity.as_ref());
-        let check = organisation::DomainCheck { at: self.clock.now(), finding };
-        // What was withdrawn while SES was asked must not come back. The operator asks, and so
-        // one look is enough.
-        for domain in self.owned(&name) {
-            let (from, to) = match domain.state {
-                DomainState::Assumed => (DomainState::Assumed, DomainState::Assumed),
-                state => (state, state_by(finding)),
-            };
-            self.store.change_domain(domain.organisation, name.clone(), from, to, check).await?;
-        }
-        Ok(Response::DomainChecked(DomainCheck {
-            ses: finding.into(),
-            reason: identity.as_ref().and_then(|identity| identity.reason.clone()),
-            dkim: identity.as_ref().map(|identity| identity.dkim_status.into()),
-            mail_from: identity.as_ref().and_then(|identity| identity.mail_from.as_ref()).map(
-                |mail_from| MailFrom {
-                    domain: mail_from.domain.clone(),
-                    setup: mail_from.status.into(),
-                },
-            ),
-            domains: self.owned(&name).iter().map(|domain| self.domain(domain)).collect(),
-            dns_records: dns_records(&name, identity.as_ref(), ses.region()),
-        }))
-    }
-
-    pub(super) async fn remove_domain(
-        &self,
-        organisation: &str,
-        domain: &str,
-    ) -> Result<Response, Refusal> {
-        let organisation = self.organisation(organisation)?;
-        let name = domain_name(domain)?;
-        if self.store.remove_domain(organisation.id, name.clone()).await? == Change::None {
-            return Err(Refusal::new(format!(
-                "{} does not have the domain {name}; `pillarbox domain list` shows those there are",
-                organisation.name
-            )));
-        }
-        let selection = Selection::Organisation {
-            organisation: organisation.id,
-            key: None,
-            sender_domain: Some(name.clone().into_owned()),
-        };
-        let cancelled = self.cancel(selection, Cancellation::DomainRemoved).await;
-        let Cancelled { cancelled, calls_under_way, .. } = cancelled.map_err(|error| {
-            Refusal::new(format!(
-                "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
-                 messages are recorded as failed yet ({error}): each is as its turn comes"
-            ))
-        })?;
-        Ok(Response::DomainRemoved(DomainRemoved {
-            organisation: organisation.name.as_str().to_owned(),
-            domain: name.as_str().to_owned(),
-            messages_failed: cancelled,
-            calls_under_way,
-        }))
-    }
-
-    pub(super) fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {
-        match &self.place {
-            Place::Service { ses, .. } => Ok(ses),
-            Place::File => Err(Refusal::new(format!(
-                "no service runs, and only a running service asks SES: {advice}"
-            ))),
-        }
-    }
-
     fn owned(&self, name: &DomainName<'_>) -> Vec<SenderDomain> {
         let mut domains = self.store.domains();
         domains.retain(|domain| domain.name == name.as_str());
@@ -242,16 +390,8 @@ fn dns_records(name: &DomainName<'_>, identity: Option<&Identity>, region: &str)
         .map(|record| DnsRecord {
             record_type: record.kind().to_owned(),
             value: record.data.to_string(),
-            purpose: match record.purpose {
-                records::Purpose::Dkim => Purpose::Dkim,
-                records::Purpose::MailFrom => Purpose::MailFrom,
-                records::Purpose::Dmarc => Purpose::Dmarc,
-            },
-            ses: match record.sight {
-                records::Sight::Found => Sight::Found,
-                records::Sight::Missing => Sight::Missing,
-                records::Sight::NotLookedFor => Sight::NotLookedFor,
-            },
+            purpose: record.purpose,
+            ses: record.sight,
             zone_line: record.to_string(),
             name: record.name,
         })
@@ -266,19 +406,6 @@ impl From<Finding> for SesAnswer {
             Finding::TemporaryFailure => Self::TemporaryFailure,
             Finding::Failed => Self::Failed,
             Finding::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl From<SetupStatus> for Setup {
-    fn from(status: SetupStatus) -> Self {
-        match status {
-            SetupStatus::NotStarted => Self::NotStarted,
-            SetupStatus::Pending => Self::Pending,
-            SetupStatus::Success => Self::Success,
-            SetupStatus::Failed => Self::Failed,
-            SetupStatus::TemporaryFailure => Self::TemporaryFailure,
-            SetupStatus::Other => Self::Other,
         }
     }
 }

@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::{Admin, Call, Place, Refusal};
+
+/// Tells which data directory the service works on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identify {}
+
 /// Data directory of a service, by path, device and inode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +42,17 @@ impl Identity {
         }
         let path = fs::canonicalize(data_dir).or_else(|_| std::path::absolute(data_dir));
         path.is_ok_and(|path| path == self.data_dir)
+    }
+}
+
+impl Call for Identify {
+    async fn answer(self, admin: &Admin) -> Result<Identity, Refusal> {
+        match &admin.place {
+            Place::Service { facts: Some(facts), .. } => Ok(facts.identity.clone()),
+            Place::Service { facts: None, .. } | Place::File => {
+                Err(Refusal::new("no data directory is known here"))
+            }
+        }
     }
 }
 

@@ -2,84 +2,199 @@
 
 use std::sync::Arc;
 
-use crate::admin::wire::{
-    MAX_MESSAGES, MAX_PAGE, MessageList, MessageRecord, MessageSummary, MessagesCancelled,
-    QueuedMessages, Refusal, Response,
-};
-use crate::admin::{Admin, Place, domain_name};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, MAX_PAGE, Place, Refusal, domain_name};
 use crate::dispatch::Cancelled;
+use crate::domain::event::Event;
 use crate::domain::id::{KeyId, MessageId};
-use crate::domain::message::{Cancellation, Status};
+use crate::domain::message::{Cancellation, Message, Status};
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::suppression::SuppressedAddress;
 use crate::listing;
 use crate::queue::{Live, Selection};
 use crate::store::{MessageFilter, StoreError};
+use crate::views::{DetailView, EventView, MessageView};
 
-/// Which messages to list.
-pub(super) struct Query {
-    pub(super) organisation: Option<String>,
-    pub(super) status: Option<String>,
-    pub(super) recipient: Option<String>,
-    pub(super) before: Option<String>,
-    pub(super) limit: usize,
+/// The most messages that one call cancels by their ids.
+pub const MAX_MESSAGES: usize = 1_000;
+
+/// Shows a message with its events.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageShow {
+    /// Its identifier.
+    pub id: String,
 }
 
-impl Admin {
-    pub(super) fn show_message(&self, text: &str) -> Result<Response, Refusal> {
-        let id = message_id(text)?;
+/// Lists messages, newest first, a page at a time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageList {
+    /// Only this organisation's.
+    pub organisation: Option<String>,
+    /// Only those with this status.
+    pub status: Option<String>,
+    /// Only those to this recipient.
+    pub recipient: Option<String>,
+    /// Only those accepted before this one.
+    pub before: Option<String>,
+    /// At most so many; a page has at most [`MAX_PAGE`].
+    pub limit: usize,
+}
+
+/// Cancels messages that are queued.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageCancel {
+    /// Which.
+    pub messages: QueuedMessages,
+}
+
+/// Which queued messages are to be cancelled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum QueuedMessages {
+    /// Those with these identifiers: at most [`MAX_MESSAGES`].
+    WithIds(Vec<String>),
+    /// Those of one organisation.
+    OfOrganisation {
+        /// The organisation's name.
+        name: String,
+        /// Only those that this API key has posted, revoked or not.
+        key: Option<u32>,
+        /// Only those from this sender domain.
+        domain: Option<String>,
+    },
+}
+
+/// A message as an operator sees it: the client's view, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperatorsView {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The sender as given.
+    pub from: String,
+    /// The client's view.
+    #[serde(flatten)]
+    pub message: MessageView,
+}
+
+/// A message with its events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageShown {
+    /// The message.
+    #[serde(flatten)]
+    pub view: OperatorsView,
+    /// Its events, oldest first.
+    pub events: Vec<EventView>,
+    /// What happened to each recipient.
+    pub timelines: Vec<Timeline>,
+}
+
+/// What happened to one recipient.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The recipient as given, or as the provider names one that the message does not.
+    pub recipient: String,
+    /// Its events, oldest first; empty where nothing is known.
+    pub events: Vec<RecipientEvent>,
+}
+
+/// An event of one recipient.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecipientEvent {
+    /// What happened.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// When.
+    pub occurred_at: String,
+    /// What the provider told of it.
+    pub detail: DetailView,
+}
+
+/// A page of messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Messages {
+    /// Newest first.
+    pub messages: Vec<OperatorsView>,
+    /// What to give as `before` for the next page, if there is one. A page may be short, or empty,
+    /// and not the last.
+    pub next: Option<String>,
+}
+
+/// What became of the messages that were to be cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessagesCancelled {
+    /// Messages that were queued and have failed now.
+    pub cancelled: usize,
+    /// Messages whose call to the provider was under way. They are not tried again after it.
+    pub calls_under_way: usize,
+    /// Messages that were named and are not pending: they have a final status, or do not exist.
+    pub not_pending: usize,
+}
+
+impl Call for MessageShow {
+    async fn answer(self, admin: &Admin) -> Result<MessageShown, Refusal> {
+        let id = message_id(&self.id)?;
         // Before the row: a message that is settled in between is shown as settled.
-        let live = self.live(id);
-        let message = self.store.message(id, self.clock.settled())?.ok_or_else(|| {
+        let live = match &admin.place {
+            Place::Service { live, .. } => live.message(id),
+            Place::File => None,
+        };
+        let message = admin.store.message(id, admin.clock.settled())?.ok_or_else(|| {
             Refusal::new(format!(
                 "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
                  from acceptance"
             ))
         })?;
-        let events = self.store.events(id)?;
-        let organisation = self.shown(message.organisation);
-        let record = MessageRecord::new(message, live.as_ref(), &events, organisation);
-        Ok(Response::Message(Box::new(record)))
+        let events = admin.store.events(id)?;
+        Ok(MessageShown {
+            timelines: timelines(&message.recipients, &events),
+            events: events.iter().map(EventView::from).collect(),
+            view: admin.view(message, live.as_ref()),
+        })
     }
+}
 
-    pub(super) async fn list_messages(&self, query: &Query) -> Result<Response, Refusal> {
-        let organisation = query.organisation.as_deref();
+impl Call for MessageList {
+    async fn answer(self, admin: &Admin) -> Result<Messages, Refusal> {
+        let organisation = self.organisation.as_deref();
         let filter = MessageFilter {
-            before: query.before.as_deref().map(message_id).transpose()?,
+            before: self.before.as_deref().map(message_id).transpose()?,
             organisation: organisation
-                .map(|name| self.organisation_or_removed(name))
+                .map(|name| admin.organisation_or_removed(name))
                 .transpose()?,
-            status: query.status.as_deref().map(status).transpose()?,
-            recipient: query.recipient.as_deref().map(recipient).transpose()?,
+            status: self.status.as_deref().map(status).transpose()?,
+            recipient: self.recipient.as_deref().map(recipient).transpose()?,
             ..MessageFilter::default()
         };
-        let (limit, now) = (query.limit.min(MAX_PAGE), self.clock.settled());
-        let live = match &self.place {
+        let (limit, now) = (self.limit.min(MAX_PAGE), admin.clock.settled());
+        let live = match &admin.place {
             Place::Service { live, .. } => Some(Arc::clone(live)),
             Place::File => None,
         };
         let live = move |id| live.as_ref().and_then(|live| live.message(id));
-        let listing = listing::list(&self.store, live, filter, limit, now, |all| all).await?;
-        let messages = listing.messages.into_iter().map(|(message, live)| {
-            let organisation = self.shown(message.organisation);
-            MessageSummary::new(message, live.as_ref(), organisation)
-        });
-        let next = listing.next.map(|id| id.to_string());
-        Ok(Response::Messages(MessageList { messages: messages.collect(), next }))
+        let listing = listing::list(&admin.store, live, filter, limit, now, |all| all).await?;
+        let messages = listing.messages.into_iter();
+        Ok(Messages {
+            messages: messages.map(|(message, live)| admin.view(message, live.as_ref())).collect(),
+            next: listing.next.map(|id| id.to_string()),
+        })
     }
+}
 
-    /// Cancels queued messages at the operator's request.
-    pub(super) async fn cancel_messages(
-        &self,
-        messages: &QueuedMessages,
-    ) -> Result<Response, Refusal> {
-        if let Place::File = self.place {
+impl Call for MessageCancel {
+    async fn answer(self, admin: &Admin) -> Result<MessagesCancelled, Refusal> {
+        if let Place::File = admin.place {
             return Err(Refusal::new(
                 "no service runs, so nothing is queued and there is nothing to cancel: what was \
                  queued failed with body_lost_on_restart when the service ended",
             ));
         }
-        let selection = match messages {
+        let selection = match &self.messages {
             QueuedMessages::WithIds(ids) if ids.len() > MAX_MESSAGES => {
                 return Err(Refusal::new(format!(
                     "one request takes at most {MAX_MESSAGES} messages; send them in parts"
@@ -89,7 +204,7 @@ impl Admin {
                 Selection::Ids(ids.iter().map(|id| message_id(id)).collect::<Result<_, _>>()?)
             }
             QueuedMessages::OfOrganisation { name, key, domain } => Selection::Organisation {
-                organisation: self.organisation_or_removed(name)?,
+                organisation: admin.organisation_or_removed(name)?,
                 key: key.map(KeyId),
                 sender_domain: match domain {
                     Some(text) => Some(domain_name(text)?.into_owned()),
@@ -97,13 +212,19 @@ impl Admin {
                 },
             },
         };
-        let cancelled = self.cancel(selection, Cancellation::ByOperator).await?;
+        let cancelled = admin.cancel(selection, Cancellation::ByOperator).await?;
         let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
-        Ok(Response::MessagesCancelled(MessagesCancelled {
-            cancelled,
-            calls_under_way,
-            not_pending,
-        }))
+        Ok(MessagesCancelled { cancelled, calls_under_way, not_pending })
+    }
+}
+
+impl Admin {
+    fn view(&self, message: Message, live: Option<&Live>) -> OperatorsView {
+        OperatorsView {
+            organisation: self.shown(message.organisation),
+            from: message.from.clone(),
+            message: MessageView::new(message, live),
+        }
     }
 
     /// Cancels pending messages; none are where no service runs.
@@ -115,13 +236,6 @@ impl Admin {
         match &self.place {
             Place::Service { live, .. } => live.cancel(selection, why).await,
             Place::File => Ok(Cancelled::default()),
-        }
-    }
-
-    fn live(&self, id: MessageId) -> Option<Live> {
-        match &self.place {
-            Place::Service { live, .. } => live.message(id),
-            Place::File => None,
         }
     }
 }
@@ -145,4 +259,88 @@ fn status(text: &str) -> Result<Status, Refusal> {
         let all = Status::ALL.map(Status::as_str).join(", ");
         Refusal::new(format!("{text:?} is not a status; those there are: {all}"))
     })
+}
+
+/// The timeline of each of the message's recipients, in their order, and then of those whom events
+/// alone name. A recipient given twice has one. An event that names nobody is everybody's.
+fn timelines(recipients: &[String], events: &[Event]) -> Vec<Timeline> {
+    let named = events.iter().flat_map(|event| &event.recipients);
+    let mut known: Vec<String> = Vec::new();
+    let mut timelines = Vec::new();
+    for recipient in recipients.iter().chain(named) {
+        let address = normal(recipient);
+        if known.contains(&address) {
+            continue;
+        }
+        let own = events.iter().filter(|event| concerns(event, &address));
+        let events = own.map(RecipientEvent::from).collect();
+        timelines.push(Timeline { recipient: recipient.clone(), events });
+        known.push(address);
+    }
+    timelines
+}
+
+fn concerns(event: &Event, address: &str) -> bool {
+    event.recipients.is_empty() || event.recipients.iter().any(|named| normal(named) == address)
+}
+
+/// The form in which recipients are compared, as the store does it.
+fn normal(recipient: &str) -> String {
+    SuppressedAddress::of_recipient(recipient)
+        .map_or_else(|| recipient.to_ascii_lowercase(), |address| address.as_str().to_owned())
+}
+
+impl From<&Event> for RecipientEvent {
+    fn from(event: &Event) -> Self {
+        Self {
+            event_type: event.event_type().as_str().to_owned(),
+            occurred_at: event.occurred_at.to_string(),
+            detail: DetailView::from(&event.detail),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::event::EventDetail;
+    use crate::domain::time::Timestamp;
+
+    fn event(at: u64, recipients: &[&str], detail: EventDetail) -> Event {
+        Event {
+            occurred_at: Timestamp::from_unix_millis(at),
+            recipients: recipients.iter().map(|&text| text.to_owned()).collect(),
+            detail,
+        }
+    }
+
+    #[test]
+    fn each_recipient_has_its_own_events_and_one_without_any_is_there_too() {
+        let to = ["Ann <Ann@x.org>", "bob@x.org", "ann@X.org", "eve@x.org"].map(str::to_owned);
+        let delivery = EventDetail::Delivery { smtp_response: None };
+        let delay =
+            EventDetail::DeliveryDelay { delay_type: "General".to_owned(), diagnostic_code: None };
+        let events = [
+            event(1, &["ann@x.org", "bob@x.org"], delay),
+            event(2, &["ann@x.org"], delivery.clone()),
+            event(3, &["forwarded@y.org"], delivery),
+        ];
+        let found: Vec<_> = timelines(&to, &events)
+            .into_iter()
+            .map(|line| {
+                let types: Vec<_> = line.events.into_iter().map(|event| event.event_type).collect();
+                (line.recipient, types.join(" "))
+            })
+            .collect();
+        let expected = [
+            ("Ann <Ann@x.org>", "delivery_delay delivery"),
+            ("bob@x.org", "delivery_delay"),
+            ("eve@x.org", ""),
+            ("forwarded@y.org", "delivery"),
+        ];
+        assert_eq!(found, expected.map(|(who, what)| (who.to_owned(), what.to_owned())));
+
+        let reject = event(1, &[], EventDetail::Reject { reason: "Bad content".to_owned() });
+        assert!(timelines(&to, &[reject]).iter().all(|line| line.events.len() == 1));
+    }
 }

@@ -1,6 +1,7 @@
-//! The Unix socket of a running service: who may open it may administer.
+//! The Unix socket of a running service: who may open it may administer. It speaks HTTP/1.1: `POST
+//! /NAME` makes the call of that name, with the call as JSON.
 //!
-//! Knows lines and the handler, and nothing of what is asked.
+//! Knows the calls by their names, and nothing of what they do.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
@@ -10,27 +11,58 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncWrite, AsyncWriteExt, BufReader};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep, timeout};
-use tracing::{error, warn};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, error, warn};
 
-use crate::admin::line::{self, Line};
-use crate::admin::wire::{MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, Refusal, Request, Response};
-use crate::admin::{Admin, backup};
+use crate::admin::backup::{self, AnswerBody};
+use crate::admin::checks::{Examine, Examined};
+use crate::admin::dead_letter::{
+    DeadLetterClear, DeadLetterList, DeadLetterShow, DeadLetterShown, DeadLetters,
+    DeadLettersCleared,
+};
+use crate::admin::domain::{
+    DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove, DomainRemoved, DomainReport,
+    Domains,
+};
+use crate::admin::identity::{Identify, Identity};
+use crate::admin::key::{Key, KeyAdd, KeyAdded, KeyList, KeyRevoke, Keys};
+use crate::admin::message::{
+    MessageCancel, MessageList, MessageShow, MessageShown, Messages, MessagesCancelled,
+};
+use crate::admin::organisation::{
+    Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
+    Organisations,
+};
+use crate::admin::status::{
+    Acknowledge, Acknowledged, ClockConfirm, ClockConfirmed, Page, PageAddress, ServiceStatus,
+    Status,
+};
+use crate::admin::suppression::{
+    AtSes, SuppressionAdd, SuppressionChanges, SuppressionClearAtSes, SuppressionImport,
+    SuppressionList, SuppressionRemove, Suppressions, SuppressionsImported,
+};
+use crate::admin::test_send::{TestSend, TestSent};
+use crate::admin::{Admin, Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal, Served};
+use crate::http::body::BodyReader;
+use crate::http::drain::DrainSignal;
+use crate::http::limits::{Limits, WhenFull};
+use crate::http::rejection::{ErrorAnswer, JSON, Rejection};
+use crate::http::request_id::RequestId;
+use crate::http::{self as server, Handler, Listener};
 
 /// Connections at one time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
-/// How long a connection may take to send its next request.
+/// How long a connection may take to send its next call, and to take a part of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a response may take to be read.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a stopping service waits for the requests under way.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-/// How long accepting rests after a failure (too many open files, say).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Memory for calls that are being read: all connections' at once, and as much again, because one
+/// holder is given about half of a budget.
+const MAX_READING_BYTES: usize = 4 * MAX_CONNECTIONS * MAX_CALL_BYTES;
 /// How long another service may take to bind a socket in the same directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the directory's lock is tried.
@@ -38,6 +70,59 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Read and written by its owner alone.
 const SOCKET_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
+
+/// Table of the socket's calls: each by its name, with its answer.
+macro_rules! calls {
+    ($($name:literal: $call:ty => $answer:ty),* $(,)?) => {
+        $(impl Served for $call {
+            const NAME: &'static str = $name;
+            type Answer = $answer;
+        })*
+
+        /// Makes the call of this name.
+        async fn make(
+            admin: &Admin,
+            name: &str,
+            document: &[u8],
+        ) -> Result<Vec<u8>, ErrorAnswer<'static>> {
+            match name {
+                $($name => Box::pin(one::<$call>(admin, document)).await,)*
+                _ => Err(unknown(name)),
+            }
+        }
+    };
+}
+
+calls![
+    "organisation-add": OrganisationAdd => Organisation,
+    "organisation-list": OrganisationList => Organisations,
+    "organisation-remove": OrganisationRemove => OrganisationRemoved,
+    "key-add": KeyAdd => KeyAdded,
+    "key-list": KeyList => Keys,
+    "key-revoke": KeyRevoke => Key,
+    "domain-add": DomainAdd => DomainReport,
+    "domain-list": DomainList => Domains,
+    "domain-check": DomainCheck => DomainChecked,
+    "domain-remove": DomainRemove => DomainRemoved,
+    "suppression-add": SuppressionAdd => SuppressionChanges,
+    "suppression-remove": SuppressionRemove => SuppressionChanges,
+    "suppression-list": SuppressionList => Suppressions,
+    "suppression-clear-at-ses": SuppressionClearAtSes => AtSes,
+    "suppression-import": SuppressionImport => SuppressionsImported,
+    "message-show": MessageShow => MessageShown,
+    "message-list": MessageList => Messages,
+    "message-cancel": MessageCancel => MessagesCancelled,
+    "dead-letter-list": DeadLetterList => DeadLetters,
+    "dead-letter-show": DeadLetterShow => DeadLetterShown,
+    "dead-letter-clear": DeadLetterClear => DeadLettersCleared,
+    "identify": Identify => Identity,
+    "status": Status => ServiceStatus,
+    "acknowledge": Acknowledge => Acknowledged,
+    "page": Page => PageAddress,
+    "clock-confirm": ClockConfirm => ClockConfirmed,
+    "examine": Examine => Examined,
+    "test-send": TestSend => TestSent,
+];
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -144,39 +229,35 @@ impl Socket {
         &self.file.path
     }
 
-    /// Answers requests until `shutdown`, then lets those under way end and removes the socket.
-    pub async fn serve(self, admin: Arc<Admin>, shutdown: impl Future<Output = ()>) {
-        let mut conversations = JoinSet::new();
-        let (stop, stopped) = watch::channel(());
-        tokio::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => break,
-                Some(over) = conversations.join_next(), if !conversations.is_empty() => ended(over),
-                accepted = self.listener.accept(), if conversations.len() < MAX_CONNECTIONS => {
-                    match accepted {
-                        Ok((stream, _)) => {
-                            let (admin, stopped) = (Arc::clone(&admin), stopped.clone());
-                            conversations.spawn(converse(stream, admin, stopped));
-                        }
-                        Err(error) => {
-                            warn!(%error, "a connection to the administration socket failed");
-                            sleep(ACCEPT_PAUSE).await;
-                        }
-                    }
-                }
-            }
+    /// Answers calls until the drain stops it, then lets those under way end. The socket's file
+    /// goes first.
+    pub async fn serve(self, admin: Arc<Admin>, drain: DrainSignal) {
+        let limits = limits();
+        let calls = Calls { admin, bodies: BodyReader::new(&limits) };
+        if let Err(error) = server::serve(self, calls, limits, drain).await {
+            error!(%error, "the administration socket ended");
         }
-        drop(self);
-        drop(stop);
-        let all_over = async {
-            while let Some(over) = conversations.join_next().await {
-                ended(over);
-            }
-        };
-        if timeout(SHUTDOWN_GRACE, all_over).await.is_err() {
-            conversations.shutdown().await;
-        }
+    }
+}
+
+impl Listener for Socket {
+    type Connection = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_connections: MAX_CONNECTIONS,
+        when_full: WhenFull::Wait,
+        head_timeout: READ_TIMEOUT,
+        idle_timeout: READ_TIMEOUT,
+        write_timeout: READ_TIMEOUT,
+        max_request_bytes: MAX_CALL_BYTES,
+        max_reading_bytes: MAX_READING_BYTES,
+        ..Limits::default()
     }
 }
 
@@ -215,87 +296,79 @@ async fn is_in_use(path: &Path) -> bool {
     }
 }
 
-fn ended(over: Result<(), JoinError>) {
-    if let Err(error) = over
-        && error.is_panic()
-    {
-        error!("a request of administration panicked");
+/// Handler of the socket's requests.
+struct Calls {
+    admin: Arc<Admin>,
+    bodies: BodyReader<()>,
+}
+
+impl Handler for Calls {
+    type Body = AnswerBody;
+
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<AnswerBody> {
+        self.answer(request).await.unwrap_or_else(|error| {
+            debug!(request_id = %id, status = error.status.as_u16(), error.code, "refused");
+            error.into_response().map(AnswerBody::from)
+        })
     }
 }
 
-/// Answers one connection's requests, one after the other.
-async fn converse(mut stream: UnixStream, admin: Arc<Admin>, mut stopped: watch::Receiver<()>) {
-    let (reader, mut writer) = stream.split();
-    let mut reader = BufReader::new(reader);
-    loop {
-        let read = tokio::select! {
-            read = timeout(READ_TIMEOUT, line::read(&mut reader, MAX_REQUEST_BYTES)) => read,
-            // The sender is gone: the service stops.
-            _ = stopped.changed() => return,
-        };
-        let Ok(Ok(line)) = read else { return };
-        let (response, last) = match line {
-            Line::Whole(line) => match serde_json::from_slice(&line) {
-                Ok(Request::Backup {}) => return back_up(&admin, &mut writer).await,
-                Ok(request) => (admin.handle(request).await, false),
-                Err(error) => (unknown(&error), false),
-            },
-            Line::TooLong => {
-                (refused(format!("a request has at most {MAX_REQUEST_BYTES} bytes")), true)
-            }
-            Line::End => return,
-        };
-        let written = timeout(WRITE_TIMEOUT, writer.write_all(&encode(&response))).await;
-        if last || !matches!(written, Ok(Ok(()))) {
-            return;
+impl Calls {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, ErrorAnswer<'static>> {
+        let (head, body) = request.into_parts();
+        if head.method != Method::POST {
+            return Err(Rejection::MethodNotAllowed { allow: "POST" }.answer());
         }
-    }
-}
-
-/// Answers with everything that is stored. The connection ends with it: it is no lines any more.
-async fn back_up(admin: &Admin, writer: &mut (impl AsyncWrite + Unpin)) {
-    let (response, snapshot) = match admin.snapshot() {
-        Ok(snapshot) => (Response::BackupBegins(backup::begins(&snapshot)), Some(snapshot)),
-        Err(refusal) => (Response::Refused(refusal), None),
-    };
-    let sent = async {
-        let written = timeout(WRITE_TIMEOUT, writer.write_all(&encode(&response))).await;
-        if let (Ok(Ok(())), Some(snapshot)) = (written, snapshot) {
-            backup::send(snapshot, writer).await;
+        let document = self.bodies.read((), body).await.map_err(|error| error.answer())?;
+        let name = head.uri.path().trim_start_matches('/');
+        if name == backup::NAME {
+            return Ok(Response::new(backup::begin(&self.admin).map_err(refused)?));
         }
-    };
-    // A snapshot keeps the file from being opened again, and until then nothing can be read: it
-    // must not wait for a slow reader of the backup.
-    tokio::select! {
-        () = sent => {}
-        () = admin.store.refuses() => warn!("a backup is broken off: the store refuses writes"),
+        // By hand, a call without fields needs no body.
+        let document = if document.is_empty() { b"{}" } else { &*document };
+        let answer = make(&self.admin, name, document).await?;
+        if answer.len() > MAX_ANSWER_BYTES {
+            let message = "the answer is too long to be sent; ask for less";
+            return Err(refused(Refusal::new(message)));
+        }
+        let mut response = Response::new(Full::<Bytes>::from(answer).into());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        Ok(response)
     }
 }
 
-fn unknown(error: &serde_json::Error) -> Response {
-    refused(format!(
-        "the service, version {}, does not know this request ({error}); use the pillarbox of the \
-         version that runs",
-        env!("CARGO_PKG_VERSION")
-    ))
+/// Makes one call; gives its answer as JSON.
+async fn one<C: Call>(admin: &Admin, document: &[u8]) -> Result<Vec<u8>, ErrorAnswer<'static>> {
+    let call: C = serde_json::from_slice(document).map_err(|error| {
+        let problem = format!("does not understand this call {} ({error})", C::NAME);
+        other_version(StatusCode::BAD_REQUEST, "InvalidCall", &problem)
+    })?;
+    let answer = call.answer(admin).await.map_err(refused)?;
+    Ok(serde_json::to_vec(&answer).expect("an answer's maps have text as keys"))
 }
 
-fn refused(message: String) -> Response {
-    Response::Refused(Refusal { message })
+fn unknown(name: &str) -> ErrorAnswer<'static> {
+    let problem = format!("does not know the call {name}");
+    other_version(StatusCode::NOT_FOUND, "UnknownCall", &problem)
 }
 
-fn encode(response: &Response) -> Vec<u8> {
-    let text = |response| {
-        let mut line = serde_json::to_vec(response).expect("a response's maps have text as keys");
-        line.push(b'\n');
-        line
-    };
-    let line = text(response);
-    if line.len() <= MAX_RESPONSE_BYTES {
-        return line;
+fn other_version(status: StatusCode, code: &'static str, problem: &str) -> ErrorAnswer<'static> {
+    let version = env!("CARGO_PKG_VERSION");
+    let message = format!(
+        "the service, version {version}, {problem}; use the pillarbox of the version that runs"
+    );
+    ErrorAnswer { status, code, message: message.into(), field: None, header: None }
+}
+
+fn refused(refusal: Refusal) -> ErrorAnswer<'static> {
+    ErrorAnswer {
+        status: StatusCode::UNPROCESSABLE_ENTITY,
+        code: "Refused",
+        message: refusal.message.into(),
+        field: None,
+        header: None,
     }
-    text(&refused("the answer is too long to be sent; ask for less".to_owned()))
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,18 +1,16 @@
-//! How the service is doing, and the operator's word on its clock.
+//! How the service is doing, where its page is, and the operator's word on its clock and on lost
+//! messages.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use secrecy::ExposeSecret as _;
+use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tracing::info;
 
 use crate::admin::live::LiveView;
-use crate::admin::wire::{
-    AccountFault, AccountProblem, Acknowledged, Cause, Certificate, ClockConfirmed, ClockJump,
-    Counts, Damaged, DamagedRow, Events, LostMessages, PausedDomain, Provider, Refusal, Response,
-    Sending, ServiceStatus, SlowCalls, StopLoss, StoredEvents, TakenIn,
-};
-use crate::admin::{Admin, Place, Ways};
+use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::dispatch::circuit_breaker::{self, BreakerState};
 use crate::domain::event::EventType;
@@ -21,48 +19,526 @@ use crate::events::EventProcessor;
 use crate::events::metrics::DocumentType;
 use crate::queue::DrainForecast;
 use crate::quota::{self, AccountCheck};
-use crate::store;
+use crate::store::{self, FileLoss, Health};
 use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
 const MAX_DAMAGED_SHOWN: usize = 20;
 
-impl Admin {
-    pub(super) async fn status(&self) -> Response {
-        let (uptime_seconds, client_address, sending) = match &self.place {
+/// Tells how the service is doing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Status {}
+
+/// Notes that an operator has seen the lost messages.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acknowledge {}
+
+/// Tells the address of the operators' page, with what opens it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {}
+
+/// Takes the wall clock's time as right.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockConfirm {}
+
+/// The address of the operators' page, with what opens it.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct PageAddress {
+    /// A URL for a browser. It is a secret.
+    pub url: String,
+}
+
+/// How the service is doing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceStatus {
+    /// The version that answers.
+    pub version: String,
+    /// How long the service has been running; `None` where none runs.
+    pub uptime_seconds: Option<u64>,
+    /// Where clients are served, with the port that it was given; `None` where no service runs.
+    pub client_address: Option<SocketAddr>,
+    /// The certificate that clients are shown; `None` where no service speaks TLS.
+    pub certificate: Option<Certificate>,
+    /// Whether the store takes writes.
+    pub store: StoreHealth,
+    /// Rows of the data file that cannot be read.
+    pub damaged: Damaged,
+    /// Doubt of the clock that holds windows back, if there is one.
+    pub clock_jump: Option<ClockJump>,
+    /// Messages that failed because their process ended, and that nobody has acknowledged.
+    pub lost_messages: Option<LostMessages>,
+    /// How sending goes; `None` where no service runs.
+    pub sending: Option<Sending>,
+    /// How the provider's events come in.
+    pub events: Events,
+    /// How much is set up.
+    pub counts: Counts,
+}
+
+/// Rows of the data file that cannot be read. What they held has no effect, but for suppressions,
+/// which suppress all the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damaged {
+    /// How many are known.
+    pub count: usize,
+    /// The first of them.
+    pub rows: Vec<DamagedRow>,
+}
+
+impl Damaged {
+    /// What to do about them.
+    pub const ADVICE: &'static str = "What they held has no effect, except that damaged \
+        suppressions still suppress; everything else goes on. Check the disk, then restore a \
+        backup, or add again what is missing";
+}
+
+/// A row that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedRow {
+    /// Name of its table.
+    pub table: String,
+    /// Its key, for people.
+    pub id: String,
+    /// The suppressed address in its key, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+/// The certificate that clients are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Certificate {
+    /// When it ends; `None` where it does not say so.
+    pub expires_at: Option<String>,
+    /// What is wrong with it or with the one that was to follow, and what to do.
+    pub troubles: Vec<String>,
+}
+
+/// How the provider's events come in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Events {
+    /// What the running service took in; `None` where none runs or nothing brings events.
+    pub taken_in: Option<TakenIn>,
+    /// What waits in the store; `None` where it cannot be read.
+    pub stored: Option<StoredEvents>,
+}
+
+/// What the running service took in since its start, repeats included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenIn {
+    /// The provider accepted a message.
+    pub send: u64,
+    /// The recipient's server accepted it.
+    pub delivery: u64,
+    /// It came back.
+    pub bounce: u64,
+    /// The recipient called it unwanted.
+    pub complaint: u64,
+    /// SES accepted it, then refused to send it on.
+    pub reject: u64,
+    /// The recipient's server does not take it for now.
+    pub delivery_delay: u64,
+    /// Of a type that is dropped.
+    pub ignored: u64,
+    /// Of those above, the ones about messages that are not known, or not yet.
+    pub unmatched: u64,
+    /// Of those above, the ones that name another organisation than the message's own.
+    pub foreign: u64,
+    /// Not readable.
+    pub unreadable: u64,
+    /// How long ago the last readable one came; `None` before the first.
+    pub seconds_since_last: Option<u64>,
+    /// Why none can be had now, where that is so.
+    pub trouble: Option<String>,
+}
+
+/// What of the provider's events waits in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredEvents {
+    /// Events whose message is not known yet.
+    pub unmatched_waiting: u64,
+    /// Documents that could not be read.
+    pub dead_letters: u64,
+}
+
+/// Whether the store takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StoreHealth {
+    /// It does.
+    Writable,
+    /// The last commit failed and none has succeeded since.
+    Refusing,
+    /// There is no data file at its path.
+    FileGone,
+    /// There is another data file at its path.
+    FileReplaced,
+    /// Another process wrote over the data file.
+    FileWrittenOver,
+}
+
+impl StoreHealth {
+    /// What became of the data file, and what to do; `None` if it is in its place.
+    pub const fn file_loss(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Writable | Self::Refusing => None,
+            Self::FileGone => Some((
+                "the data file is gone",
+                "If it was moved, put it back. Otherwise run: pillarbox backup FILE, then restart \
+                 the service: it puts a copy of what it holds in the place of the file",
+            )),
+            Self::FileReplaced => Some((
+                "the data file is another than the one that the service has open",
+                "If the right one was moved, put it back. Otherwise run: pillarbox backup FILE, \
+                 stop the service, then run: pillarbox restore FILE --replace",
+            )),
+            Self::FileWrittenOver => Some((
+                "another process has written over the data file",
+                "What it held is lost, and outcomes of messages cannot be stored. Stop the service, \
+                 then restore the newest backup: pillarbox restore FILE --replace",
+            )),
+        }
+    }
+}
+
+impl From<Health> for StoreHealth {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::Writable => Self::Writable,
+            Health::Refusing => Self::Refusing,
+            Health::FileLost(FileLoss::Gone) => Self::FileGone,
+            Health::FileLost(FileLoss::Replaced) => Self::FileReplaced,
+            Health::FileLost(FileLoss::WrittenOver) => Self::FileWrittenOver,
+        }
+    }
+}
+
+/// Doubt of the wall clock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockJump {
+    /// Time that the clock should show, or the earliest such time.
+    pub expected: String,
+    /// Time that the clock shows.
+    pub wall: String,
+    /// Time at which windows stand still.
+    pub since: String,
+    /// End of a sentence that begins with "the clock": what is wrong.
+    pub explanation: String,
+}
+
+/// How sending goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sending {
+    /// Messages that are not settled.
+    pub pending_messages: usize,
+    /// Of these, the ones with a call under way.
+    pub in_flight: usize,
+    /// Bytes of the budget in use.
+    pub pending_bytes: usize,
+    /// The budget.
+    pub max_pending_bytes: usize,
+    /// Organisations whose share of the budget is used up: their new messages are refused.
+    pub full_for: Vec<String>,
+    /// The pace, in recipients per second; `None` is as fast as calls return.
+    pub recipients_per_second: Option<f64>,
+    /// What a stop at this moment would lose.
+    pub stop_would_lose: StopLoss,
+    /// What is wrong with the AWS credentials, if anything is.
+    pub account: Option<AccountProblem>,
+    /// What the calls say of the provider.
+    pub provider: Provider,
+    /// Sender domains that the provider does not take for now.
+    pub paused_domains: Vec<PausedDomain>,
+    /// The calls of the last five minutes, if too many of them were slow.
+    pub slow_calls: Option<SlowCalls>,
+    /// Calls of the last five minutes that got no answer.
+    pub unanswered_calls: u64,
+}
+
+/// Calls to a slow provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlowCalls {
+    /// Calls that ended in the last five minutes.
+    pub calls: u64,
+    /// Of these, the ones that took over 2.5 seconds.
+    pub slow: u64,
+}
+
+/// Messages that a stop at this moment would lose, as far as can be foreseen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StopLoss {
+    /// All of them.
+    pub messages: usize,
+    /// Of these, the ones that wait because the provider takes no messages, or the store does not.
+    pub waiting_for_provider: usize,
+    /// The ones that wait because the provider does not take their sender's domain.
+    pub waiting_for_domain: usize,
+    /// The ones that may have been accepted, and whose retry is due only after the drain.
+    pub waiting_for_retry: usize,
+    /// The ones for which the drain is too short at the pace, or the daily quota too small.
+    pub beyond_pace: usize,
+}
+
+/// What the calls say of the provider.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "condition")]
+pub enum Provider {
+    /// It takes messages.
+    Up,
+    /// It does not.
+    Impaired {
+        /// Why.
+        cause: Cause,
+        /// What the provider said, or what went wrong.
+        message: String,
+    },
+}
+
+/// Why the provider does not take messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cause {
+    /// It does not answer.
+    Unreachable,
+    /// The account's daily quota is used up.
+    QuotaExhausted,
+    /// The account may not send.
+    AccountPaused,
+    /// The set-up is at fault.
+    SetupFault,
+}
+
+impl Cause {
+    /// A name for programs, as in metrics.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::QuotaExhausted => "quota_exhausted",
+            Self::AccountPaused => "account_paused",
+            Self::SetupFault => "setup_fault",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Unreachable => (
+                "the provider does not answer",
+                "It is tried again and again; check the network, ses.region and ses.endpoint",
+            ),
+            Self::QuotaExhausted => (
+                "the account's daily quota is used up",
+                "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher \
+                 quota where this is no exception",
+            ),
+            Self::AccountPaused => (
+                "the account may not send",
+                "See the account's status in the SES console and answer AWS there; sending then \
+                 goes on by itself",
+            ),
+            Self::SetupFault => (
+                "credentials, permissions or the configuration set are at fault",
+                "Put that right; sending then goes on by itself",
+            ),
+        }
+    }
+}
+
+/// What is wrong with the AWS credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccountProblem {
+    /// What.
+    pub fault: AccountFault,
+    /// What AWS said, or why they cannot be loaded.
+    pub message: String,
+}
+
+/// What can be wrong with the AWS credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AccountFault {
+    /// They cannot be loaded.
+    CredentialsMissing,
+    /// AWS does not take them.
+    CredentialsRefused,
+    /// They may not ask about the account.
+    AccessDenied,
+}
+
+impl AccountFault {
+    /// A name for programs, as in metrics.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::CredentialsMissing => "credentials_missing",
+            Self::CredentialsRefused => "credentials_refused",
+            Self::AccessDenied => "account_access_denied",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        match self {
+            Self::CredentialsMissing => (
+                "Nothing can be sent: there are no AWS credentials to sign with",
+                "Put that right, then send SIGHUP; a change of the environment needs a restart. \
+                 Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::CredentialsRefused => (
+                "Nothing can be sent: AWS refuses the credentials",
+                "Replace them and see that the clock is right, then send SIGHUP; a change of the \
+                 environment needs a restart. Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::AccessDenied => (
+                "SES does not tell the account's rate and quota; messages are sent all the same",
+                "Allow ses:GetAccount, or set sending.max_rate to the account's rate",
+            ),
+        }
+    }
+}
+
+/// A sender domain that the provider does not take for now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedDomain {
+    /// The name of the organisation.
+    pub organisation: String,
+    /// The domain.
+    pub domain: String,
+    /// What the provider said.
+    pub message: String,
+}
+
+/// Messages that failed because the process that held their bodies ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostMessages {
+    /// How many.
+    pub messages: u64,
+    /// When the last of them was found.
+    pub last_at: String,
+}
+
+/// An operator has seen the lost messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Acknowledged {
+    /// Those that were still to be seen; `None` if there were none.
+    pub lost_messages: Option<LostMessages>,
+}
+
+/// How much is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Organisations.
+    pub organisations: usize,
+    /// API keys.
+    pub keys: usize,
+    /// Sender domains.
+    pub domains: usize,
+    /// Of these, the ones that cannot be sent from yet.
+    pub domains_pending: usize,
+}
+
+/// The wall clock's time is taken as right.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockConfirmed {
+    /// The time.
+    pub now: String,
+    /// The jump that this ended, if there was one.
+    pub jump: Option<ClockJump>,
+}
+
+impl Call for Status {
+    async fn answer(self, admin: &Admin) -> Result<ServiceStatus, Refusal> {
+        let (uptime_seconds, client_address, sending) = match &admin.place {
             Place::File => (None, None, None),
-            Place::Service { live, started, ways, .. } => (
+            Place::Service { live, started, facts, .. } => (
                 Some(started.elapsed().as_secs()),
-                ways.as_ref().map(|ways| ways.clients),
-                Some(self.sending(live).await),
+                facts.as_ref().map(|facts| facts.clients),
+                Some(admin.sending(live).await),
             ),
         };
-        let domains = self.store.domains();
-        Response::Status(Box::new(ServiceStatus {
+        let domains = admin.store.domains();
+        Ok(ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds,
             client_address,
-            certificate: self.certificate(),
-            store: self.store.health().into(),
-            damaged: self.damaged(),
-            clock_jump: self.clock.jump().map(ClockJump::from),
-            lost_messages: self
+            certificate: admin.certificate(),
+            store: admin.store.health().into(),
+            damaged: admin.damaged(),
+            clock_jump: admin.clock.jump().map(ClockJump::from),
+            lost_messages: admin
                 .store
-                .lost_messages(self.clock.settled().now())
+                .lost_messages(admin.clock.settled().now())
                 .ok()
                 .flatten()
                 .map(LostMessages::from),
             sending,
-            events: self.events(),
+            events: admin.events(),
             counts: Counts {
-                organisations: self.store.organisations().len(),
-                keys: self.store.api_keys().len(),
+                organisations: admin.store.organisations().len(),
+                keys: admin.store.api_keys().len(),
                 domains: domains.len(),
                 domains_pending: domains.iter().filter(|d| !d.state.is_verified()).count(),
             },
-        }))
+        })
     }
+}
 
+impl Call for Acknowledge {
+    async fn answer(self, admin: &Admin) -> Result<Acknowledged, Refusal> {
+        let lost = admin.store.acknowledge_lost_messages(admin.clock.settled().now()).await?;
+        if let Some(lost) = lost {
+            info!(messages = lost.messages, "an operator has acknowledged the lost messages");
+        }
+        Ok(Acknowledged { lost_messages: lost.map(LostMessages::from) })
+    }
+}
+
+impl Call for Page {
+    async fn answer(self, admin: &Admin) -> Result<PageAddress, Refusal> {
+        match &admin.place {
+            Place::Service { facts: Some(facts), .. } => {
+                Ok(PageAddress { url: facts.page.expose_secret().to_owned() })
+            }
+            Place::Service { .. } | Place::File => Err(Refusal::new(
+                "no service runs, so there is no page; start it with `pillarbox serve`",
+            )),
+        }
+    }
+}
+
+impl Call for ClockConfirm {
+    async fn answer(self, admin: &Admin) -> Result<ClockConfirmed, Refusal> {
+        if let Place::File = admin.place {
+            return Err(Refusal::new(
+                "no service runs, so there is nothing to confirm; start the service, and confirm \
+                 the clock if `pillarbox status` says that it is in doubt",
+            ));
+        }
+        let jump = admin.clock.jump().map(ClockJump::from);
+        timekeeper::settle(&admin.store, &admin.clock, ConfirmedBy::Operator).await?;
+        Ok(ClockConfirmed { now: admin.clock.now().to_string(), jump })
+    }
+}
+
+impl Admin {
     fn damaged(&self) -> Damaged {
         let rows = self.store.damaged();
         let count = rows.len();
@@ -77,7 +553,8 @@ impl Admin {
 
     /// The certificate that clients are shown, where TLS is spoken to them.
     fn certificate(&self) -> Option<Certificate> {
-        let Place::Service { ways: Some(Ways { tls: Some(tls), .. }), .. } = &self.place else {
+        let Place::Service { facts: Some(ServiceFacts { tls: Some(tls), .. }), .. } = &self.place
+        else {
             return None;
         };
         let troubles = tls.troubles(self.clock.now()).into_iter();
@@ -120,44 +597,6 @@ impl Admin {
             seconds_since_last: events.last_event_at().map(since),
             trouble: events.trouble(),
         }
-    }
-
-    /// Takes an operator's word that the lost messages were seen.
-    pub(super) async fn acknowledge(&self) -> Result<Response, Refusal> {
-        let lost = self.store.acknowledge_lost_messages(self.clock.settled().now()).await?;
-        if let Some(lost) = lost {
-            info!(messages = lost.messages, "an operator has acknowledged the lost messages");
-        }
-        let lost_messages = lost.map(LostMessages::from);
-        Ok(Response::Acknowledged(Acknowledged { lost_messages }))
-    }
-
-    /// Where the operators' page is.
-    pub(super) fn page(&self) -> Result<Response, Refusal> {
-        match &self.place {
-            Place::Service { page: Some(url), .. } => {
-                Ok(Response::Page { url: url.expose_secret().to_owned() })
-            }
-            Place::Service { .. } | Place::File => Err(Refusal::new(
-                "no service runs, so there is no page; start it with `pillarbox serve`",
-            )),
-        }
-    }
-
-    pub(super) async fn confirm_clock(&self) -> Result<Response, Refusal> {
-        match self.place {
-            Place::Service { .. } => {}
-            Place::File => {
-                return Err(Refusal::new(
-                    "no service runs, so there is nothing to confirm; start the service, and \
-                     confirm the clock if `pillarbox status` says that it is in doubt",
-                ));
-            }
-        }
-        let jump = self.clock.jump().map(ClockJump::from);
-        timekeeper::settle(&self.store, &self.clock, ConfirmedBy::Operator).await?;
-        let now = self.clock.now().to_string();
-        Ok(Response::ClockConfirmed(ClockConfirmed { now, jump }))
     }
 
     async fn sending(&self, live: &Arc<dyn LiveView>) -> Sending {

@@ -1,56 +1,247 @@
-//! Suppressions by the operator's hand.
+//! Suppressions by the operator's hand: one by one, from a list of many rows, and on the SES
+//! account's own list.
 
-use crate::admin::Admin;
-use crate::admin::wire::{
-    MAX_ADDRESSES, MAX_PAGE, Refusal, Response, Scope, Suppression, SuppressionChange,
-    SuppressionChanges, SuppressionCursor, SuppressionList, SuppressionOutcome, UNREADABLE,
-};
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, MAX_PAGE, Refusal, UNREADABLE};
 use crate::domain::admission::Facts;
 use crate::domain::id::OrganisationId;
-use crate::domain::suppression::{self, SuppressedAddress, SuppressionReason};
+use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
+use crate::domain::time::Timestamp;
+use crate::ses::account::Removal;
 use crate::store::Change;
 
-mod account;
-mod import;
+/// The most addresses that one call names; at their full length they fit into a call.
+pub const MAX_ADDRESSES: usize = 1_000;
+/// The most suppressions that one call imports: few enough that their commit, which acceptances
+/// share, stays short.
+pub const MAX_IMPORT_ROWS: usize = 500;
 
-impl Admin {
-    pub(super) async fn suppress(
-        &self,
-        scope: &Scope,
-        addresses: &[String],
-    ) -> Result<Response, Refusal> {
-        let organisation = match scope {
-            Scope::All => None,
-            Scope::Organisation(name) => Some(self.organisation(name)?.id),
-        };
-        let mut changes = Vec::new();
-        for address in parse_all(addresses)? {
-            let suppression = suppression::Suppression {
+/// Suppresses addresses.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionAdd {
+    /// For whom.
+    pub scope: Scope,
+    /// At most [`MAX_ADDRESSES`].
+    pub addresses: Vec<String>,
+}
+
+/// Ends suppressions.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionRemove {
+    /// For whom.
+    pub scope: Scope,
+    /// At most [`MAX_ADDRESSES`].
+    pub addresses: Vec<String>,
+}
+
+/// Lists suppressions, a page at a time.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionList {
+    /// Only those with this scope.
+    pub scope: Option<Scope>,
+    /// Only those behind this one.
+    pub after: Option<SuppressionCursor>,
+}
+
+/// Takes an address from the SES account's own suppression list.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionClearAtSes {
+    /// The address.
+    pub address: String,
+}
+
+/// Suppresses what a list says, each row judged for itself. What is suppressed already stays as it
+/// is, so that a list may be imported again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionImport {
+    /// At most [`MAX_IMPORT_ROWS`].
+    pub rows: Vec<ImportRow>,
+    /// Whether good rows are taken in.
+    pub mode: ImportMode,
+}
+
+/// For whom an address is suppressed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Scope {
+    /// For every organisation.
+    All,
+    /// For the one with this name.
+    Organisation(String),
+}
+
+/// What became of each address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuppressionChanges {
+    /// In the order of the request.
+    pub addresses: Vec<SuppressionChange>,
+}
+
+/// What became of an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SuppressionChange {
+    /// The address in the form in which it is compared.
+    pub address: String,
+    /// What was done.
+    pub outcome: SuppressionOutcome,
+    /// What became of it on the SES account's own list, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ses: Option<AtSes>,
+}
+
+/// What was done about an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SuppressionOutcome {
+    /// It is suppressed from now on.
+    Added,
+    /// It was suppressed before; that entry stays.
+    AlreadyThere,
+    /// It is suppressed no more.
+    Removed,
+    /// It was not suppressed.
+    NotThere,
+    /// It is suppressed for all organisations, and stays so.
+    StillForAll,
+}
+
+/// What became of an address on the SES account's own suppression list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AtSes {
+    /// It is on it no more.
+    Cleared,
+    /// It was not on it.
+    NotThere,
+    /// SES did not do it.
+    Failed {
+        /// Why not.
+        message: String,
+    },
+}
+
+/// A page of suppressions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suppressions {
+    /// Those for all organisations first, then by organisation; by address.
+    pub suppressions: Vec<Suppression>,
+    /// Where the next page starts, if there is one.
+    pub next: Option<SuppressionCursor>,
+}
+
+/// A suppression.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suppression {
+    /// The name of the organisation; `None` for all of them.
+    pub organisation: Option<String>,
+    /// The address.
+    pub address: String,
+    /// `bounce`, `complaint`, `manual` or [`UNREADABLE`].
+    pub reason: String,
+    /// Since when; empty where that cannot be read.
+    pub since: String,
+    /// The message that caused it.
+    pub message: Option<String>,
+}
+
+/// A place in the list of suppressions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuppressionCursor {
+    /// The number of the organisation; `None` for all of them.
+    pub organisation: Option<u32>,
+    /// The address.
+    pub address: String,
+}
+
+/// A row of a list of suppressions, with its texts as they were given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRow {
+    /// For whom.
+    pub scope: Scope,
+    /// The address.
+    pub address: String,
+    /// Why; an operator's decision where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Since when; from now on where it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// The message that caused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What is done about the good rows of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ImportMode {
+    /// They are taken in, in one transaction.
+    Apply,
+    /// Nothing: the list is only looked at.
+    Check,
+}
+
+/// What became of the rows of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SuppressionsImported {
+    /// How many are suppressed from now on.
+    pub added: usize,
+    /// How many were suppressed before; those entries stay.
+    pub already_there: usize,
+    /// The rows that were not taken in.
+    pub refused: Vec<RefusedRow>,
+}
+
+/// A row that was not taken in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRow {
+    /// Its position in the request, from 0 on.
+    pub row: usize,
+    /// The rule that it breaks.
+    pub rule: String,
+}
+
+impl Call for SuppressionAdd {
+    async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
+        let organisation = admin.existing(&self.scope)?;
+        let mut addresses = Vec::new();
+        for address in parse_all(&self.addresses)? {
+            let suppression = domain::Suppression {
                 address: address.clone(),
                 reason: SuppressionReason::Manual,
-                since: self.clock.now(),
+                since: admin.clock.now(),
                 cause: None,
             };
-            let outcome = match self.store.suppress(organisation, suppression).await? {
+            let outcome = match admin.store.suppress(organisation, suppression).await? {
                 Change::Made => SuppressionOutcome::Added,
                 Change::None => SuppressionOutcome::AlreadyThere,
             };
-            changes.push(change_of(&address, outcome));
+            addresses.push(change_of(&address, outcome));
         }
-        Ok(Response::SuppressionsChanged(SuppressionChanges { addresses: changes }))
+        Ok(SuppressionChanges { addresses })
     }
+}
 
-    pub(super) async fn unsuppress(
-        &self,
-        scope: &Scope,
-        addresses: &[String],
-    ) -> Result<Response, Refusal> {
-        let organisation = self.scope(scope)?;
-        let mut changes = Vec::new();
-        for address in parse_all(addresses)? {
-            let change = self.store.unsuppress(organisation, address.clone()).await?;
+impl Call for SuppressionRemove {
+    async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
+        let organisation = admin.scope(&self.scope)?;
+        let mut addresses = Vec::new();
+        for address in parse_all(&self.addresses)? {
+            let change = admin.store.unsuppress(organisation, address.clone()).await?;
             let for_all = match organisation {
-                Some(organisation) => self.store.facts(organisation).is_suppressed(&address)?,
+                Some(organisation) => admin.store.facts(organisation).is_suppressed(&address)?,
                 None => false,
             };
             let outcome = match change {
@@ -59,18 +250,16 @@ impl Admin {
                 Change::Made => SuppressionOutcome::Removed,
                 Change::None => SuppressionOutcome::NotThere,
             };
-            changes.push(change_of(&address, outcome));
+            addresses.push(change_of(&address, outcome));
         }
-        Ok(Response::SuppressionsChanged(SuppressionChanges { addresses: changes }))
+        Ok(SuppressionChanges { addresses })
     }
+}
 
-    pub(super) fn list_suppressions(
-        &self,
-        scope: Option<&Scope>,
-        after: Option<&SuppressionCursor>,
-    ) -> Result<Response, Refusal> {
-        let only = scope.map(|scope| self.scope(scope)).transpose()?;
-        let start = match (after, only) {
+impl Call for SuppressionList {
+    async fn answer(self, admin: &Admin) -> Result<Suppressions, Refusal> {
+        let only = self.scope.as_ref().map(|scope| admin.scope(scope)).transpose()?;
+        let start = match (&self.after, only) {
             (Some(cursor), _) => Some((
                 cursor.organisation.map(OrganisationId),
                 SuppressedAddress::from_stored(&cursor.address),
@@ -80,14 +269,14 @@ impl Admin {
             (None, None) => None,
         };
         let start = start.as_ref().map(|(scope, address)| (*scope, address));
-        let page = self.store.suppressions(start, MAX_PAGE)?;
+        let page = admin.store.suppressions(start, MAX_PAGE)?;
         let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
         let next = page.next.filter(|(scope, _)| is_wanted(*scope));
         let next = next.map(|(scope, address)| SuppressionCursor {
             organisation: scope.map(|organisation| organisation.0),
             address: address.as_str().to_owned(),
         });
-        let whose = |scope: Option<OrganisationId>| scope.map(|number| self.shown(number));
+        let whose = |scope: Option<OrganisationId>| scope.map(|number| admin.shown(number));
         let whole = page.suppressions.into_iter().map(|(scope, suppression)| {
             let shown = Suppression {
                 organisation: whose(scope),
@@ -112,13 +301,69 @@ impl Admin {
         rows.retain(|((scope, _), _)| is_wanted(*scope));
         rows.sort_by(|(a, _), (b, _)| a.cmp(b));
         let suppressions = rows.into_iter().map(|(_, shown)| shown).collect();
-        Ok(Response::Suppressions(SuppressionList { suppressions, next }))
+        Ok(Suppressions { suppressions, next })
     }
+}
 
+impl Call for SuppressionClearAtSes {
+    async fn answer(self, admin: &Admin) -> Result<AtSes, Refusal> {
+        let address = parse(&self.address)?;
+        let ses = admin.ses("start the service and clear the address then")?;
+        Ok(match ses.unsuppress(&address).await {
+            Ok(Removal::Removed) => AtSes::Cleared,
+            Ok(Removal::NotThere) => AtSes::NotThere,
+            Err(error) => AtSes::Failed { message: error.to_string() },
+        })
+    }
+}
+
+impl Call for SuppressionImport {
+    async fn answer(self, admin: &Admin) -> Result<SuppressionsImported, Refusal> {
+        if self.rows.len() > MAX_IMPORT_ROWS {
+            return Err(Refusal::new(format!(
+                "one request takes at most {MAX_IMPORT_ROWS} rows; send them in parts"
+            )));
+        }
+        let now = admin.clock.now();
+        // Each scope is looked up once.
+        let mut scopes = HashMap::<_, Result<Option<OrganisationId>, String>>::new();
+        let mut good = Vec::with_capacity(self.rows.len());
+        let mut imported = SuppressionsImported::default();
+        for (position, row) in self.rows.iter().enumerate() {
+            let scope = scopes
+                .entry(&row.scope)
+                .or_insert_with(|| admin.existing(&row.scope).map_err(|refusal| refusal.message));
+            match scope.clone().and_then(|scope| Ok((scope, suppression(row, now)?))) {
+                Ok(suppression) => good.push(suppression),
+                Err(rule) => imported.refused.push(RefusedRow { row: position, rule }),
+            }
+        }
+        if self.mode == ImportMode::Apply && !good.is_empty() {
+            for change in admin.store.suppress_all(good).await? {
+                match change {
+                    Change::Made => imported.added += 1,
+                    Change::None => imported.already_there += 1,
+                }
+            }
+        }
+        Ok(imported)
+    }
+}
+
+impl Admin {
     fn scope(&self, scope: &Scope) -> Result<Option<OrganisationId>, Refusal> {
         match scope {
             Scope::All => Ok(None),
             Scope::Organisation(name) => Ok(Some(self.organisation_or_removed(name)?)),
+        }
+    }
+
+    /// Only an organisation that is there: the number of one that was removed means nothing in
+    /// another service's list.
+    fn existing(&self, scope: &Scope) -> Result<Option<OrganisationId>, Refusal> {
+        match scope {
+            Scope::All => Ok(None),
+            Scope::Organisation(name) => Ok(Some(self.organisation(name)?.id)),
         }
     }
 }
@@ -134,10 +379,43 @@ fn parse_all(addresses: &[String]) -> Result<Vec<SuppressedAddress>, Refusal> {
             "one request takes at most {MAX_ADDRESSES} addresses; send them in parts"
         )));
     }
-    let parse = |text: &String| {
-        SuppressedAddress::parse(text).map_err(|rule| {
-            Refusal::new(format!("{text:?} is not an address: {rule}. Nothing was changed"))
-        })
-    };
-    addresses.iter().map(parse).collect()
+    addresses.iter().map(|text| parse(text)).collect()
+}
+
+fn parse(text: &str) -> Result<SuppressedAddress, Refusal> {
+    SuppressedAddress::parse(text).map_err(|rule| {
+        Refusal::new(format!("{text:?} is not an address: {rule}. Nothing was changed"))
+    })
+}
+
+/// What a row says, or the rule that it breaks.
+fn suppression(row: &ImportRow, now: Timestamp) -> Result<domain::Suppression, String> {
+    let address = SuppressedAddress::parse(&row.address)
+        .map_err(|rule| format!("{:?} is not an address: {rule}", row.address))?;
+    let reason = row.reason.as_deref().map_or(Ok(SuppressionReason::Manual), |word| {
+        SuppressionReason::from_word(word)
+            .ok_or_else(|| format!("{word:?} is not a reason: bounce, complaint or manual"))
+    })?;
+    let since = row.since.as_deref().map_or(Ok(now), |text| {
+        Timestamp::parse_rfc3339_with_offset(text)
+            .map_err(|_| format!("{text:?} is not a time, such as 2026-11-21T09:30:00Z"))
+    })?;
+    let cause = row.message.as_deref().map(|text| {
+        text.parse().map_err(|_| format!("{text:?} is not the id of a message of pillarbox"))
+    });
+    Ok(domain::Suppression { address, reason, since, cause: cause.transpose()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::MAX_CALL_BYTES;
+
+    #[test]
+    fn the_largest_call_fits_its_bound() {
+        // 64 + 1 + 255 octets, each escaped to two at most.
+        let addresses = vec!["\"".repeat(320); MAX_ADDRESSES];
+        let call = SuppressionAdd { scope: Scope::All, addresses };
+        assert!(serde_json::to_vec(&call).unwrap().len() < MAX_CALL_BYTES);
+    }
 }

@@ -1,7 +1,8 @@
 //! The message that an examination sends: admitted, stored and sent as every other one.
 
-use crate::admin::wire::{Refusal, Response, TestSent};
-use crate::admin::{Admin, Place};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Place, Refusal};
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, SendRequest};
@@ -13,14 +14,33 @@ const RECIPIENT: &str = "success@simulator.amazonses.com";
 /// The sender's address before the `@` where none is given.
 const LOCAL_PART: &str = "pillarbox-doctor";
 
-impl Admin {
-    pub(super) async fn test_send(&self, from: Option<&str>) -> Result<Response, Refusal> {
-        let Place::Service { ways: Some(ways), .. } = &self.place else {
+/// Sends a message to SES's mailbox simulator, the way that all messages go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestSend {
+    /// Its sender; an address of the first verified domain where it is not given.
+    pub from: Option<String>,
+}
+
+/// A message of the examination's own was accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TestSent {
+    /// The message.
+    pub id: String,
+    /// Its sender.
+    pub from: String,
+    /// Its recipient.
+    pub to: String,
+}
+
+impl Call for TestSend {
+    async fn answer(self, admin: &Admin) -> Result<TestSent, Refusal> {
+        let Place::Service { facts: Some(facts), .. } = &admin.place else {
             return Err(Refusal::new(
                 "no service runs, and only a running service sends: start it and try again",
             ));
         };
-        let (organisation, from) = self.sender(from)?;
+        let (organisation, from) = admin.sender(self.from.as_deref())?;
         let draft = Draft {
             from: Some(&from),
             to: Some(vec![RECIPIENT]),
@@ -31,15 +51,17 @@ impl Admin {
         // The sender was read before, and the rest is ours.
         let request = SendRequest::parse(draft)
             .map_err(|_| Refusal::new(format!("{from:?} cannot be the sender")))?;
-        let accepted = ways
+        let accepted = facts
             .intake
             .accept(&organisation, None, request, "doctor")
             .await
             .map_err(|refusal| said(&refusal))?;
         let id = accepted.id().to_string();
-        Ok(Response::TestSent(TestSent { id, from, to: RECIPIENT.to_owned() }))
+        Ok(TestSent { id, from, to: RECIPIENT.to_owned() })
     }
+}
 
+impl Admin {
     /// Who sends: the given address, or one of the first domain that may be sent from, those that
     /// SES has verified first.
     fn sender(&self, from: Option<&str>) -> Result<(Organisation, String), Refusal> {

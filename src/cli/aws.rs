@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::aws_setup::{self, Mode, Outcome, Report, Step, policy};
 use crate::cli::error::CliError;
-use crate::cli::table::Table;
+use crate::cli::output::Table;
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::service;

@@ -1,7 +1,8 @@
-//! `backup`: everything that is stored, in one file.
+//! `backup`, `restore` and `compact`: copies of everything that is stored.
 //!
-//! The rows of one moment come from whoever has the file open, and are written here, by whoever
-//! runs the command: the service needs no access to where backups are kept.
+//! A backup is written by whoever runs the command: the service needs no access to where backups
+//! are kept. `compact` makes a new file row by row beside the old one, which stays open until the
+//! new one takes its place: its lock keeps a service from starting meanwhile.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,11 @@ use serde::Serialize;
 use crate::cli::connect::Connection;
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
-use crate::store::{Existing, FileCopy};
+use crate::cli::output::Progress;
+use crate::clock::Clock;
+use crate::store::{
+    Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Backup {
@@ -25,7 +30,7 @@ pub(super) struct Backup {
 }
 
 #[derive(Serialize)]
-struct Done {
+struct BackupDone {
     file: PathBuf,
     rows: u64,
     bytes: u64,
@@ -33,7 +38,7 @@ struct Done {
 
 impl Backup {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
+        let session = self.connection.open().await?;
         let format = session.format();
         let existing = if self.force { Existing::Replace } else { Existing::Keep };
         let own = session.own_files().await?;
@@ -46,9 +51,129 @@ impl Backup {
         let mut copy = FileCopy::begin(&path, existing)?;
         let rows = session.copy_to(&mut copy).await?;
         let bytes = copy.finish(rows)?;
-        let done = Done { file: self.file, rows, bytes };
+        let done = BackupDone { file: self.file, rows, bytes };
         Ok(format.show(&done, |done| {
             format!("{} has {} rows in {} bytes\n", done.file.display(), done.rows, done.bytes)
+        }))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Restore {
+    #[command(flatten)]
+    connection: Connection,
+    /// Path of the backup. It stays as it is.
+    file: PathBuf,
+    /// Check the backup, and change nothing.
+    #[arg(long, conflicts_with = "replace")]
+    check: bool,
+    /// Replace an existing data file, and keep that one under another name.
+    #[arg(long)]
+    replace: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Restored {
+    messages: u64,
+    newest_message: Option<String>,
+    organisations: usize,
+    keys: usize,
+    domains: usize,
+    suppressions: u64,
+    /// Rows that cannot be read.
+    damaged: usize,
+    kept: Option<PathBuf>,
+    installed: bool,
+}
+
+impl Restore {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let format = self.connection.format();
+        let directory = self.connection.idle_directory().await?;
+        if let Some(name) = OwnFiles::in_directory(directory.clone()).name_of(&self.file) {
+            return Err(CliError::OwnFile { file: self.file, name, directory });
+        }
+        let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
+        let progress = Progress::of(size, "checking");
+        let candidate = Candidate::check(&self.file, &directory, |bytes| progress.at(bytes))?;
+        drop(progress);
+        if self.check {
+            return Ok(format.show(&Restored::of(candidate.contents(), None, false), |done| {
+                format!("{} is good: {}\n", self.file.display(), done.holds())
+            }));
+        }
+        let existing = if self.replace { Existing::Replace } else { Existing::Keep };
+        let now = Clock::system().now();
+        let restored = candidate.install(existing, now).map_err(|error| match error {
+            error @ RestoreError::Exists { .. } => CliError::WouldReplace(error),
+            error => error.into(),
+        })?;
+        Ok(format.show(&Restored::of(&restored.contents, restored.kept, true), |done| {
+            let kept = done.kept.as_ref().map_or(String::new(), |kept| {
+                format!("The data file that was there is kept as {}.\n", kept.display())
+            });
+            format!("restored: {}\n{kept}", done.holds())
+        }))
+    }
+}
+
+impl Restored {
+    fn of(contents: &Contents, kept: Option<PathBuf>, installed: bool) -> Self {
+        Self {
+            messages: contents.messages,
+            newest_message: contents.newest.as_ref().map(ToString::to_string),
+            organisations: contents.organisations,
+            keys: contents.api_keys,
+            domains: contents.domains,
+            suppressions: contents.suppressions,
+            damaged: contents.damaged,
+            kept,
+            installed,
+        }
+    }
+
+    fn holds(&self) -> String {
+        let newest = self.newest_message.as_ref();
+        let newest = newest.map_or(String::new(), |newest| format!(" (the newest of {newest})"));
+        let damaged = match self.damaged {
+            0 => String::new(),
+            1 => "; 1 row cannot be read".to_owned(),
+            more => format!("; {more} rows cannot be read"),
+        };
+        format!(
+            "{} messages{newest}, {} organisations, {} keys, {} domains, {} suppressions{damaged}",
+            self.messages, self.organisations, self.keys, self.domains, self.suppressions
+        )
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Compact {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Compacted {
+    bytes_before: u64,
+    bytes_after: u64,
+}
+
+impl Compact {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let (session, directory) = self.connection.open_idle().await?;
+        let path = directory.join(FILE_NAME);
+        let bytes_before = std::fs::metadata(&path)
+            .map_err(|source| CliError::Write { path: path.clone(), source })?
+            .len();
+        let mut copy = Store::replacement(&directory)?;
+        let rows = session.copy_to(&mut copy).await?;
+        let bytes_after = copy.finish(rows)?;
+        Ok(session.show(&Compacted { bytes_before, bytes_after }, |done| {
+            let Compacted { bytes_before, bytes_after } = done;
+            format!("{} had {bytes_before} bytes and has {bytes_after} now\n", path.display())
         }))
     }
 }

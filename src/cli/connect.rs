@@ -1,7 +1,6 @@
 //! Reaching the one who does it: the running service over its socket, or, where none runs, the
 //! same handler on the data file.
 
-use std::cell::Cell;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -9,14 +8,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use crate::admin::Admin;
-use crate::admin::client::{Client, ConnectError};
-use crate::admin::wire::{Request, Response};
+use crate::admin::client::{CallError, Client, ConnectError};
+use crate::admin::identity::Identify;
+use crate::admin::{Admin, Call};
 use crate::cli::error::CliError;
-use crate::cli::progress::Progress;
+use crate::cli::output::Progress;
 use crate::clock::{Clock, ConfirmedBy};
 use crate::config::{self, Config};
-use crate::store::{Chunk, FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
+use crate::store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 
 /// Heading of these options in a command's help.
 const HEADING: &str = "Which service";
@@ -62,13 +61,13 @@ impl Format {
     }
 }
 
-/// Who does what is asked.
+/// Who answers the calls.
 enum Backend {
     Service(Client),
     File(Admin),
 }
 
-/// A command's way to ask and to print.
+/// A command's way to make calls and to print.
 pub(super) struct Session {
     backend: Backend,
     format: Format,
@@ -124,7 +123,7 @@ impl Connection {
         Ok(Session { backend: Backend::Service(client), format, data_dir })
     }
 
-    /// Finds who does what is asked.
+    /// Finds who answers the calls.
     pub(super) async fn open(self) -> Result<Session, CliError> {
         let format = self.format();
         let (backend, data_dir) = match (self.socket, self.config) {
@@ -185,26 +184,31 @@ fn open_directory(directory: &Path) -> Result<Admin, CliError> {
 }
 
 impl Session {
-    /// Asks, and turns a refusal into an error.
-    pub(super) async fn ask(&mut self, request: Request) -> Result<Response, CliError> {
-        let response = match &mut self.backend {
-            Backend::Service(client) => client.ask(&request).await?,
-            Backend::File(admin) => admin.handle(request).await,
-        };
-        match response {
-            Response::Refused(refusal) => Err(CliError::Refused(refusal.message)),
-            other => Ok(other),
+    /// Makes a call; a refusal is an error.
+    pub(super) async fn call<C: Call>(&self, call: C) -> Result<C::Answer, CliError> {
+        match &self.backend {
+            Backend::Service(client) => Ok(client.call(&call).await?),
+            Backend::File(admin) => Ok(call.answer(admin).await?),
         }
     }
 
+    /// Makes a call, and gives what to print of its answer.
+    pub(super) async fn run<C: Call>(
+        &self,
+        call: C,
+        people: impl FnOnce(&C::Answer) -> String,
+    ) -> Result<String, CliError> {
+        Ok(self.show(&self.call(call).await?, people))
+    }
+
     /// The files that no command may write to; `None` if the service does not say where they are.
-    pub(super) async fn own_files(&mut self) -> Result<Option<OwnFiles>, CliError> {
-        let directory = match (&self.data_dir, &mut self.backend) {
+    pub(super) async fn own_files(&self) -> Result<Option<OwnFiles>, CliError> {
+        let directory = match (&self.data_dir, &self.backend) {
             (Some(directory), _) => Some(directory.clone()),
-            (None, Backend::Service(client)) => match client.ask(&Request::Identity {}).await? {
-                Response::Identity(service) => Some(service.data_dir),
-                // A service of an earlier version does not know the request.
-                _ => None,
+            (None, Backend::Service(client)) => match client.call(&Identify {}).await {
+                Ok(service) => Some(service.data_dir),
+                Err(CallError::Refused(_)) => None,
+                Err(error) => return Err(error.into()),
             },
             (None, Backend::File(_)) => None,
         };
@@ -213,55 +217,34 @@ impl Session {
 
     /// Copies everything that is stored, and shows how far it is; gives the number of rows that
     /// the copy has to have.
-    pub(super) async fn copy_to(&mut self, copy: &mut FileCopy) -> Result<u64, CliError> {
-        let (rows, mut progress) = (Cell::new(0), None);
-        let take = |part: &Chunk| {
-            let copied = copy.add(part)?;
-            progress.get_or_insert_with(|| Progress::of(rows.get(), "copying")).at(copied);
-            Ok(())
-        };
-        self.read_all(|all| rows.set(all), take).await?;
-        Ok(rows.get())
-    }
-
-    /// Has `take` take everything that is stored, a part at a time, after `begin` was told how
-    /// many rows that is.
-    async fn read_all(
-        &mut self,
-        begin: impl FnOnce(u64),
-        mut take: impl FnMut(&Chunk) -> Result<(), CliError>,
-    ) -> Result<(), CliError> {
-        match &mut self.backend {
+    pub(super) async fn copy_to(&self, copy: &mut FileCopy) -> Result<u64, CliError> {
+        const WHAT: &str = "copying";
+        match &self.backend {
             Backend::Service(client) => {
-                let begins = match client.ask(&Request::Backup {}).await? {
-                    Response::BackupBegins(begins) => begins,
-                    Response::Refused(refusal) => return Err(CliError::Refused(refusal.message)),
-                    _ => return Err(CliError::Unexpected),
-                };
-                if begins.version != env!("CARGO_PKG_VERSION") {
-                    return Err(CliError::Unexpected);
+                let mut backup = client.backup().await?;
+                let progress = Progress::of(backup.rows, WHAT);
+                while let Some(part) = backup.next_part().await? {
+                    progress.at(copy.add(&part)?);
                 }
-                begin(begins.rows);
-                while let Some(part) = client.next_part().await? {
-                    take(&part)?;
-                }
+                Ok(backup.rows)
             }
             Backend::File(admin) => {
-                let snapshot = admin.snapshot().map_err(|r| CliError::Refused(r.message))?;
-                begin(snapshot.rows());
-                let mut failed = None;
-                let read = snapshot.read(|part| match take(&part) {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(error) => {
-                        failed = Some(error);
-                        ControlFlow::Break(())
-                    }
+                let snapshot = admin.snapshot()?;
+                let rows = snapshot.rows();
+                let progress = Progress::of(rows, WHAT);
+                let mut copied = Ok(0);
+                let read = snapshot.read(|part| {
+                    copied = copy.add(&part);
+                    copied.as_ref().map_or(ControlFlow::Break(()), |rows| {
+                        progress.at(*rows);
+                        ControlFlow::Continue(())
+                    })
                 });
-                failed.map_or(Ok(()), Err)?;
+                copied?;
                 read.map_err(|error| CliError::Refused(error.to_string()))?;
+                Ok(rows)
             }
         }
-        Ok(())
     }
 
     /// What to print of an answer: a line of JSON, or what `people` makes of it.

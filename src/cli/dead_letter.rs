@@ -2,10 +2,12 @@
 
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{DeadLetterShown, Letters, Request, Response};
+use crate::admin::dead_letter::{
+    DeadLetterClear, DeadLetterList, DeadLetterShow, DeadLetterShown, DeadLetters, Letters,
+};
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::table::{Table, escaped};
+use crate::cli::output::{Table, escaped};
 
 /// How much of an id a table shows, in characters; it does for the other commands.
 const ID_CHARS: usize = 12;
@@ -42,44 +44,30 @@ struct Clear {
     all: bool,
 }
 
-impl Action {
-    fn into_request(self) -> Request {
-        match self {
-            Self::List => Request::DeadLetterList {},
-            Self::Show { id } => Request::DeadLetterShow { id },
-            Self::Clear(Clear { all: true, .. }) => {
-                Request::DeadLetterClear { letters: Letters::All }
-            }
-            Self::Clear(Clear { ids, .. }) => {
-                Request::DeadLetterClear { letters: Letters::Ids(ids) }
+impl DeadLetter {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let session = self.connection.open().await?;
+        match self.action {
+            Action::List => session.run(DeadLetterList {}, table).await,
+            Action::Show { id } => session.run(DeadLetterShow { id }, with_document).await,
+            Action::Clear(Clear { ids, all }) => {
+                let letters = if all { Letters::All } else { Letters::Ids(ids) };
+                let cleared = session.run(DeadLetterClear { letters }, |cleared| {
+                    format!("cleared {} dead letters\n", cleared.cleared)
+                });
+                cleared.await
             }
         }
     }
 }
 
-impl DeadLetter {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
-        match session.ask(self.action.into_request()).await? {
-            Response::DeadLetters(list) => Ok(session.show(&list, |list| {
-                let mut table = Table::new(["ID", "RECEIVED", "BYTES", "REASON"]);
-                for letter in &list.dead_letters {
-                    let id = letter.id.get(..ID_CHARS).unwrap_or(&letter.id);
-                    table.row([
-                        id,
-                        &letter.received_at,
-                        &letter.length.to_string(),
-                        &letter.reason,
-                    ]);
-                }
-                table.or("no dead letters")
-            })),
-            Response::DeadLetter(shown) => Ok(session.show(&shown, with_document)),
-            Response::DeadLettersCleared(cleared) => Ok(session
-                .show(&cleared, |cleared| format!("cleared {} dead letters\n", cleared.cleared))),
-            _ => Err(CliError::Unexpected),
-        }
+fn table(list: &DeadLetters) -> String {
+    let mut table = Table::new(["ID", "RECEIVED", "BYTES", "REASON"]);
+    for letter in &list.dead_letters {
+        let id = letter.id.get(..ID_CHARS).unwrap_or(&letter.id);
+        table.row([id, &letter.received_at, &letter.length.to_string(), &letter.reason]);
     }
+    table.or("no dead letters")
 }
 
 fn with_document(shown: &DeadLetterShown) -> String {

@@ -3,27 +3,27 @@
 //! What is on this machine is looked at here, as the user who asks; AWS is asked by the running
 //! service, with its credentials and its clock, or by this process where none runs.
 
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
-use crate::admin::checks::Examiner;
+use crate::admin::checks::{Examine, Examiner, Finding, Part, Verdict};
 use crate::admin::client::{Client, ConnectError};
-use crate::admin::wire::{Domain, Finding, Part, Request, Response};
+use crate::admin::domain::{Domain, DomainList};
 use crate::cli::error::CliError;
+use crate::cli::output::escaped;
 use crate::clock::{Clock, Synchronisation};
 use crate::config::{self, Config};
 use crate::service;
 use crate::ses::SesClient;
 use crate::ses::credentials::Credentials;
 
-use report::Report;
-
-mod files;
-mod report;
+mod machine;
 mod sending;
-mod settings;
 mod socket;
 
 #[derive(Debug, Args)]
@@ -60,31 +60,28 @@ impl Doctor {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let mut report = Report::new(self.json);
         let config = Config::load(self.config.as_deref(), config::environment())?;
-        report.add_all(settings::look(&config));
-        report.add_all(files::look(&config));
+        report.add_all(machine::settings(&config));
+        report.add_all(machine::files(&config));
         report.add(synchronisation().await);
         let (client, findings) = socket::look(&config).await;
         report.add_all(findings);
-        let (mut asker, domains) = match client {
-            Ok(mut client) => {
-                let domains = match client.ask(&Request::DomainList { organisation: None }).await? {
-                    Response::Domains(list) => list.domains,
-                    _ => return Err(CliError::Unexpected),
-                };
-                (Some(Asker::Service(client)), domains)
+        let (asker, domains) = match client {
+            Ok(client) => {
+                let list = client.call(&DomainList { organisation: None }).await?;
+                (Some(Asker::Service(client)), list.domains)
             }
             Err(error) => {
                 let stopped =
                     matches!(error, ConnectError::Absent { .. } | ConnectError::Refused { .. });
                 let (domains, finding) =
-                    if stopped { files::domains(&config).await } else { (Vec::new(), None) };
+                    if stopped { machine::domains(&config).await } else { (Vec::new(), None) };
                 report.add_all(finding);
                 (own(&config, &mut report), domains)
             }
         };
-        if let Some(asker) = &mut asker {
+        if let Some(asker) = &asker {
             for part in parts(&domains) {
-                report.add_all(asker.examine(&part, &config).await?);
+                report.add_all(asker.examine(part, &config).await?);
             }
         }
         if self.send {
@@ -154,20 +151,97 @@ fn parts(domains: &[Domain]) -> Vec<Part> {
 }
 
 impl Asker {
-    async fn examine(&mut self, part: &Part, config: &Config) -> Result<Vec<Finding>, CliError> {
+    async fn examine(&self, part: Part, config: &Config) -> Result<Vec<Finding>, CliError> {
         match self {
-            Self::Service(client) => {
-                match client.ask(&Request::Examine { part: part.clone() }).await? {
-                    Response::Examined(examined) => Ok(examined.findings),
-                    Response::Refused(refusal) => Err(CliError::Refused(refusal.message)),
-                    _ => Err(CliError::Unexpected),
-                }
-            }
+            Self::Service(client) => Ok(client.call(&Examine { part }).await?.findings),
             Self::Own(ses) => {
                 let events = service::event_route(config);
-                let examined = Examiner::new(ses, &events).examine(part).await;
-                examined.map_err(|refusal| CliError::Refused(refusal.message))
+                Ok(Examiner::new(ses, &events).examine(&part).await?)
             }
         }
     }
+}
+
+/// Collects findings; prints them for people as they come, for programs at the end.
+struct Report {
+    json: bool,
+    findings: Vec<Finding>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    ok: bool,
+    checks: &'a [Finding],
+}
+
+impl Report {
+    fn new(json: bool) -> Self {
+        Self { json, findings: Vec::new() }
+    }
+
+    fn add_all(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            self.add(finding);
+        }
+    }
+
+    fn add(&mut self, finding: Finding) {
+        if !self.json {
+            print(&lines(&finding));
+        }
+        self.findings.push(finding);
+    }
+
+    /// Tells a person who waits how it goes.
+    fn progress(&self, text: &str) {
+        if !self.json {
+            // Standard error may be closed; `eprintln` would panic.
+            let _ = writeln!(io::stderr(), "         {}", escaped(text));
+        }
+    }
+
+    /// What is left to print, or that there are faults.
+    fn finish(self) -> Result<String, CliError> {
+        let count = |verdict| self.findings.iter().filter(|f| f.verdict == verdict).count();
+        let (faults, warnings) = (count(Verdict::NotOk), count(Verdict::Warning));
+        let document = Document { ok: faults == 0, checks: &self.findings };
+        let mut text = String::new();
+        if self.json {
+            text = serde_json::to_string(&document).expect("findings are texts");
+            text.push('\n');
+        }
+        if faults > 0 {
+            print(&text);
+            return Err(CliError::Unwell { faults });
+        }
+        if !self.json {
+            let warned = match warnings {
+                0 => String::new(),
+                1 => "; one thing deserves a look".to_owned(),
+                more => format!("; {more} things deserve a look"),
+            };
+            writeln!(text, "\nNothing is wrong{warned}.").expect("text takes everything");
+        }
+        Ok(text)
+    }
+}
+
+fn lines(finding: &Finding) -> String {
+    let verdict = match finding.verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warning => "warning",
+        Verdict::NotOk => "NOT OK",
+    };
+    let (about, message) = (escaped(&finding.about), escaped(&finding.message));
+    let mut text = format!("{verdict:7}  {about}: {message}\n");
+    if let Some(advice) = &finding.advice {
+        writeln!(text, "         -> {}", escaped(advice)).expect("text takes everything");
+    }
+    text
+}
+
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    // Whoever closed it wants no more; the exit code still says how it went.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

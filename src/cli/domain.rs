@@ -1,13 +1,18 @@
-//! `domain`: sender domains.
+//! `domain`: sender domains, where they stand, what to publish, and what to do.
+
+use std::fmt::Write;
 
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{self, Request, Response, SesAnswer, Verification};
+use crate::admin::domain::{
+    self, DnsRecord, DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove,
+    DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer, Verification,
+};
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::table::Table;
-
-mod shown;
+use crate::cli::output::{Table, escaped};
+use crate::ses::identity::SetupStatus;
+use crate::ses::identity::records::{Purpose, Sight};
 
 #[derive(Debug, Args)]
 pub(super) struct Domain {
@@ -55,65 +60,50 @@ enum Action {
     },
 }
 
-impl Action {
-    fn into_request(self) -> Request {
-        match self {
-            Self::Add { org, domain, assume_verified, mail_from } => Request::DomainAdd {
-                organisation: org,
-                domain,
-                verification: if assume_verified {
-                    Verification::Assumed
-                } else {
-                    Verification::BySes
-                },
-                mail_from,
-            },
-            Self::List { org } => Request::DomainList { organisation: org },
-            Self::Check { domain } => Request::DomainCheck { domain },
-            Self::Remove { org, domain } => Request::DomainRemove { organisation: org, domain },
+impl Domain {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let session = self.connection.open().await?;
+        match self.action {
+            Action::Add { org, domain, assume_verified, mail_from } => {
+                let verification =
+                    if assume_verified { Verification::Assumed } else { Verification::BySes };
+                let call = DomainAdd { organisation: org, domain, verification, mail_from };
+                session.run(call, added).await
+            }
+            Action::List { org } => session.run(DomainList { organisation: org }, table).await,
+            Action::Check { domain } => session.run(DomainCheck { domain }, checked).await,
+            Action::Remove { org, domain } => {
+                session.run(DomainRemove { organisation: org, domain }, removed).await
+            }
         }
     }
 }
 
-impl Domain {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
-        match session.ask(self.action.into_request()).await? {
-            Response::DomainAdded(report) => Ok(session.show(&report, shown::added)),
-            Response::Domains(list) => Ok(session.show(&list, |list| {
-                let mut table = Table::new([
-                    "DOMAIN",
-                    "ORGANISATION",
-                    "STATE",
-                    "SINCE",
-                    "SES SAYS",
-                    "LAST CHECKED",
-                    "ADDED",
-                ]);
-                for domain in &list.domains {
-                    let wire::Domain { organisation, domain, state, since, added_at, last_check } =
-                        domain;
-                    let (said, at) = last_check
-                        .as_ref()
-                        .map_or(("", "never"), |check| (said(check.ses), check.at.as_str()));
-                    table.row([domain, organisation, state, since, said, at, added_at]);
-                }
-                table.or("no domains; pillarbox domain add --org NAME DOMAIN adds one")
-            })),
-            Response::DomainChecked(check) => Ok(session.show(&check, shown::checked)),
-            Response::DomainRemoved(removed) => Ok(session.show(&removed, |removed| {
-                format!(
-                    "withdrew {} from {}: queued messages failed: {}, calls under way, not tried \
-                     again: {}; its identity at SES stays\n",
-                    removed.domain,
-                    removed.organisation,
-                    removed.messages_failed,
-                    removed.calls_under_way
-                )
-            })),
-            _ => Err(CliError::Unexpected),
-        }
+fn table(list: &Domains) -> String {
+    let mut table = Table::new([
+        "DOMAIN",
+        "ORGANISATION",
+        "STATE",
+        "SINCE",
+        "SES SAYS",
+        "LAST CHECKED",
+        "ADDED",
+    ]);
+    for domain in &list.domains {
+        let domain::Domain { organisation, domain, state, since, added_at, last_check } = domain;
+        let (said, at) =
+            last_check.as_ref().map_or(("", "never"), |check| (said(check.ses), check.at.as_str()));
+        table.row([domain, organisation, state, since, said, at, added_at]);
     }
+    table.or("no domains; pillarbox domain add --org NAME DOMAIN adds one")
+}
+
+fn removed(removed: &DomainRemoved) -> String {
+    format!(
+        "withdrew {} from {}: queued messages failed: {}, calls under way, not tried again: {}; its \
+         identity at SES stays\n",
+        removed.domain, removed.organisation, removed.messages_failed, removed.calls_under_way
+    )
 }
 
 fn said(answer: SesAnswer) -> &'static str {
@@ -123,5 +113,145 @@ fn said(answer: SesAnswer) -> &'static str {
         SesAnswer::TemporaryFailure => "temporary failure",
         SesAnswer::Failed => "failed",
         SesAnswer::Unknown => "no identity",
+    }
+}
+
+/// What `domain add` says.
+fn added(report: &DomainReport) -> String {
+    let mut text = line(&report.domain);
+    let open: Vec<_> = report.dns_records.iter().filter(|r| r.ses != Sight::Found).collect();
+    if report.domain.state == "pending" || open.iter().any(|r| r.purpose == Purpose::MailFrom) {
+        text.push_str(&to_publish(&report.dns_records));
+    }
+    text
+}
+
+/// What `domain check` says.
+fn checked(check: &DomainChecked) -> String {
+    let mut text = format!("SES: {}\n", verdict(check));
+    if let Some(dkim) = check.dkim {
+        writeln!(text, "DKIM: {}", setup(dkim)).expect("text takes everything");
+    }
+    if let Some(MailFrom { domain, setup: state }) = &check.mail_from {
+        let fallback = match state {
+            SetupStatus::Success => "",
+            _ => "; until it is, SES's own domain takes its place and sending goes on",
+        };
+        let state = setup(*state);
+        writeln!(text, "MAIL FROM {}: {state}{fallback}", escaped(domain))
+            .expect("text takes everything");
+    }
+    for domain in &check.domains {
+        text.push_str(&line(domain));
+    }
+    if check.dns_records.iter().any(|record| record.ses == Sight::Missing)
+        || (check.ses != SesAnswer::Verified && check.ses != SesAnswer::Unknown)
+    {
+        text.push_str(&to_publish(&check.dns_records));
+    }
+    text
+}
+
+fn verdict(check: &DomainChecked) -> String {
+    let name = check.domains.first().map_or("", |domain| domain.domain.as_str());
+    let reason = match &check.reason {
+        Some(reason) => format!(" ({})", escaped(reason)),
+        None => String::new(),
+    };
+    match check.ses {
+        SesAnswer::Verified => "has verified it".to_owned(),
+        SesAnswer::Pending => {
+            format!("has not found its DNS records yet{reason}. Once they are published, wait")
+        }
+        SesAnswer::TemporaryFailure => format!(
+            "cannot look for its DNS records for now{reason}, and tries again by itself. See that \
+             the domain's name servers answer everybody and that the records below are there"
+        ),
+        SesAnswer::Failed => format!(
+            "has given up looking for its DNS records{reason}, as it does after 72 hours. Publish \
+             the records below, then delete the identity {name} at SES (aws sesv2 \
+             delete-email-identity --email-identity {name}) and run pillarbox domain add again; \
+             the records may then be others"
+        ),
+        SesAnswer::Unknown => {
+            "has no identity for it; pillarbox domain add --org NAME DOMAIN creates it".to_owned()
+        }
+    }
+}
+
+fn setup(setup: SetupStatus) -> &'static str {
+    match setup {
+        SetupStatus::NotStarted => "SES has not started to look for the records",
+        SetupStatus::Pending => "SES has not found the records yet",
+        SetupStatus::Success => "SES found the records",
+        SetupStatus::Failed => "SES did not find the records, and has given up",
+        SetupStatus::TemporaryFailure => "SES cannot look for the records for now, and tries again",
+        SetupStatus::Other => "SES says something that this version does not know",
+    }
+}
+
+fn line(domain: &domain::Domain) -> String {
+    let meaning = match domain.state.as_str() {
+        "pending" => "pending: it cannot be sent from until SES has verified it",
+        "verified" => "verified: it can be sent from",
+        "assumed" => "assumed verified: it can be sent from as far as pillarbox is concerned",
+        other => other,
+    };
+    format!("{} of {}: {meaning}\n", domain.domain, domain.organisation)
+}
+
+fn to_publish(records: &[DnsRecord]) -> String {
+    let (advice, needed): (Vec<_>, Vec<_>) =
+        records.iter().partition(|record| record.purpose == Purpose::Dmarc);
+    if needed.is_empty() {
+        return "SES named no DNS records for it; see its identity in the SES console\n".to_owned();
+    }
+    let mut table = Table::new(["TYPE", "NAME", "VALUE", "FOR", "SES"]);
+    for record in needed.iter().chain(&advice) {
+        let DnsRecord { record_type, name, value, .. } = *record;
+        table.row([record_type, name, value, purpose(record.purpose), sight(record.ses)]);
+    }
+    let mut text = format!("\nPublish these DNS records:\n\n{}", table.or("none"));
+    text.push_str("\nThe same, to paste into the domain's zone file:\n\n");
+    for record in &needed {
+        writeln!(text, "{}", escaped(&record.zone_line)).expect("text takes everything");
+    }
+    for record in &advice {
+        let line = escaped(&record.zone_line);
+        let name = escaped(&record.name);
+        write!(text, "; only where {name}, or the domain above it, has none yet:\n; {line}\n")
+            .expect("text takes everything");
+    }
+    text.push_str(hint(&needed));
+    text.push_str(
+        "The service asks SES by itself whether it has found them, often at first and more rarely \
+         later; pillarbox domain check asks now.\n",
+    );
+    text
+}
+
+fn hint(needed: &[&DnsRecord]) -> &'static str {
+    if needed.iter().any(|record| record.purpose == Purpose::MailFrom) {
+        "\nSPF: the TXT record above is for the MAIL FROM domain alone; the sender domain's own SPF \
+         record need not name SES.\n"
+    } else {
+        "\nSPF: bounces go to SES's own domain, so your SPF record need not name SES. Receivers then \
+         go by DKIM; --mail-from bounce.DOMAIN makes SPF count for your domain too.\n"
+    }
+}
+
+fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Dkim => "DKIM",
+        Purpose::MailFrom => "MAIL FROM",
+        Purpose::Dmarc => "DMARC (advice)",
+    }
+}
+
+fn sight(sight: Sight) -> &'static str {
+    match sight {
+        Sight::Found => "found",
+        Sight::Missing => "missing",
+        Sight::NotLookedFor => "not looked for",
     }
 }

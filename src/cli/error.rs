@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::admin::client::{AskError, ConnectError};
+use crate::admin::Refusal;
+use crate::admin::client::{CallError, ConnectError};
 use crate::config::ConfigError;
 use crate::service::ServiceError;
 use crate::store::{CopyError, OpenError, RestoreError};
@@ -27,8 +28,8 @@ pub(super) enum CliError {
     Connect(#[from] ConnectError),
     /// The service gave no answer.
     #[error(transparent)]
-    Ask(#[from] AskError),
-    /// The service did not do it.
+    Call(CallError),
+    /// It was not done.
     #[error("{0}")]
     Refused(String),
     /// The set-up has faults, which have been printed.
@@ -37,9 +38,6 @@ pub(super) enum CliError {
         /// How many.
         faults: usize,
     },
-    /// The service answered something else.
-    #[error("the service answered another question; use the pillarbox of the version that runs")]
-    Unexpected,
     /// A service runs, and not at this socket.
     #[error(
         "the service runs, for its data file {} is in use, but its socket {} does not answer; \
@@ -187,9 +185,8 @@ impl CliError {
             Self::Usage(_) => super::EXIT_USAGE,
             Self::Configuration(_) => EXIT_CONFIGURATION,
             Self::Connect(_)
-            | Self::Ask(_)
+            | Self::Call(_)
             | Self::Refused(_)
-            | Self::Unexpected
             | Self::Unwell { .. }
             | Self::InUse { .. }
             | Self::NoData { .. }
@@ -211,6 +208,21 @@ impl CliError {
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }
+    }
+}
+
+impl From<CallError> for CliError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(refusal) => refusal.into(),
+            error => Self::Call(error),
+        }
+    }
+}
+
+impl From<Refusal> for CliError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.message)
     }
 }
 

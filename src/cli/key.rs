@@ -2,10 +2,10 @@
 
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{Request, Response};
+use crate::admin::key::{self, KeyAdd, KeyAdded, KeyList, KeyRevoke, Keys};
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::table::{Table, escaped};
+use crate::cli::output::{Table, escaped};
 
 #[derive(Debug, Args)]
 pub(super) struct Key {
@@ -44,48 +44,40 @@ enum Action {
 
 impl Key {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
-        let request = match self.action {
+        let session = self.connection.open().await?;
+        match self.action {
             Action::Add { org, label, expires } => {
-                Request::KeyAdd { organisation: org, label, expires }
+                session.run(KeyAdd { organisation: org, label, expires }, added).await
             }
-            Action::List { org } => Request::KeyList { organisation: org },
-            Action::Revoke { id } => Request::KeyRevoke { id },
-        };
-        match session.ask(request).await? {
-            Response::KeyAdded(added) => Ok(session.show(&added, |added| {
-                format!(
-                    "key {} for {}:\n\n    {}\n\nIt is shown this once and cannot be shown again. \
-                     It belongs on the server side alone.\n",
-                    added.id, added.organisation, added.key.0
-                )
-            })),
-            Response::Keys(list) => Ok(session.show(&list, |list| {
-                let mut table =
-                    Table::new(["ID", "ORGANISATION", "CREATED", "EXPIRES", "LAST USED", "NAME"]);
-                for key in &list.keys {
-                    let id = key.id.to_string();
-                    let expires = key.expires_at.as_deref().unwrap_or("never");
-                    let last_used = key.last_used_at.as_deref().unwrap_or("never");
-                    table.row([
-                        &id,
-                        &key.organisation,
-                        &key.created_at,
-                        expires,
-                        last_used,
-                        &key.label,
-                    ]);
-                }
-                table.or("no keys; pillarbox key add --org NAME makes one")
-            })),
-            Response::KeyRevoked(key) => Ok(session.show(&key, |key| {
-                let label = match key.label.as_str() {
-                    "" => String::new(),
-                    label => format!(" ({})", escaped(label)),
-                };
-                format!("revoked key {} of {}{label}\n", key.id, key.organisation)
-            })),
-            _ => Err(CliError::Unexpected),
+            Action::List { org } => session.run(KeyList { organisation: org }, table).await,
+            Action::Revoke { id } => session.run(KeyRevoke { id }, revoked).await,
         }
     }
+}
+
+fn added(added: &KeyAdded) -> String {
+    format!(
+        "key {} for {}:\n\n    {}\n\nIt is shown this once and cannot be shown again. It belongs on \
+         the server side alone.\n",
+        added.id, added.organisation, added.key.0
+    )
+}
+
+fn table(list: &Keys) -> String {
+    let mut table = Table::new(["ID", "ORGANISATION", "CREATED", "EXPIRES", "LAST USED", "NAME"]);
+    for key in &list.keys {
+        let id = key.id.to_string();
+        let expires = key.expires_at.as_deref().unwrap_or("never");
+        let last_used = key.last_used_at.as_deref().unwrap_or("never");
+        table.row([&id, &key.organisation, &key.created_at, expires, last_used, &key.label]);
+    }
+    table.or("no keys; pillarbox key add --org NAME makes one")
+}
+
+fn revoked(key: &key::Key) -> String {
+    let label = match key.label.as_str() {
+        "" => String::new(),
+        label => format!(" ({})", escaped(label)),
+    };
+    format!("revoked key {} of {}{label}\n", key.id, key.organisation)
 }

@@ -5,13 +5,15 @@ use std::fmt::Write;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{
-    Failure, MAX_MESSAGES, MAX_PAGE, MessageList, MessageRecord, MessageSummary, MessagesCancelled,
-    QueuedMessages, Request, Response,
+use crate::admin::MAX_PAGE;
+use crate::admin::message::{
+    MAX_MESSAGES, MessageCancel, MessageList, MessageShow, MessageShown, Messages,
+    MessagesCancelled, OperatorsView, QueuedMessages,
 };
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
-use crate::cli::table::{Table, escaped};
+use crate::cli::output::{Table, escaped};
+use crate::views::{DetailView, FailureView, MessageView};
 
 /// The most messages that one command lists.
 const MAX_LISTED: i64 = 100_000;
@@ -76,19 +78,16 @@ struct Listing {
 
 impl Message {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
+        let session = self.connection.open().await?;
         match self.action {
-            Action::Show { id } => match session.ask(Request::MessageShow { id }).await? {
-                Response::Message(record) => Ok(session.show(record.as_ref(), shown)),
-                _ => Err(CliError::Unexpected),
-            },
-            Action::List(listing) => list(&mut session, listing).await,
-            Action::Cancel(args) => cancel(&mut session, args).await,
+            Action::Show { id } => session.run(MessageShow { id }, shown).await,
+            Action::List(listing) => list(&session, listing).await,
+            Action::Cancel(args) => cancel(&session, args).await,
         }
     }
 }
 
-async fn cancel(session: &mut Session, args: CancelArgs) -> Result<String, CliError> {
+async fn cancel(session: &Session, args: CancelArgs) -> Result<String, CliError> {
     let CancelArgs { ids, org, key, domain } = args;
     let selections = match org {
         Some(name) => vec![QueuedMessages::OfOrganisation { name, key, domain }],
@@ -96,14 +95,10 @@ async fn cancel(session: &mut Session, args: CancelArgs) -> Result<String, CliEr
     };
     let mut all = MessagesCancelled::default();
     for messages in selections {
-        match session.ask(Request::MessageCancel { messages }).await? {
-            Response::MessagesCancelled(some) => {
-                all.cancelled += some.cancelled;
-                all.calls_under_way += some.calls_under_way;
-                all.not_pending += some.not_pending;
-            }
-            _ => return Err(CliError::Unexpected),
-        }
+        let some = session.call(MessageCancel { messages }).await?;
+        all.cancelled += some.cancelled;
+        all.calls_under_way += some.calls_under_way;
+        all.not_pending += some.not_pending;
     }
     Ok(session.show(&all, |all| {
         let mut text = format!(
@@ -118,35 +113,31 @@ async fn cancel(session: &mut Session, args: CancelArgs) -> Result<String, CliEr
     }))
 }
 
-async fn list(session: &mut Session, listing: Listing) -> Result<String, CliError> {
+async fn list(session: &Session, listing: Listing) -> Result<String, CliError> {
     let limit = usize::try_from(listing.limit).expect("at least 32 bits");
-    let mut all = MessageList { messages: Vec::new(), next: listing.before };
+    let mut all = Messages { messages: Vec::new(), next: listing.before };
     loop {
-        let request = Request::MessageList {
+        let call = MessageList {
             recipient: None,
             organisation: listing.org.clone(),
             status: listing.status.clone(),
             before: all.next.take(),
             limit: (limit - all.messages.len()).min(MAX_PAGE),
         };
-        match session.ask(request).await? {
-            Response::Messages(page) => {
-                all.messages.extend(page.messages);
-                all.next = page.next;
-            }
-            _ => return Err(CliError::Unexpected),
-        }
+        let page = session.call(call).await?;
+        all.messages.extend(page.messages);
+        all.next = page.next;
         if all.next.is_none() || all.messages.len() >= limit {
             break;
         }
     }
     Ok(session.show(&all, |all| {
         let mut table = Table::new(["ID", "ACCEPTED", "ORGANISATION", "STATUS", "TO", "SUBJECT"]);
-        for message in &all.messages {
+        for OperatorsView { organisation, message, .. } in &all.messages {
             table.row([
                 &message.id,
                 &message.created_at,
-                &message.organisation,
+                organisation,
                 &status(message),
                 &recipients(&message.to),
                 &shortened(&message.subject),
@@ -160,7 +151,7 @@ async fn list(session: &mut Session, listing: Listing) -> Result<String, CliErro
     }))
 }
 
-fn status(message: &MessageSummary) -> String {
+fn status(message: &MessageView) -> String {
     match &message.error {
         Some(error) => format!("{} ({})", message.status, error.code),
         None => message.status.clone(),
@@ -183,13 +174,14 @@ fn shortened(text: &str) -> String {
     }
 }
 
-fn shown(record: &MessageRecord) -> String {
+fn shown(shown: &MessageShown) -> String {
+    let OperatorsView { organisation, from, message: record } = &shown.view;
     let mut lines: Vec<(&str, String)> = vec![
         ("id", record.id.clone()),
-        ("organisation", record.organisation.clone()),
+        ("organisation", organisation.clone()),
         ("status", record.status.clone()),
         ("accepted", record.created_at.clone()),
-        ("from", record.from.clone()),
+        ("from", from.clone()),
     ];
     lines.extend(record.to.iter().map(|to| ("to", to.clone())));
     lines.push(("subject", record.subject.clone()));
@@ -203,16 +195,14 @@ fn shown(record: &MessageRecord) -> String {
             .expect("text takes everything");
     }
     let mut table = Table::new(["RECIPIENT", "OCCURRED", "EVENT", "DETAIL"]);
-    for timeline in &record.timelines {
+    for timeline in &shown.timelines {
         if timeline.events.is_empty() {
             table.row([&timeline.recipient, "", "(none yet)", ""]);
         }
         // Named once, so that a recipient's events stand together.
         let names = std::iter::once(timeline.recipient.as_str()).chain(std::iter::repeat(""));
         for (name, event) in names.zip(&timeline.events) {
-            let detail: Vec<_> =
-                event.detail.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            table.row([name, &event.occurred_at, &event.event_type, &detail.join("; ")]);
+            table.row([name, &event.occurred_at, &event.event_type, &detail(&event.detail)]);
         }
     }
     text.push('\n');
@@ -220,7 +210,16 @@ fn shown(record: &MessageRecord) -> String {
     text
 }
 
-fn failure(failure: &Failure) -> String {
+/// The details by their names, as JSON has them.
+fn detail(detail: &DetailView) -> String {
+    let named = serde_json::to_value(detail).expect("texts serialize");
+    let told = named.as_object().into_iter().flatten();
+    let told: Vec<_> =
+        told.filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?))).collect();
+    told.join("; ")
+}
+
+fn failure(failure: &FailureView) -> String {
     match &failure.provider_code {
         Some(code) => format!("{} ({code}): {}", failure.code, failure.message),
         None => format!("{}: {}", failure.code, failure.message),

@@ -2,10 +2,13 @@
 
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{Request, Response};
+use crate::admin::organisation::{
+    Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
+    Organisations,
+};
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
-use crate::cli::table::Table;
+use crate::cli::output::Table;
 
 #[derive(Debug, Args)]
 pub(super) struct Org {
@@ -34,39 +37,38 @@ enum Action {
 
 impl Org {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
-        let request = match self.action {
-            Action::Add { name } => Request::OrganisationAdd { name },
-            Action::List => Request::OrganisationList {},
-            Action::Remove { name } => Request::OrganisationRemove { name },
-        };
-        match session.ask(request).await? {
-            Response::OrganisationAdded(added) => Ok(session.show(&added, |added| {
-                format!(
-                    "added {0}; next: pillarbox domain add --org {0} DOMAIN, pillarbox key add \
-                     --org {0}\n",
-                    added.name
-                )
-            })),
-            Response::Organisations(list) => Ok(session.show(&list, |list| {
-                let mut table = Table::new(["ID", "NAME"]);
-                for organisation in &list.organisations {
-                    table.row([&organisation.id.to_string(), &organisation.name]);
-                }
-                table.or("no organisations; pillarbox org add NAME adds one")
-            })),
-            Response::OrganisationRemoved(removed) => Ok(session.show(&removed, |removed| {
-                format!(
-                    "removed {}: keys revoked: {}, domains withdrawn: {}, queued messages \
-                     cancelled: {}, calls under way, not tried again: {}; its records stay\n",
-                    removed.name,
-                    removed.keys_revoked,
-                    removed.domains_removed,
-                    removed.messages_cancelled,
-                    removed.calls_under_way
-                )
-            })),
-            _ => Err(CliError::Unexpected),
+        let session = self.connection.open().await?;
+        match self.action {
+            Action::Add { name } => session.run(OrganisationAdd { name }, added).await,
+            Action::List => session.run(OrganisationList {}, table).await,
+            Action::Remove { name } => session.run(OrganisationRemove { name }, removed).await,
         }
     }
+}
+
+fn added(added: &Organisation) -> String {
+    format!(
+        "added {0}; next: pillarbox domain add --org {0} DOMAIN, pillarbox key add --org {0}\n",
+        added.name
+    )
+}
+
+fn table(list: &Organisations) -> String {
+    let mut table = Table::new(["ID", "NAME"]);
+    for organisation in &list.organisations {
+        table.row([&organisation.id.to_string(), &organisation.name]);
+    }
+    table.or("no organisations; pillarbox org add NAME adds one")
+}
+
+fn removed(removed: &OrganisationRemoved) -> String {
+    format!(
+        "removed {}: keys revoked: {}, domains withdrawn: {}, queued messages cancelled: {}, calls \
+         under way, not tried again: {}; its records stay\n",
+        removed.name,
+        removed.keys_revoked,
+        removed.domains_removed,
+        removed.messages_cancelled,
+        removed.calls_under_way
+    )
 }

@@ -1,22 +1,21 @@
-//! `status`: how the service is doing, in plain words.
+//! `status` and `clock`: how the service is doing, in plain words, and the operator's word on its
+//! clock.
 
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
-use crate::admin::wire::{
-    AccountProblem, Counts, Damaged, DamagedRow, Provider, Request, Response, Sending,
-    ServiceStatus, StopLoss, StoreHealth,
+use crate::admin::status::{
+    self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, DamagedRow, Events, Page,
+    Provider, Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
 };
-use crate::cli::connect::{Connection, Format, Session};
+use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
-use crate::cli::table::escaped;
+use crate::cli::output::escaped;
 use crate::queue::Fill;
-
-mod events;
 
 const MIB: usize = 1 << 20;
 /// Between two looks of `--watch`.
@@ -43,18 +42,23 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(self) -> Result<String, CliError> {
         if self.page {
-            let mut session = self.connection.open().await?;
-            return match session.ask(Request::Page {}).await? {
-                Response::Page { url } => Ok(format!("{url}\n")),
-                _ => Err(CliError::Unexpected),
-            };
+            let page = self.connection.open().await?.call(Page {}).await?;
+            return Ok(format!("{}\n", page.url));
         }
         if self.acknowledge {
-            return acknowledge(self.connection.open().await?).await;
+            let session = self.connection.open().await?;
+            let acknowledged = session.run(Acknowledge {}, |answer| match &answer.lost_messages {
+                Some(lost) => format!(
+                    "acknowledged: {} lost messages, the last at {}\n",
+                    lost.messages, lost.last_at
+                ),
+                None => "there are no lost messages to acknowledge\n".to_owned(),
+            });
+            return acknowledged.await;
         }
         match self.watch {
             Some(interval) => watch(&self.connection, interval).await.map(|never| match never {}),
-            None => ask(self.connection.open().await?).await,
+            None => self.connection.open().await?.run(status::Status {}, shown).await,
         }
     }
 }
@@ -67,12 +71,12 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
     let clear = if people && io::stdout().is_terminal() { CLEAR } else { "" };
     loop {
         let status = match reach.clone().open_service().await {
-            Ok(session) => ask(session).await,
+            Ok(session) => session.run(status::Status {}, shown).await,
             Err(error) => Err(error),
         };
         let text = match status {
             Ok(text) => text,
-            Err(error @ (CliError::Connect(_) | CliError::Ask(_))) => {
+            Err(error @ (CliError::Connect(_) | CliError::Call(_))) => {
                 if !people {
                     return Err(error);
                 }
@@ -82,28 +86,6 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
         };
         super::print(&format!("{clear}{text}")).map_err(CliError::Print)?;
         tokio::time::sleep(interval).await;
-    }
-}
-
-async fn ask(mut session: Session) -> Result<String, CliError> {
-    match session.ask(Request::Status {}).await? {
-        Response::Status(status) => Ok(session.show(status.as_ref(), shown)),
-        _ => Err(CliError::Unexpected),
-    }
-}
-
-async fn acknowledge(mut session: Session) -> Result<String, CliError> {
-    match session.ask(Request::Acknowledge {}).await? {
-        Response::Acknowledged(answer) => {
-            Ok(session.show(&answer, |answer| match &answer.lost_messages {
-                Some(lost) => format!(
-                    "acknowledged: {} lost messages, the last at {}\n",
-                    lost.messages, lost.last_at
-                ),
-                None => "there are no lost messages to acknowledge\n".to_owned(),
-            }))
-        }
-        _ => Err(CliError::Unexpected),
     }
 }
 
@@ -149,7 +131,7 @@ fn shown(status: &ServiceStatus) -> String {
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending));
     }
-    lines.extend(events::lines(&status.events, status.uptime_seconds));
+    lines.extend(event_lines(&status.events, status.uptime_seconds));
     let Counts { organisations, keys, domains, domains_pending } = status.counts;
     lines.push(("organisations", organisations.to_string()));
     lines.push(("keys", keys.to_string()));
@@ -309,6 +291,122 @@ fn provider(provider: &Provider) -> String {
     };
     let (what, advice) = cause.explained();
     format!("sending is paused: {what} ({message}). {advice}")
+}
+
+/// The lines about the provider's events, of a running service or of its file alone.
+fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    match &events.taken_in {
+        Some(taken_in) => lines.extend(taken_in_lines(taken_in)),
+        None if uptime_seconds.is_some() => lines.push((
+            "events",
+            "nothing brings them, so what becomes of messages after SES took them stays unknown, \
+             and bounces suppress nobody. Set ses.events.queue_url"
+                .to_owned(),
+        )),
+        None => {}
+    }
+    let Some(stored) = &events.stored else {
+        lines.push(("waiting events", "they cannot be read from the store".to_owned()));
+        return lines;
+    };
+    if stored.unmatched_waiting > 0 {
+        lines.push((
+            "waiting events",
+            format!(
+                "{}, about messages that have no record; each is kept for a day. If they stay \
+                 many, something else sends through the same configuration set",
+                stored.unmatched_waiting
+            ),
+        ));
+    }
+    if stored.dead_letters > 0 {
+        lines.push((
+            "dead letters",
+            format!(
+                "{} documents of the provider could not be read; see them with: pillarbox \
+                 dead-letter list",
+                stored.dead_letters
+            ),
+        ));
+    }
+    lines
+}
+
+fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
+    let counts = [
+        ("delivery", taken_in.delivery),
+        ("bounce", taken_in.bounce),
+        ("complaint", taken_in.complaint),
+        ("reject", taken_in.reject),
+        ("delivery_delay", taken_in.delivery_delay),
+        ("send", taken_in.send),
+        ("of other types, ignored", taken_in.ignored),
+        ("unreadable", taken_in.unreadable),
+    ];
+    let counts = counts.map(|(name, count)| format!("{count} {name}")).join(", ");
+    let last = match taken_in.seconds_since_last {
+        Some(seconds) => {
+            format!("the last {} ago", humantime::format_duration(Duration::from_secs(seconds)))
+        }
+        None => "none yet".to_owned(),
+    };
+    let mut lines = vec![("events", format!("since the start: {counts}; {last}"))];
+    if taken_in.unmatched + taken_in.foreign > 0 {
+        lines.push((
+            "unmatched events",
+            format!(
+                "{} of these found no message when they came, {} named another organisation than \
+                 their message's and were dropped",
+                taken_in.unmatched, taken_in.foreign
+            ),
+        ));
+    }
+    if let Some(trouble) = &taken_in.trouble {
+        lines.push((
+            "events trouble",
+            format!(
+                "none can be had now ({trouble}). They wait in the queue meanwhile, up to its \
+                 retention. Check the network, ses.events.queue_url and that the credentials may \
+                 sqs:ReceiveMessage and sqs:DeleteMessage; it then goes on by itself"
+            ),
+        ));
+    }
+    lines
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Clock {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    action: ClockAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum ClockAction {
+    /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
+    /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
+    /// their whole time.
+    Confirm,
+}
+
+impl Clock {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let session = self.connection.open().await?;
+        match self.action {
+            ClockAction::Confirm => {
+                let confirmed = session.run(ClockConfirm {}, |confirmed| match &confirmed.jump {
+                    Some(jump) => format!(
+                        "{} is taken as right; nothing was purged since {}\n",
+                        confirmed.now, jump.since
+                    ),
+                    None => format!("the clock, {}, was not in doubt\n", confirmed.now),
+                });
+                confirmed.await
+            }
+        }
+    }
 }
 
 #[cfg(test)]

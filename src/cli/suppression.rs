@@ -1,19 +1,21 @@
 //! `suppression`: addresses that must not be written to.
 
+use std::io::{self, Write};
+
 use clap::{Args, Subcommand};
 
-use crate::admin::wire::{
-    AtSes, MAX_ADDRESSES, Request, Response, Scope, SuppressionChanges, SuppressionList,
-    SuppressionOutcome,
+use crate::admin::Call;
+use crate::admin::suppression::{
+    AtSes, MAX_ADDRESSES, Scope, SuppressionAdd, SuppressionChange, SuppressionChanges,
+    SuppressionClearAtSes, SuppressionList, SuppressionOutcome, SuppressionRemove, Suppressions,
 };
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
-use crate::cli::table::Table;
+use crate::cli::output::{Progress, Table};
 
 mod csv;
 mod export;
 mod import;
-mod remove;
 
 /// Stands for standard input or output in place of a file.
 const STANDARD: &str = "-";
@@ -31,7 +33,7 @@ enum Action {
     /// Suppress addresses.
     Add(Change),
     /// Remove suppressions.
-    Remove(remove::Remove),
+    Remove(Remove),
     /// List suppressions.
     List(Filter),
     /// Suppress the addresses of a CSV file. Existing suppressions stay as they are.
@@ -72,6 +74,15 @@ struct Filter {
     all: bool,
 }
 
+#[derive(Debug, Args)]
+struct Remove {
+    #[command(flatten)]
+    change: Change,
+    /// Also remove the addresses from the SES account's own suppression list, one a second.
+    #[arg(long)]
+    at_ses: bool,
+}
+
 impl Change {
     fn scope(&self) -> Scope {
         self.whose.scope().unwrap_or(Scope::All)
@@ -94,32 +105,29 @@ impl Filter {
 
 impl Suppression {
     pub(super) async fn run(self) -> Result<String, CliError> {
-        let mut session = self.connection.open().await?;
+        let session = self.connection.open().await?;
         match self.action {
             Action::Add(given) => {
-                let request = |scope, addresses| Request::SuppressionAdd { scope, addresses };
-                let changes = change(&mut session, &given, request).await?;
-                Ok(session.show(&changes, shown))
+                let add = |scope, addresses| SuppressionAdd { scope, addresses };
+                Ok(session.show(&change(&session, &given, add).await?, shown))
             }
-            Action::Remove(given) => remove::run(&mut session, given).await,
-            Action::List(filter) => list(&mut session, &filter).await,
-            Action::Import(given) => import::run(&mut session, given).await,
-            Action::Export(given) => export::run(&mut session, given).await,
+            Action::Remove(given) => remove(&session, given).await,
+            Action::List(filter) => list(&session, &filter).await,
+            Action::Import(given) => import::run(&session, given).await,
+            Action::Export(given) => export::run(&session, given).await,
         }
     }
 }
 
-async fn change(
-    session: &mut Session,
+async fn change<C: Call<Answer = SuppressionChanges>>(
+    session: &Session,
     given: &Change,
-    request: impl Fn(Scope, Vec<String>) -> Request,
+    call: impl Fn(Scope, Vec<String>) -> C,
 ) -> Result<SuppressionChanges, CliError> {
     let mut all = SuppressionChanges { addresses: Vec::new() };
     for part in given.addresses.chunks(MAX_ADDRESSES) {
-        match session.ask(request(given.scope(), part.to_vec())).await? {
-            Response::SuppressionsChanged(changes) => all.addresses.extend(changes.addresses),
-            _ => return Err(CliError::Unexpected),
-        }
+        let changes = session.call(call(given.scope(), part.to_vec())).await?;
+        all.addresses.extend(changes.addresses);
     }
     Ok(all)
 }
@@ -147,18 +155,14 @@ fn shown(all: &SuppressionChanges) -> String {
     table.or("nothing to do")
 }
 
-async fn list(session: &mut Session, filter: &Filter) -> Result<String, CliError> {
+async fn list(session: &Session, filter: &Filter) -> Result<String, CliError> {
     let scope = filter.scope();
-    let mut all = SuppressionList { suppressions: Vec::new(), next: None };
+    let mut all = Suppressions { suppressions: Vec::new(), next: None };
     loop {
         let after = all.next.take();
-        match session.ask(Request::SuppressionList { scope: scope.clone(), after }).await? {
-            Response::Suppressions(page) => {
-                all.suppressions.extend(page.suppressions);
-                all.next = page.next;
-            }
-            _ => return Err(CliError::Unexpected),
-        }
+        let page = session.call(SuppressionList { scope: scope.clone(), after }).await?;
+        all.suppressions.extend(page.suppressions);
+        all.next = page.next;
         if all.next.is_none() {
             break;
         }
@@ -176,4 +180,44 @@ async fn list(session: &mut Session, filter: &Filter) -> Result<String, CliError
         }
         table.or("no suppressions")
     }))
+}
+
+async fn remove(session: &Session, given: Remove) -> Result<String, CliError> {
+    if given.at_ses && session.is_on_file() {
+        return Err(CliError::Refused(
+            "no service runs, and only a running service asks SES: start it, or leave out \
+             --at-ses. Nothing was changed"
+                .to_owned(),
+        ));
+    }
+    let remove = |scope, addresses| SuppressionRemove { scope, addresses };
+    let mut changes = change(session, &given.change, remove).await?;
+    if given.at_ses {
+        clear(session, &mut changes).await?;
+    }
+    let text = session.show(&changes, shown);
+    match changes.addresses.iter().filter(|change| has_failed(change)).count() {
+        0 => Ok(text),
+        addresses => {
+            // Its reader wants the answer also where it is not all good.
+            let _ = io::stdout().write_all(text.as_bytes());
+            Err(CliError::NotClearedAtSes { addresses })
+        }
+    }
+}
+
+fn has_failed(change: &SuppressionChange) -> bool {
+    matches!(change.at_ses, Some(AtSes::Failed { .. }))
+}
+
+/// One address a call: SES takes one such call a second.
+async fn clear(session: &Session, changes: &mut SuppressionChanges) -> Result<(), CliError> {
+    let total = u64::try_from(changes.addresses.len()).unwrap_or(u64::MAX);
+    let progress = Progress::of(total, "clearing at SES");
+    for (done, change) in (1..).zip(&mut changes.addresses) {
+        let address = change.address.clone();
+        change.at_ses = Some(session.call(SuppressionClearAtSes { address }).await?);
+        progress.at(done);
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::admin::wire::{AccountFault, Cause, StoreHealth};
+use crate::admin::status::{AccountFault, Cause, StoreHealth};
 use crate::dispatch::RecentCalls;
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::domain::policy::{RECORD_RETENTION, RECORD_RETENTION_DAYS};

@@ -16,7 +16,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::admin::wire::{AccountFault, Cause};
+use crate::admin::status::{AccountFault, Cause};
 use crate::dispatch::circuit_breaker::{self, BreakerState};
 use crate::domain::event::EventType;
 use crate::domain::id::OrganisationId;

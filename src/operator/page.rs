@@ -5,8 +5,11 @@
 
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::Full;
+use serde::Serialize;
 
-use crate::admin::wire::{self, Request, SuppressionCursor};
+use crate::admin::message::{MessageList, MessageShow};
+use crate::admin::suppression::{SuppressionCursor, SuppressionList};
+use crate::admin::{Call, Refusal};
 use crate::http::rejection::Rejection;
 use crate::operator::live::PageBody;
 use crate::operator::{HTML, Operator, captured_mail, page_json, page_response};
@@ -70,32 +73,40 @@ impl Operator {
         if !is_opened {
             return Err(Rejection::Unauthorized);
         }
-        let request = match path {
+        Ok(match path {
             Path::File { .. } => unreachable!("answered above"),
             Path::Live => {
                 let body = PageBody::live(self.told.clone());
-                return Ok(page_response(StatusCode::OK, EVENT_STREAM, body));
+                page_response(StatusCode::OK, EVENT_STREAM, body)
             }
             Path::Caught(path) => {
                 return captured_mail::answer(path, self.parts.catcher.get(), &self.key);
             }
-            Path::Message(id) => Request::MessageShow { id: id.to_owned() },
-            Path::Messages => Request::MessageList {
-                organisation: parameter(uri, "organisation"),
-                status: parameter(uri, "status"),
-                recipient: parameter(uri, "recipient"),
-                before: parameter(uri, "before"),
-                limit: MESSAGES,
-            },
-            Path::Suppressions => Request::SuppressionList { scope: None, after: cursor(uri) },
-        };
-        Ok(match self.admin.handle(request).await {
-            wire::Response::Message(message) => page_json(StatusCode::OK, &message),
-            wire::Response::Messages(messages) => page_json(StatusCode::OK, &messages),
-            wire::Response::Suppressions(suppressions) => page_json(StatusCode::OK, &suppressions),
-            wire::Response::Refused(refusal) => page_json(StatusCode::BAD_REQUEST, &refusal),
-            _ => return Err(Rejection::Internal),
+            Path::Message(id) => {
+                answered(&MessageShow { id: id.to_owned() }.answer(&self.admin).await)
+            }
+            Path::Messages => {
+                let list = MessageList {
+                    organisation: parameter(uri, "organisation"),
+                    status: parameter(uri, "status"),
+                    recipient: parameter(uri, "recipient"),
+                    before: parameter(uri, "before"),
+                    limit: MESSAGES,
+                };
+                answered(&list.answer(&self.admin).await)
+            }
+            Path::Suppressions => {
+                let list = SuppressionList { scope: None, after: cursor(uri) };
+                answered(&list.answer(&self.admin).await)
+            }
         })
+    }
+}
+
+fn answered(answer: &Result<impl Serialize, Refusal>) -> Response<PageBody> {
+    match answer {
+        Ok(answer) => page_json(StatusCode::OK, answer),
+        Err(refusal) => page_json(StatusCode::BAD_REQUEST, refusal),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::Method;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::domain::mailbox::DomainName;
@@ -54,7 +54,8 @@ pub struct MailFrom {
 }
 
 /// SES's progress in finding DNS records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum SetupStatus {
     /// It has not been asked to look.
     NotStarted,

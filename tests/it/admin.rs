@@ -10,13 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pillarbox::admin::Admin;
-use pillarbox::admin::client::{Client, ConnectError};
+use pillarbox::admin::client::{CallError, Client, ConnectError};
+use pillarbox::admin::domain::{DomainAdd, DomainCheck, DomainRemove, SesAnswer, Verification};
+use pillarbox::admin::key::{KeyAdd, KeyRevoke};
 use pillarbox::admin::live::{Cancelling, LiveView};
+use pillarbox::admin::message::{MessageCancel, QueuedMessages};
+use pillarbox::admin::organisation::{OrganisationAdd, OrganisationRemove};
 use pillarbox::admin::socket::{BindError, Socket};
-use pillarbox::admin::wire::{
-    QueuedMessages, Request, Response, Scope, SesAnswer, SuppressionOutcome, Verification,
+use pillarbox::admin::suppression::{
+    Scope, SuppressionAdd, SuppressionChanges, SuppressionOutcome, SuppressionRemove,
 };
+use pillarbox::admin::{Admin, Call};
 use pillarbox::clock::Clock;
 use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox::dispatch::token_bucket::Rate;
@@ -28,18 +32,20 @@ use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::Draft;
+use pillarbox::http::drain::Drain;
 use pillarbox::queue::{Live, Pending, Selection};
 use pillarbox::simulator::{Options, Simulator};
 use pillarbox::store::{Reference, Report, Store};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 use crate::kit::{self, Finished, NOON};
 
 const NOBODY: u32 = 65_534;
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running service's facts, as a test sets them.
 struct Facts {
@@ -83,7 +89,7 @@ struct Service {
     clock: Clock,
     facts: Arc<Facts>,
     simulator: Simulator,
-    stop: oneshot::Sender<()>,
+    drain: Drain,
     served: JoinHandle<()>,
 }
 
@@ -101,33 +107,36 @@ impl Service {
             cancelled: Mutex::default(),
         });
         let live: Arc<dyn LiveView> = facts.clone();
-        let admin = Arc::new(Admin::in_service(store.clone(), clock.clone(), ses, live));
+        let admin = Arc::new(Admin::in_service(store.clone(), clock.clone(), ses, live, None));
         let socket = Socket::bind(&directory.path().join("admin.sock")).await.unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let served = tokio::spawn(socket.serve(admin, async { stopped.await.unwrap_or(()) }));
+        let (drain, signal) = Drain::new();
+        let served = tokio::spawn(socket.serve(admin, signal));
         write_config(directory.path());
-        Self { directory, store, clock, facts, simulator, stop, served }
+        Self { directory, store, clock, facts, simulator, drain, served }
     }
 
     fn socket(&self) -> PathBuf {
         self.directory.path().join("admin.sock")
     }
 
-    async fn ask(&self, request: Request) -> Response {
-        let mut client = Client::connect(&self.socket()).await.unwrap();
-        client.ask(&request).await.unwrap()
+    async fn try_call<C: Call>(&self, call: C) -> Result<C::Answer, CallError> {
+        Client::connect(&self.socket()).await.unwrap().call(&call).await
     }
 
-    async fn refusal(&self, request: Request) -> String {
-        match self.ask(request).await {
-            Response::Refused(refusal) => refusal.message,
-            other => panic!("not refused: {other:?}"),
+    async fn call<C: Call>(&self, call: C) -> C::Answer {
+        self.try_call(call).await.unwrap_or_else(|error| panic!("{}: {error}", C::NAME))
+    }
+
+    async fn refusal<C: Call>(&self, call: C) -> String {
+        match self.try_call(call).await {
+            Err(CallError::Refused(refusal)) => refusal.message,
+            Err(other) => panic!("{}: not refused: {other}", C::NAME),
+            Ok(_) => panic!("{}: not refused", C::NAME),
         }
     }
 
     async fn add_organisation(&self, name: &str) {
-        let response = self.ask(Request::OrganisationAdd { name: name.to_owned() }).await;
-        assert!(matches!(response, Response::OrganisationAdded(_)), "{response:?}");
+        self.call(OrganisationAdd { name: name.to_owned() }).await;
     }
 
     /// Runs a command against this service.
@@ -138,7 +147,7 @@ impl Service {
     }
 
     async fn stop(self) -> tempfile::TempDir {
-        self.stop.send(()).unwrap();
+        self.drain.stop(Instant::now() + PATIENCE);
         self.served.await.unwrap();
         self.directory
     }
@@ -226,60 +235,187 @@ async fn a_stale_socket_is_replaced_and_anything_else_is_left_alone() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
-#[tokio::test]
-async fn one_connection_takes_several_requests_and_bad_ones_are_refused() {
-    let service = Service::start().await;
-    let mut stream = BufReader::new(UnixStream::connect(service.socket()).await.unwrap());
-    let requests = "{\"compact\":{}}\n{\"organisationList\":{}}\n";
-    stream.write_all(requests.as_bytes()).await.unwrap();
-    let mut lines = String::new();
-    stream.read_line(&mut lines).await.unwrap();
-    assert!(lines.starts_with(r#"{"refused":{"message":"the service, version "#), "{lines}");
-    lines.clear();
-    stream.read_line(&mut lines).await.unwrap();
-    assert_eq!(lines, "{\"organisations\":{\"organisations\":[]}}\n");
+/// Sends bytes to a socket, and reads all that comes until the service closes the connection.
+async fn exchange(socket: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    // A service that has heard enough may close before the last byte.
+    let _ = stream.write_all(bytes).await;
+    let mut answer = String::new();
+    let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
+    read.expect("the service ends the connection").unwrap();
+    answer
+}
 
-    stream.write_all(&vec![b' '; 1 << 20]).await.unwrap();
-    lines.clear();
-    stream.read_to_string(&mut lines).await.unwrap();
-    assert!(lines.contains("at most 1048576 bytes"), "{lines}");
+fn post(name: &str, document: &str) -> String {
+    let length = document.len();
+    format!("POST /{name} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{document}")
+}
+
+#[tokio::test]
+async fn one_connection_takes_several_calls_and_bad_ones_are_refused() {
+    let service = Service::start().await;
+    let last = "POST /page HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let calls = [
+        post("compact", "{}"),
+        post("key-revoke", r#"{"id":1,"when":"later"}"#),
+        post("organisation-list", "{}"),
+        // By hand, a call without fields needs no body.
+        post("organisation-list", ""),
+        post("organisation-add", "nonsense"),
+        "GET /status HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(),
+        last.to_owned(),
+    ];
+    let answers = exchange(&service.socket(), calls.concat().as_bytes()).await;
+    let expected = [
+        (
+            "404 Not Found",
+            "does not know the call compact; use the pillarbox of the version that runs",
+        ),
+        ("400 Bad Request", "unknown field `when`"),
+        ("200 OK", r#"{"organisations":[]}"#),
+        ("200 OK", r#"{"organisations":[]}"#),
+        ("400 Bad Request", "does not understand this call organisation-add (expected"),
+        ("405 Method Not Allowed", "it takes POST"),
+        ("422 Unprocessable Entity", r#"{"error":{"code":"Refused","message":"no service runs"#),
+    ];
+    let answers: Vec<_> = answers.split("HTTP/1.1 ").skip(1).collect();
+    assert_eq!(answers.len(), expected.len(), "{answers:?}");
+    for (answer, (status, text)) in answers.iter().zip(expected) {
+        assert!(answer.starts_with(status) && answer.contains(text), "{answer} is not {text}");
+    }
+    let version = format!("the service, version {},", env!("CARGO_PKG_VERSION"));
+    assert!(answers[..2].iter().all(|answer| answer.contains(&version)), "{answers:?}");
+}
+
+#[tokio::test]
+async fn a_hostile_client_is_refused_and_keeps_nobody_else_waiting() {
+    let service = Service::start().await;
+    let socket = service.socket();
+    let announced = "POST /status HTTP/1.1\r\nhost: x\r\ncontent-length: 1048577\r\n\r\n";
+    let head = format!("POST /status HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(64 << 10));
+    let chunk = format!("100001\r\n{}\r\n0\r\n\r\n", " ".repeat(0x10_0001));
+    let chunked = "POST /status HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (bytes, status) in [
+        (announced.to_owned(), "413"),
+        (format!("{chunked}{chunk}"), "413"),
+        (head, "431"),
+        ("{\"status\":{}}\n\r\n\r\n".to_owned(), "400"),
+        ("\0\0\0\r\n\r\n".to_owned(), "400"),
+    ] {
+        let answer = exchange(&socket, bytes.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+    // As many as are served but one send half a head and then nothing.
+    let mut silent = Vec::new();
+    for _ in 0..15 {
+        let mut stream = UnixStream::connect(&socket).await.unwrap();
+        stream.write_all(b"POST /status HT").await.unwrap();
+        silent.push(stream);
+    }
+    service.add_organisation("acme").await;
+    // One more, and the next command waits to be accepted until there is room.
+    silent.push(UnixStream::connect(&socket).await.unwrap());
+    let waiting = service.add_organisation("beta");
+    tokio::pin!(waiting);
+    assert!(timeout(Duration::from_millis(300), &mut waiting).await.is_err(), "there is no room");
+    silent.pop();
+    timeout(PATIENCE, waiting).await.expect("there is room again");
+    assert_eq!(service.store.organisations().len(), 2);
+}
+
+#[tokio::test]
+async fn what_was_asked_is_done_though_nobody_waits_for_the_answer() {
+    let service = Service::start().await;
+    let mut stream = UnixStream::connect(service.socket()).await.unwrap();
+    stream.write_all(post("organisation-add", r#"{"name":"acme"}"#).as_bytes()).await.unwrap();
+    drop(stream);
+    let added = async {
+        while service.store.organisations().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, added).await.expect("it is done");
+}
+
+#[tokio::test]
+async fn a_stop_lets_nobody_wait_who_has_asked_nothing() {
+    let service = Service::start().await;
+    let _silent = UnixStream::connect(service.socket()).await.unwrap();
+    let begun = Instant::now();
+    service.add_organisation("acme").await;
+    service.stop().await;
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_command_says_what_is_wrong_with_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("admin.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let length = (16 << 20) + 1;
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+    let too_long = head + &" ".repeat(length);
+    for (answer, problem) in [
+        // A service of an earlier version.
+        ("{\"refused\":{\"message\":\"no\"}}\n", "use the pillarbox of the version that runs"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "cannot be read (invalid length"),
+        (&too_long, "cannot be read (length limit"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"id\"", "ended the connection; what was"),
+        ("", "the service ended the connection; what was asked may or may not have been done"),
+    ] {
+        let client = Client::connect(&path).await.unwrap();
+        // What `connect` tried the socket with.
+        listener.accept().await.unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"}") {
+                assert_ne!(stream.read_buf(&mut asked).await.unwrap(), 0);
+            }
+            // Nobody reads one that is too long to its end.
+            let _ = stream.write_all(answer.as_bytes()).await;
+        };
+        let call = OrganisationAdd { name: "acme".to_owned() };
+        let (answered, ()) = tokio::join!(client.call(&call), serve);
+        let error = answered.unwrap_err().to_string();
+        assert!(error.contains(problem), "not {problem}: {error}");
+    }
+    let client = Client::connect(&path).await.unwrap();
+    drop(listener);
+    let gone = client.call(&OrganisationAdd { name: "acme".to_owned() }).await.unwrap_err();
+    assert!(matches!(gone, CallError::Gone(_)), "{gone}");
+    let long = OrganisationAdd { name: "a".repeat(1 << 20) };
+    assert!(matches!(client.call(&long).await.unwrap_err(), CallError::TooLong));
 }
 
 #[tokio::test]
 async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
     let service = Service::start().await;
     service.add_organisation("acme").await;
-    let again = service.refusal(Request::OrganisationAdd { name: "acme".into() }).await;
+    let again = service.refusal(OrganisationAdd { name: "acme".into() }).await;
     assert!(again.contains("already"), "{again}");
-    let bad = service.refusal(Request::OrganisationAdd { name: "a b".into() }).await;
+    let bad = service.refusal(OrganisationAdd { name: "a b".into() }).await;
     assert!(bad.contains("1 to 64 characters"), "{bad}");
 
     let mut hashes = Vec::new();
     for label in ["first", "second"] {
-        let request =
-            Request::KeyAdd { organisation: "acme".into(), label: label.into(), expires: None };
-        let Response::KeyAdded(added) = service.ask(request).await else { panic!() };
+        let call = KeyAdd { organisation: "acme".into(), label: label.into(), expires: None };
+        let added = service.call(call).await;
         let hash = ApiKey::parse(&added.key.0).unwrap().hash();
         assert!(service.store.authenticate(&hash, NOON).is_some());
         hashes.push((added.id, hash));
     }
-    let Response::KeyRevoked(revoked) = service.ask(Request::KeyRevoke { id: hashes[0].0 }).await
-    else {
-        panic!()
-    };
+    let revoked = service.call(KeyRevoke { id: hashes[0].0 }).await;
     assert_eq!((revoked.id, revoked.label.as_str()), (hashes[0].0, "first"));
     assert!(service.store.authenticate(&hashes[0].1, NOON).is_none());
     assert!(service.store.authenticate(&hashes[1].1, NOON).is_some());
-    service.refusal(Request::KeyRevoke { id: hashes[0].0 }).await;
+    service.refusal(KeyRevoke { id: hashes[0].0 }).await;
 
-    let Response::OrganisationRemoved(removed) =
-        service.ask(Request::OrganisationRemove { name: "acme".into() }).await
-    else {
-        panic!()
-    };
+    let removed = service.call(OrganisationRemove { name: "acme".into() }).await;
     assert_eq!((removed.keys_revoked, removed.domains_removed), (1, 0));
     assert!(service.store.authenticate(&hashes[1].1, NOON).is_none());
-    let gone = Request::KeyAdd { organisation: "acme".into(), label: String::new(), expires: None };
+    let gone = KeyAdd { organisation: "acme".into(), label: String::new(), expires: None };
     assert!(service.refusal(gone).await.contains("pillarbox org add acme"));
 }
 
@@ -287,18 +423,15 @@ async fn a_key_lets_in_until_it_is_revoked_or_its_organisation_goes() {
 async fn a_domain_is_verified_once_ses_says_so_and_no_longer_than_that() {
     let service = Service::start().await;
     service.add_organisation("acme").await;
-    let add = |domain: &str, verification| Request::DomainAdd {
+    let add = |domain: &str, verification| DomainAdd {
         organisation: "acme".into(),
         domain: domain.into(),
         verification,
         mail_from: None,
     };
-    let check = |domain: &str| Request::DomainCheck { domain: domain.into() };
+    let check = |domain: &str| DomainCheck { domain: domain.into() };
 
-    let Response::DomainAdded(added) = service.ask(add("Example.com", Verification::BySes)).await
-    else {
-        panic!()
-    };
+    let added = service.call(add("Example.com", Verification::BySes)).await;
     assert_eq!(
         (added.domain.domain.as_str(), added.domain.state.as_str()),
         ("example.com", "pending")
@@ -310,25 +443,21 @@ async fn a_domain_is_verified_once_ses_says_so_and_no_longer_than_that() {
     }
 
     service.simulator.verify("example.com");
-    let Response::DomainChecked(checked) = service.ask(check("example.com")).await else {
-        panic!()
-    };
+    let checked = service.call(check("example.com")).await;
     assert_eq!((checked.ses, checked.domains[0].state.as_str()), (SesAnswer::Verified, "verified"));
 
     // SES knows nothing of these two.
     let acme = service.store.organisation(&"acme".parse().unwrap()).unwrap().id;
     let lost = DomainName::parse("lost.example").unwrap();
     service.store.put_domain(acme, lost, DomainState::Verified, NOON).await.unwrap();
-    service.ask(add("assumed.example", Verification::Assumed)).await;
+    service.call(add("assumed.example", Verification::Assumed)).await;
     for (domain, state) in [("lost.example", "pending"), ("assumed.example", "assumed")] {
-        let Response::DomainChecked(checked) = service.ask(check(domain)).await else { panic!() };
+        let checked = service.call(check(domain)).await;
         assert_eq!((checked.ses, checked.domains[0].state.as_str()), (SesAnswer::Unknown, state));
     }
 
-    let remove =
-        Request::DomainRemove { organisation: "acme".into(), domain: "example.com".into() };
-    let response = service.ask(remove.clone()).await;
-    assert!(matches!(response, Response::DomainRemoved(_)), "{response:?}");
+    let remove = DomainRemove { organisation: "acme".into(), domain: "example.com".into() };
+    service.call(remove.clone()).await;
     service.refusal(remove).await;
     assert!(service.refusal(check("example.com")).await.contains("pillarbox domain add"));
     assert!(service.refusal(add("a b", Verification::BySes)).await.contains("not a domain"));
@@ -339,22 +468,24 @@ async fn suppressions_are_for_one_organisation_or_for_all() {
     let service = Service::start().await;
     service.add_organisation("acme").await;
     let acme = || Scope::Organisation("acme".into());
-    let outcome = async |request| match service.ask(request).await {
-        Response::SuppressionsChanged(changes) => changes.addresses[0].outcome,
-        other => panic!("{other:?}"),
+    let outcome = |changes: SuppressionChanges| changes.addresses[0].outcome;
+    let add = async |scope| {
+        let addresses = vec!["Bob@Example.org".into()];
+        outcome(service.call(SuppressionAdd { scope, addresses }).await)
     };
-    let add = |scope| Request::SuppressionAdd { scope, addresses: vec!["Bob@Example.org".into()] };
-    let remove =
-        |scope| Request::SuppressionRemove { scope, addresses: vec!["bob@example.org".into()] };
-    assert_eq!(outcome(add(acme())).await, SuppressionOutcome::Added);
-    assert_eq!(outcome(add(acme())).await, SuppressionOutcome::AlreadyThere);
-    assert_eq!(outcome(add(Scope::All)).await, SuppressionOutcome::Added);
-    assert_eq!(outcome(remove(acme())).await, SuppressionOutcome::StillForAll);
-    assert_eq!(outcome(remove(Scope::All)).await, SuppressionOutcome::Removed);
-    assert_eq!(outcome(remove(Scope::All)).await, SuppressionOutcome::NotThere);
+    let remove = async |scope| {
+        let addresses = vec!["bob@example.org".into()];
+        outcome(service.call(SuppressionRemove { scope, addresses }).await)
+    };
+    assert_eq!(add(acme()).await, SuppressionOutcome::Added);
+    assert_eq!(add(acme()).await, SuppressionOutcome::AlreadyThere);
+    assert_eq!(add(Scope::All).await, SuppressionOutcome::Added);
+    assert_eq!(remove(acme()).await, SuppressionOutcome::StillForAll);
+    assert_eq!(remove(Scope::All).await, SuppressionOutcome::Removed);
+    assert_eq!(remove(Scope::All).await, SuppressionOutcome::NotThere);
 
     let addresses = vec!["good@example.org".into(), "bad".into()];
-    let refused = service.refusal(Request::SuppressionAdd { scope: Scope::All, addresses }).await;
+    let refused = service.refusal(SuppressionAdd { scope: Scope::All, addresses }).await;
     assert!(refused.contains("Nothing was changed"), "{refused}");
     let ran = service.command(&["suppression", "list", "--json"]).await;
     assert_eq!(ran.json()["suppressions"], serde_json::json!([]));
@@ -367,7 +498,7 @@ async fn a_long_list_of_suppressions_is_read_to_its_end() {
     let addresses: Vec<_> = (0..700).map(|n| format!("user{n:04}@example.org")).collect();
     for scope in [Scope::Organisation("acme".into()), Scope::All] {
         let addresses = addresses.clone();
-        service.ask(Request::SuppressionAdd { scope, addresses }).await;
+        service.call(SuppressionAdd { scope, addresses }).await;
     }
     for (arguments, count) in [
         (&["suppression", "list", "--json"][..], 1_400),
@@ -470,10 +601,10 @@ async fn what_is_to_be_cancelled_reaches_the_service_as_it_was_asked() {
     assert_eq!(asked(), [(all, Cancellation::ByOperator)]);
 
     let messages = QueuedMessages::WithIds(vec![named[0].clone(), "no id".to_owned()]);
-    let refused = service.refusal(Request::MessageCancel { messages }).await;
+    let refused = service.refusal(MessageCancel { messages }).await;
     assert!(refused.contains("not a message id"), "{refused}");
     let messages = QueuedMessages::WithIds(vec![named[0].clone(); 1_001]);
-    let refused = service.refusal(Request::MessageCancel { messages }).await;
+    let refused = service.refusal(MessageCancel { messages }).await;
     assert!(refused.contains("in parts"), "{refused}");
     assert_eq!(asked(), []);
 }

@@ -16,6 +16,7 @@ use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::Cancellation;
 use pillarbox::domain::organisation::{DomainState, Finding, SenderDomain};
 use pillarbox::domain_verification::Verifier;
+use pillarbox::http::drain::Drain;
 use pillarbox::queue::{Live, Pending, Selection};
 use pillarbox::ses::SesClient;
 use pillarbox::simulator::{Fault, FaultScope, Faults, Options, Simulator, VerificationStatus};
@@ -187,9 +188,12 @@ async fn serve(checks: &DomainChecks) {
         checks.clock.clone(),
         checks.ses.clone(),
         Arc::new(Idle),
+        None,
     );
     let socket = Socket::bind(&socket(checks.directory.path())).await.unwrap();
-    tokio::spawn(socket.serve(Arc::new(admin), std::future::pending()));
+    // A drain that nobody drives stops nothing.
+    let (_, signal) = Drain::new();
+    tokio::spawn(socket.serve(Arc::new(admin), signal));
 }
 
 fn socket(directory: &Path) -> std::path::PathBuf {

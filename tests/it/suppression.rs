@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use pillarbox::admin::Admin;
-use pillarbox::admin::wire::{
-    ImportMode, ImportRow, MAX_IMPORT_ROWS, Request, Response, Scope, SuppressionsImported,
+use pillarbox::admin::suppression::{
+    ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionImport, SuppressionsImported,
 };
+use pillarbox::admin::{Admin, Call};
 use pillarbox::clock::Clock;
 use pillarbox::domain::id::OrganisationId;
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
@@ -218,15 +218,15 @@ async fn a_request_with_too_many_rows_is_refused() {
         since: None,
         message: None,
     };
-    let import = |rows, mode| admin.handle(Request::SuppressionImport { rows, mode });
+    let import = |rows, mode| SuppressionImport { rows, mode }.answer(&admin);
     let refused = import(vec![row.clone(); MAX_IMPORT_ROWS + 1], ImportMode::Apply).await;
-    assert!(matches!(refused, Response::Refused(_)), "{refused:?}");
+    assert!(refused.unwrap_err().message.contains("in parts"));
     let answer = import(vec![row.clone(); 2], ImportMode::Check).await;
-    assert_eq!(answer, Response::SuppressionsImported(SuppressionsImported::default()));
+    assert_eq!(answer, Ok(SuppressionsImported::default()));
     assert!(store.suppressions(None, 1).unwrap().suppressions.is_empty());
     let answer = import(vec![row; 2], ImportMode::Apply).await;
     let once = SuppressionsImported { added: 1, already_there: 1, refused: Vec::new() };
-    assert_eq!(answer, Response::SuppressionsImported(once));
+    assert_eq!(answer, Ok(once));
 }
 
 /// Suppressions that a spreadsheet or a CSV reader might misread.

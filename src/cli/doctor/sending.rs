@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::admin::client::Client;
-use crate::admin::wire::{Finding, MessageRecord, Request, Response, TestSent};
-use crate::cli::doctor::report::Report;
+use crate::admin::checks::Finding;
+use crate::admin::client::{CallError, Client};
+use crate::admin::message::{MessageShow, MessageShown};
+use crate::admin::test_send::{TestSend, TestSent};
+use crate::cli::doctor::Report;
 use crate::cli::error::CliError;
 
 const ABOUT: &str = "sending";
@@ -24,31 +26,31 @@ pub(super) struct Trial {
 
 impl Trial {
     pub(super) async fn run(
-        mut self,
+        self,
         from: Option<String>,
         report: &mut Report,
     ) -> Result<(), CliError> {
-        let sent = match self.client.ask(&Request::TestSend { from }).await? {
-            Response::TestSent(sent) => sent,
-            Response::Refused(refusal) => {
+        let sent = match self.client.call(&TestSend { from }).await {
+            Ok(sent) => sent,
+            Err(CallError::Refused(refusal)) => {
                 let advice = "put that right, or name another sender with --from";
                 report.add(Finding::not_ok(ABOUT, refusal.message, advice));
                 return Ok(());
             }
-            _ => return Err(CliError::Unexpected),
+            Err(error) => return Err(error.into()),
         };
         report.progress(&format!("accepted {} from {} to {}", sent.id, sent.from, sent.to));
         let end = Instant::now() + self.wait;
         let mut shown = String::new();
         loop {
-            let record = self.record(&sent).await?;
-            let state = state(&record);
+            let message = self.client.call(&MessageShow { id: sent.id.clone() }).await?;
+            let state = state(&message);
             if state != shown {
                 report.progress(&state);
                 shown = state;
             }
             let over = Instant::now() >= end;
-            if let Some(findings) = self.judge(&sent, &record, over) {
+            if let Some(findings) = self.judge(&sent, &message, over) {
                 report.add_all(findings);
                 return Ok(());
             }
@@ -56,16 +58,9 @@ impl Trial {
         }
     }
 
-    async fn record(&mut self, sent: &TestSent) -> Result<MessageRecord, CliError> {
-        match self.client.ask(&Request::MessageShow { id: sent.id.clone() }).await? {
-            Response::Message(record) => Ok(*record),
-            Response::Refused(refusal) => Err(CliError::Refused(refusal.message)),
-            _ => Err(CliError::Unexpected),
-        }
-    }
-
     /// What the message's state comes to; `None` where there is more to wait for.
-    fn judge(&self, sent: &TestSent, record: &MessageRecord, over: bool) -> Option<Vec<Finding>> {
+    fn judge(&self, sent: &TestSent, message: &MessageShown, over: bool) -> Option<Vec<Finding>> {
+        let record = &message.view.message;
         let wait = humantime::format_duration(self.wait);
         let show = format!("pillarbox message show {} tells more", sent.id);
         let why = record
@@ -87,7 +82,7 @@ impl Trial {
             ABOUT,
             format!("SES took {} from {} at the attempt {}", sent.id, sent.from, record.attempts),
         );
-        let event = |wanted| record.events.iter().find(|event| event.event_type == wanted);
+        let event = |wanted| message.events.iter().find(|event| event.event_type == wanted);
         let outcome = if let Some(event) = event("delivery") {
             Finding::ok(DELIVERY, format!("it arrived, of {}", event.occurred_at))
         } else if let Some(event) = event("bounce").or_else(|| event("reject")) {
@@ -112,9 +107,9 @@ impl Trial {
     }
 }
 
-fn state(record: &MessageRecord) -> String {
-    let events: Vec<_> = record.events.iter().map(|event| event.event_type.as_str()).collect();
-    match (record.status.as_str(), events.as_slice()) {
+fn state(message: &MessageShown) -> String {
+    let events: Vec<_> = message.events.iter().map(|event| event.event_type.as_str()).collect();
+    match (message.view.message.status.as_str(), events.as_slice()) {
         (status, []) => status.to_owned(),
         (status, events) => format!("{status}, with the events: {}", events.join(", ")),
     }

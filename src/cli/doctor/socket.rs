@@ -8,10 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
-use crate::admin::wire::{
-    Damaged, Finding, Provider, Request, Response, Sending, ServiceStatus, StoreHealth,
-};
+use crate::admin::status::{Damaged, Provider, Sending, ServiceStatus, Status, StoreHealth};
 use crate::config::Config;
 
 const SERVICE: &str = "service";
@@ -27,7 +26,7 @@ const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
 
 pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<Finding>) {
     let path = &config.admin_socket;
-    let mut client = match Client::connect_to(path, &config.data_dir).await {
+    let client = match Client::connect_to(path, &config.data_dir).await {
         Ok(client) => client,
         Err(error @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
             let message = format!("not running: {error}");
@@ -49,16 +48,11 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     let mut findings = vec![rights(config)];
     // What a supervisor has handed over may be another socket than the configuration names.
     let mut serves = (config.listen.port() != 0).then_some(config.listen);
-    match client.ask(&Request::Status {}).await {
-        Ok(Response::Status(status)) => {
+    match client.call(&Status {}).await {
+        Ok(status) => {
             findings.extend(status_findings(&status));
             serves = status.client_address.or(serves);
         }
-        Ok(_) => findings.push(Finding::not_ok(
-            SERVICE,
-            "it answered something else",
-            "use the pillarbox of the version that runs",
-        )),
         Err(error) => {
             let advice = "see the service's log";
             findings.push(Finding::not_ok(SERVICE, error.to_string(), advice));

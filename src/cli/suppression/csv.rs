@@ -5,7 +5,8 @@
 
 use csv::StringRecord;
 
-use crate::admin::wire::{ImportRow, Scope, Suppression, UNREADABLE};
+use crate::admin::UNREADABLE;
+use crate::admin::suppression::{ImportRow, Scope, Suppression};
 
 /// The columns, in the order in which a file without a head has them.
 pub(super) const HEAD: [&str; 5] = ["address", "reason", "since", "organisation", "message"];

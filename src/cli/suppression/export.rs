@@ -9,17 +9,15 @@ use clap::Args;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::admin::wire::{Request, Response, Scope};
+use crate::admin::REMOVED_MARK;
+use crate::admin::suppression::{Scope, SuppressionList};
 use crate::cli::connect::Session;
 use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
-use crate::cli::progress::Progress;
+use crate::cli::output::Progress;
 use crate::cli::suppression::csv::{HEAD, cells};
 use crate::cli::suppression::{Filter, STANDARD};
 use crate::store::{CopyError, Existing};
-
-/// Begins the name of an organisation that was removed.
-const REMOVED_MARK: char = '#';
 
 #[derive(Debug, Args)]
 pub(super) struct Export {
@@ -41,7 +39,7 @@ struct Exported {
     left_out: u64,
 }
 
-pub(super) async fn run(session: &mut Session, given: Export) -> Result<String, CliError> {
+pub(super) async fn run(session: &Session, given: Export) -> Result<String, CliError> {
     let scope = given.filter.scope();
     let failed = |source| CliError::File { file: given.file.clone(), source };
     let existing = if given.force { Existing::Replace } else { Existing::Keep };
@@ -114,7 +112,7 @@ enum Failed {
 /// Writes page after page. Each is read from a snapshot of its own: what changes meanwhile is in
 /// the file or is not.
 async fn write<W: Write>(
-    session: &mut Session,
+    session: &Session,
     scope: Option<Scope>,
     out: W,
 ) -> Result<(W, Exported), Failed> {
@@ -125,11 +123,8 @@ async fn write<W: Write>(
     let mut exported = Exported::default();
     let mut after = None;
     loop {
-        let request = Request::SuppressionList { scope: scope.clone(), after };
-        let answer = session.ask(request).await.map_err(Failed::Read)?;
-        let Response::Suppressions(page) = answer else {
-            return Err(Failed::Read(CliError::Unexpected));
-        };
+        let call = SuppressionList { scope: scope.clone(), after };
+        let page = session.call(call).await.map_err(Failed::Read)?;
         for suppression in &page.suppressions {
             let organisation = suppression.organisation.as_deref();
             if organisation.is_some_and(|name| name.starts_with(REMOVED_MARK)) {

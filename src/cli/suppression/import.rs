@@ -9,13 +9,13 @@ use clap::Args;
 use csv::{ByteRecord, StringRecord};
 use serde::Serialize;
 
-use crate::admin::wire::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Request, Response, Scope};
+use crate::admin::client::CallError;
+use crate::admin::suppression::{ImportMode, ImportRow, MAX_IMPORT_ROWS, Scope, SuppressionImport};
 use crate::cli::connect::Session;
 use crate::cli::error::CliError;
-use crate::cli::progress::Progress;
+use crate::cli::output::{Progress, escaped};
 use crate::cli::suppression::csv::Columns;
 use crate::cli::suppression::{STANDARD, Whose};
-use crate::cli::table::escaped;
 
 /// How many rows are put in order before they are sent: rows that are neighbours in the store share
 /// pages, and each commit writes few of them.
@@ -79,7 +79,7 @@ impl Place {
     }
 }
 
-pub(super) async fn run(session: &mut Session, given: Import) -> Result<String, CliError> {
+pub(super) async fn run(session: &Session, given: Import) -> Result<String, CliError> {
     let failed = |source| CliError::File { file: given.file.clone(), source };
     let mut file = open(&given.file).map_err(failed)?;
     let mut pass =
@@ -115,7 +115,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     async fn run(
         &mut self,
-        session: &mut Session,
+        session: &Session,
         file: &mut File,
         mode: ImportMode,
     ) -> Result<(), CliError> {
@@ -161,25 +161,23 @@ impl Pass<'_> {
 
     async fn send(
         &mut self,
-        session: &mut Session,
+        session: &Session,
         progress: &Progress,
         places: &File,
         batch: Vec<Placed>,
         mode: ImportMode,
     ) -> Result<(), CliError> {
         let (placed, rows): (Vec<Place>, Vec<ImportRow>) = batch.into_iter().unzip();
-        let answer = session.ask(Request::SuppressionImport { rows, mode }).await;
+        let answer = session.call(SuppressionImport { rows, mode }).await;
         let answer = answer.map_err(|source| CliError::ImportStopped {
             done: self.imported.added + self.imported.already_there,
             source: Box::new(source),
         })?;
-        let Response::SuppressionsImported(answer) = answer else {
-            return Err(CliError::Unexpected);
-        };
         self.imported.added += u64::try_from(answer.added).unwrap_or(u64::MAX);
         self.imported.already_there += u64::try_from(answer.already_there).unwrap_or(u64::MAX);
         for refused in answer.refused {
-            let place = placed.get(refused.row).ok_or(CliError::Unexpected)?;
+            let unknown = || CallError::Unreadable(format!("no row {}", refused.row));
+            let place = placed.get(refused.row).ok_or_else(unknown)?;
             let line = place.line(places).map_err(|source| self.failed(source))?;
             self.refuse(progress, session, line, refused.rule);
         }
@@ -325,9 +323,9 @@ mod tests {
         assert_eq!(requests.iter().map(Vec::len).sum::<usize>(), 200);
         for batch in requests {
             let rows = batch.into_iter().map(|(_, row)| row).collect();
-            let request = Request::SuppressionImport { rows, mode: ImportMode::Apply };
-            let length = serde_json::to_vec(&request).unwrap().len();
-            assert!(length < crate::admin::wire::MAX_REQUEST_BYTES, "{length}");
+            let call = SuppressionImport { rows, mode: ImportMode::Apply };
+            let length = serde_json::to_vec(&call).unwrap().len();
+            assert!(length < crate::admin::MAX_CALL_BYTES, "{length}");
         }
     }
 }

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::domain::mailbox::DomainName;
 use crate::ses::identity::{Identity, MailFrom, SetupStatus};
 
@@ -46,7 +48,8 @@ pub enum Data {
 }
 
 /// Purpose of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Purpose {
     /// Verifies the domain and signs its mail: needed.
     Dkim,
@@ -58,7 +61,8 @@ pub enum Purpose {
 }
 
 /// Presence of a record, as SES sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Sight {
     /// SES found it.
     Found,

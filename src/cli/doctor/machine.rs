@@ -1,12 +1,13 @@
-//! The data directory and the data file: there, the right user's, nobody else's to read, and with
-//! room on the disk.
+//! What is on this machine: the configuration, the data directory and the data file.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::admin::Admin;
-use crate::admin::wire::{Domain, Finding, Request, Response};
+use crate::admin::checks::Finding;
+use crate::admin::domain::{Domain, DomainList};
+use crate::admin::status::Status;
+use crate::admin::{Admin, Call};
 use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;
@@ -25,7 +26,9 @@ const NOT_OWNER: u32 = 0o077;
 /// The bits that let the group or others write.
 const OTHERS_WRITE: u32 = 0o022;
 
-pub(super) fn look(config: &Config) -> Vec<Finding> {
+/// The data directory and the data file: there, the right user's, nobody else's to read, and with
+/// room on the disk.
+pub(super) fn files(config: &Config) -> Vec<Finding> {
     let path = &config.data_dir;
     let directory = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
@@ -128,12 +131,53 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
         }
     };
     let admin = Admin::on_file(store, clock);
-    let finding = match admin.handle(Request::Status {}).await {
-        Response::Status(status) => damaged(&status.damaged),
-        _ => None,
-    };
-    match admin.handle(Request::DomainList { organisation: None }).await {
-        Response::Domains(list) => (list.domains, finding),
-        _ => (Vec::new(), finding),
+    let status = Status {}.answer(&admin).await;
+    let list = DomainList { organisation: None }.answer(&admin).await;
+    let finding = status.ok().and_then(|status| damaged(&status.damaged));
+    (list.map_or(Vec::new(), |list| list.domains), finding)
+}
+
+/// The configuration: it has been read, so what is left is what is allowed and still unwise.
+pub(super) fn settings(config: &Config) -> Vec<Finding> {
+    const ABOUT: &str = "configuration";
+    let mut findings = vec![Finding::ok(ABOUT, "can be read, and every value is allowed")];
+    if !config.listen.ip().is_loopback() {
+        findings.push(Finding::warning(
+            ABOUT,
+            format!("listen = {}: keys and messages travel there in clear", config.listen),
+            "listen on the machine or a private network, behind a proxy that speaks TLS",
+        ));
     }
+    let endpoint = config.ses.endpoint.as_ref();
+    if let Some(endpoint) = endpoint.filter(|endpoint| endpoint.scheme_str() == Some("http")) {
+        let host = endpoint.host().unwrap_or_default();
+        if !matches!(host, "localhost" | "[::1]") && !host.starts_with("127.") {
+            findings.push(Finding::warning(
+                ABOUT,
+                format!("ses.endpoint = {endpoint}: messages travel there in clear"),
+                "use https",
+            ));
+        }
+    }
+    if let Some(memory) = memory()
+        && config.sending.max_pending_bytes > memory
+    {
+        findings.push(Finding::warning(
+            ABOUT,
+            format!(
+                "sending.max_pending_bytes = {} is more than the machine's memory of {memory} bytes",
+                config.sending.max_pending_bytes
+            ),
+            "lower it, so that a long outage ends in 503 QueueFull and not in a killed process",
+        ));
+    }
+    findings
+}
+
+/// The machine's memory in bytes, where the system tells.
+fn memory() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
 }

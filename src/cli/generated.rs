@@ -1,8 +1,11 @@
-//! `completions`: what a shell needs to complete this command line.
+//! `completions` and `man`: what is generated from the command line's own definition.
+
+use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::generate;
 
+use crate::cli::error::CliError;
 use crate::cli::{Cli, NAME};
 
 #[derive(Debug, Args)]
@@ -34,5 +37,23 @@ impl Completions {
         let mut script = Vec::new();
         generate(clap_complete::Shell::from(self.shell), &mut Cli::command(), NAME, &mut script);
         String::from_utf8(script).expect("names and help are UTF-8")
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Man {
+    /// Directory to write the pages into.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+impl Man {
+    pub(super) fn run(self) -> Result<String, CliError> {
+        // Without `help` and its subcommands, each of which would have a page.
+        let command = Cli::command().disable_help_subcommand(true);
+        let written = std::fs::create_dir_all(&self.dir)
+            .and_then(|()| clap_mangen::generate_to(command, &self.dir));
+        written.map_err(|source| CliError::Write { path: self.dir, source })?;
+        Ok(String::new())
     }
 }
