@@ -17,26 +17,33 @@ const LEVELS: [usize; 4] = [1, 16, 64, 256];
 /// Records among which reads choose.
 const RECORDS: usize = 100_000;
 
-/// Accepts at every level, beside the bare server.
+/// Accepts at every level, beside the bare server and the durable ceiling.
 pub(crate) fn accept(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let provider = Server::paused_simulator()?;
+    let requests = Requests::Messages(Key::Unique);
     let mut levels = Vec::new();
     for connections in LEVELS {
-        let mut pairs = Vec::new();
+        let mut rounds = Vec::new();
         let mut commits = Vec::new();
         for _ in 0..scale.rounds {
             let directory = prepared()?;
             commits.push(commit::measure(directory.path(), scale.commit_time)?);
-            let service = Server::service(directory.path(), &provider)?;
-            let ours = warm_run(&service, &Requests::Messages(Key::Unique), connections, scale)?;
-            service.kill();
-            let bare = Server::bare()?;
-            let theirs = warm_run(&bare, &Requests::Messages(Key::Unique), connections, scale)?;
-            pairs.push((ours, theirs));
+            let measure = |server: Server| {
+                let seen = warm_run(&server, &requests, connections, scale);
+                server.kill();
+                seen
+            };
+            rounds.push(Round {
+                service: measure(Server::service(directory.path(), &provider)?)?,
+                durable: Some(measure(Server::durable(directory.path())?)?),
+                bare: measure(Server::bare()?)?,
+            });
         }
-        let commit_p50 = median(commits.iter().map(|commit| commit.p50_us).collect());
-        let commit_p99 = median(commits.iter().map(|commit| commit.p99_us).collect());
-        let level = compare(connections, &pairs, commit_p50, commit_p99);
+        let mut level = compare(connections, &rounds);
+        level["commit"] = json!({
+            "p50_us": median(commits.iter().map(|commit| commit.p50_us).collect()),
+            "p99_us": median(commits.iter().map(|commit| commit.p99_us).collect()),
+        });
         println!("  {level}");
         goals(connections, &level, report);
         levels.push(level);
@@ -53,16 +60,16 @@ pub(crate) fn read(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let file = directory.path().join("ids");
     std::fs::write(&file, ids.join("\n"))?;
     let requests = Requests::Reads(file);
-    let mut pairs = Vec::new();
+    let mut rounds = Vec::new();
     for _ in 0..scale.rounds {
-        let service = Server::service(directory.path(), &provider)?;
-        let ours = warm_run(&service, &requests, 64, scale)?;
-        service.kill();
-        let bare = Server::bare()?;
-        pairs.push((ours, warm_run(&bare, &requests, 64, scale)?));
+        let server = Server::service(directory.path(), &provider)?;
+        let service = warm_run(&server, &requests, 64, scale)?;
+        server.kill();
+        let bare = warm_run(&Server::bare()?, &requests, 64, scale)?;
+        rounds.push(Round { service, durable: None, bare });
     }
-    let level = compare(64, &pairs, 0.0, 0.0);
-    let ratio = level["ratio"].as_f64().unwrap_or_default();
+    let level = compare(64, &rounds);
+    let ratio = level["of_bare"].as_f64().unwrap_or_default();
     report.goal("GET /emails/{id} ÷ bare hyper, 64 connections", Bound::AtLeast(0.85), "", ratio);
     report.figure("read", level);
     Ok(())
@@ -86,49 +93,52 @@ pub(crate) fn warm_run(
     Ok(seen)
 }
 
-/// Medians of the rounds; the ratio is the median of the rounds' own ratios.
-fn compare(connections: usize, pairs: &[(Seen, Seen)], commit_p50: f64, commit_p99: f64) -> Value {
-    let of = |pick: &dyn Fn(&(Seen, Seen)) -> f64| median(pairs.iter().map(pick).collect());
+/// What each server showed in one round.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    service: Seen,
+    durable: Option<Seen>,
+    bare: Seen,
+}
+
+/// Medians of the rounds; a ratio is the median of the rounds' own ratios.
+fn compare(connections: usize, rounds: &[Round]) -> Value {
+    let of = |pick: &dyn Fn(&Round) -> Option<f64>| {
+        let picked: Vec<f64> = rounds.iter().filter_map(pick).collect();
+        (!picked.is_empty()).then(|| median(picked))
+    };
+    let server = |pick: &dyn Fn(&Round) -> Option<Seen>| {
+        json!({
+            "per_second": of(&|round| Some(pick(round)?.rate())),
+            "p50_us": of(&|round| Some(pick(round)?.p50_us)),
+            "p99_us": of(&|round| Some(pick(round)?.p99_us)),
+            "processor_us": of(&|round| Some(pick(round)?.processor_us)),
+        })
+    };
     json!({
         "connections": connections,
-        "rounds": pairs.len(),
-        "service": {
-            "per_second": of(&|(ours, _)| ours.rate()),
-            "p50_us": of(&|(ours, _)| ours.p50_us),
-            "p99_us": of(&|(ours, _)| ours.p99_us),
-            "processor_us": of(&|(ours, _)| ours.processor_us),
-        },
-        "bare": {
-            "per_second": of(&|(_, bare)| bare.rate()),
-            "p50_us": of(&|(_, bare)| bare.p50_us),
-            "p99_us": of(&|(_, bare)| bare.p99_us),
-            "processor_us": of(&|(_, bare)| bare.processor_us),
-        },
-        "ratio": of(&|(ours, bare)| ours.rate() / bare.rate()),
-        "commit": { "p50_us": commit_p50, "p99_us": commit_p99 },
+        "rounds": rounds.len(),
+        "service": server(&|round| Some(round.service)),
+        "durable": server(&|round| round.durable),
+        "bare": server(&|round| Some(round.bare)),
+        "of_durable": of(&|round| Some(round.service.rate() / round.durable?.rate())),
+        "of_bare": of(&|round| Some(round.service.rate() / round.bare.rate())),
     })
 }
 
 fn goals(connections: usize, level: &Value, report: &mut Report) {
     let number = |pointer: &str| level.pointer(pointer).and_then(Value::as_f64).unwrap_or_default();
-    let ratio = number("/ratio");
-    match connections {
-        1 => {
-            let bound = 2.0 * (number("/commit/p50_us") + number("/bare/p50_us"));
-            let what = "p50 at 1 connection (2 x (a commit's median + bare hyper's p50))";
-            report.goal(what, Bound::AtMost(bound), " µs", number("/service/p50_us"));
-        }
-        64 => {
-            let what = "accepts/s ÷ bare hyper, 64 connections";
-            report.goal(what, Bound::AtLeast(0.65), "", ratio);
-            let bound = 2.0 * number("/bare/p99_us") + number("/commit/p99_us");
-            let what = "p99 at 64 connections (2 x bare hyper's + a commit's)";
-            report.goal(what, Bound::AtMost(bound), " µs", number("/service/p99_us"));
-        }
-        256 => {
-            let what = "accepts/s ÷ bare hyper, 256 connections";
-            report.goal(what, Bound::AtLeast(0.80), "", ratio);
-        }
-        _ => {}
+    let least = match connections {
+        1 => 0.85,
+        64 => 0.80,
+        256 => 0.75,
+        _ => return,
+    };
+    let what = format!("accepts/s ÷ durable ceiling, {connections} connections");
+    report.goal(&what, Bound::AtLeast(least), "", number("/of_durable"));
+    if connections == 64 {
+        let bound = 2.0 * number("/durable/p99_us") + 10_000.0;
+        let what = "p99 at 64 connections (2 x the durable ceiling's + 10 ms)";
+        report.goal(what, Bound::AtMost(bound), " µs", number("/service/p99_us"));
     }
 }

@@ -8,7 +8,7 @@ use redb::{Database, Durability, TableDefinition};
 
 const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("rows");
 /// About the size of a message's record with its key, in bytes.
-const ROW_BYTES: usize = 400;
+pub(crate) const ROW_BYTES: usize = 400;
 
 /// Times of single commits, in microseconds.
 #[derive(Debug, Clone, Copy)]

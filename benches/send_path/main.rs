@@ -7,6 +7,7 @@
 //! round, so that a machine that is busy for a while is busy for both.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,12 +17,14 @@ use pillarbox::domain::admission::Facts;
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::suppression::SuppressedAddress;
 
+use journal::Journal;
 use report::Report;
 
 mod accept;
 mod bare;
 mod commit;
 mod fill;
+mod journal;
 mod load;
 #[path = "../message.rs"]
 mod message;
@@ -118,7 +121,8 @@ fn main() -> anyhow::Result<ExitCode> {
     match (args.next().as_deref(), args.next()) {
         // The measured programs are this one, so that all are built alike.
         (Some("bare"), Some(address)) => {
-            bare::serve(address.parse()?)?;
+            let journal = args.next().map(|path| Journal::start(Path::new(&path))).transpose()?;
+            bare::serve(address.parse()?, journal.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
         (Some("serve" | "simulator"), _) => Ok(pillarbox::cli::run()),

@@ -18,7 +18,6 @@ use pillarbox::store::{NewApiKey, Store};
 
 use crate::message;
 
-/// The key that requests come with.
 /// Organisations that the load can come from.
 pub(crate) const ORGANISATIONS: usize = 8;
 /// How long a process may take to listen.
@@ -56,6 +55,14 @@ impl Server {
     pub(crate) fn bare() -> anyhow::Result<Self> {
         let address = free_address()?;
         Self::start(this_program()?.arg("bare").arg(address.to_string()), address)
+    }
+
+    /// The bare server with a journal in `directory`: the durable ceiling.
+    pub(crate) fn durable(directory: &Path) -> anyhow::Result<Self> {
+        let address = free_address()?;
+        let mut command = this_program()?;
+        command.arg("bare").arg(address.to_string()).arg(directory.join("journal"));
+        Self::start(&mut command, address)
     }
 
     /// The stand-in for SES, which takes `latency` for each call.
@@ -107,6 +114,7 @@ impl Server {
         command
             .args(["serve", "--config"])
             .arg(config)
+            .env("RUST_LOG", "warn")
             .env("AWS_ACCESS_KEY_ID", "simulator")
             .env("AWS_SECRET_ACCESS_KEY", "simulator")
             .stderr(fs::File::create(directory.join("log"))?);

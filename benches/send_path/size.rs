@@ -159,7 +159,7 @@ fn flatness(
     );
     let (records, keys) = (scale.records, scale.records / 2);
     let what = format!("accepts/s with {records} records and {keys} live keys ÷ empty");
-    report.goal(&what, Bound::AtLeast(0.85), "", ratio);
+    report.goal(&what, Bound::AtLeast(0.92), "", ratio);
     Ok(())
 }
 
@@ -222,6 +222,6 @@ pub(crate) fn disk(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     // stat(2): blocks of 512 bytes, whatever the file system's own are.
     let each = (blocks * 512) as f64 / messages as f64;
     report.figure("disk_per_message", each);
-    report.goal("bytes on disk per message of its whole life", Bound::AtMost(1_200.0), " B", each);
+    report.goal("bytes on disk per message of its whole life", Bound::AtMost(900.0), " B", each);
     Ok(())
 }
