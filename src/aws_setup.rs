@@ -7,7 +7,6 @@
 use crate::ses::SesClient;
 use crate::ses::account::Caller;
 
-mod destination;
 pub mod policy;
 mod queue;
 mod resources;

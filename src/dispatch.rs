@@ -40,7 +40,6 @@ mod attempt;
 mod cancel;
 pub mod circuit_breaker;
 mod drain;
-mod expiry;
 mod flow;
 pub mod metrics;
 mod paused_domains;

@@ -37,19 +37,16 @@ use crate::store::{FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
 use crate::{domain_verification, key_use, quota, retention};
 
-use listeners::{Listeners, SocketOwner};
-use operators::Operators;
+use listeners::{Listeners, Operators, SocketOwner};
 use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
 pub use error::ServiceError;
 pub use run::{inherited_listener, serve, simulate};
 
-mod descriptors;
 mod dev;
 mod error;
 mod listeners;
-mod operators;
 mod reload;
 mod run;
 mod store;
@@ -109,7 +106,7 @@ impl Service {
     ) -> Result<Self, ServiceError> {
         let started = SystemTime::now();
         let max_connections =
-            descriptors::make_room(config.max_connections, config.sending.max_in_flight);
+            listeners::room_for_clients(config.max_connections, config.sending.max_in_flight);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
         let store = store::open(config, &clock).await?;
@@ -145,7 +142,7 @@ impl Service {
             events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
         };
         let key = PageKey::generate()?;
-        let page = key.url(operators::address_of(&listeners.operators)?);
+        let page = key.url(listeners::address_of(&listeners.operators)?);
         let (live, facts) = (Arc::new(live), Some(facts(config, &listeners, &intake, &page)?));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));

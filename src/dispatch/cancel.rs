@@ -1,8 +1,11 @@
-//! Cancelling pending messages, as an operator wants it: at once, and not as each one's turn comes.
+//! Ending messages before their turn comes: an operator cancels them, or their time is over, whatever
+//! the provider's condition.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::{JoinSet, yield_now};
+use tokio::time::Instant;
 use tracing::info;
 
 use crate::dispatch::Dispatcher;
@@ -10,6 +13,11 @@ use crate::domain::attempt::Provider;
 use crate::domain::message::{Cancellation, Recorded, Transition};
 use crate::queue::{Claim, Selected, Selection};
 use crate::store::{Health as StoreHealth, StoreError};
+
+/// How often messages past `retry_for` are looked for.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How many of them are given up in one step.
+const EXPIRY_STEP: usize = 1_000;
 
 /// What a cancellation came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,5 +88,26 @@ impl<P: Provider> Dispatcher<P> {
             }
         }
         ended
+    }
+
+    /// Gives up messages past their time for as long as it is polled.
+    pub(super) async fn expire(self: &Arc<Self>) {
+        let mut tick = tokio::time::interval(EXPIRY_INTERVAL);
+        loop {
+            tick.tick().await;
+            while self.expire_step().await == EXPIRY_STEP {}
+        }
+    }
+
+    async fn expire_step(self: &Arc<Self>) -> usize {
+        // Claimed messages would wait for the store in memory; in the queue they wait as well.
+        if self.store.health() == StoreHealth::Refusing {
+            return 0;
+        }
+        let Some(end) = Instant::now().checked_sub(self.settings().retry_for) else { return 0 };
+        let claims = self.queue.claim_older_than(end, EXPIRY_STEP);
+        let count = claims.len();
+        self.end_all(claims, |_| self.time_over()).await;
+        count
     }
 }

@@ -14,15 +14,12 @@ use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
+use crate::operator::captured_mail::{Catcher, Caught, Summary};
 use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
-use crate::simulator::{EventOptions, Events, Options, Simulator};
+use crate::simulator::{CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator};
 use crate::store::{NewApiKey, Store, StoreError};
-
-use captured_mail::Memory;
-
-mod captured_mail;
 
 const ORGANISATION: &str = "dev";
 const DOMAIN: &str = "example.com";
@@ -164,4 +161,45 @@ Messages as they move (Ctrl-C ends):",
         data_dir.join(SOCKET).display(),
         simulator.endpoint(),
     );
+}
+
+/// What the simulator caught, as the operators' page asks for it.
+#[derive(Debug)]
+struct Memory(CapturedMail);
+
+impl Catcher for Memory {
+    fn total(&self) -> u64 {
+        self.0.accepted_total()
+    }
+
+    fn newest(&self, limit: usize) -> Vec<Summary> {
+        self.0.newest(limit).iter().map(|message| summary(message)).collect()
+    }
+
+    fn message(&self, id: &str) -> Option<Caught> {
+        self.0.message(id).map(|message| caught(&message))
+    }
+}
+
+fn summary(message: &CapturedMessage) -> Summary {
+    Summary {
+        id: message.id.clone(),
+        caught_at: message.received_at,
+        from: message.from.clone(),
+        to: message.to.clone(),
+        subject: message.subject.clone(),
+    }
+}
+
+fn caught(message: &CapturedMessage) -> Caught {
+    let headers = message.headers.iter();
+    Caught {
+        summary: summary(message),
+        cc: message.cc.clone(),
+        bcc: message.bcc.clone(),
+        reply_to: message.reply_to.clone(),
+        headers: headers.map(|header| (header.name.clone(), header.value.clone())).collect(),
+        text: message.text.clone(),
+        html: message.html.clone(),
+    }
 }

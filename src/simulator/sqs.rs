@@ -4,27 +4,26 @@
 //! Must not know what the messages say, or how the queue keeps them.
 //! Source: <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/Welcome.html>
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, SystemTime};
 
-use http::StatusCode;
+use super::faults::Fault;
+use super::protocol::{
+    ACCOUNT_ID, ErrorResponse, HttpResponse, ResponseBody, json as json_response, read_json,
+};
+use super::queue::{NewMessage, QueueOptions, ReceivedMessage, VisibilityChange};
+use super::state::State;
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
+use http::{HeaderName, HeaderValue, StatusCode};
 use md5::{Digest, Md5};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::protocol::{ACCOUNT_ID, ErrorResponse, HttpResponse, read_json};
-use super::queue::{NewMessage, QueueOptions, ReceivedMessage, VisibilityChange};
-use super::state::State;
 use crate::domain::time::Timestamp;
-
-mod response;
-
-pub(super) use response::{error, fault_error};
-
-use response::{invalid_parameter, invalid_receipt, no_such_queue, rejected, required};
 
 const TARGET_PREFIX: &str = "AmazonSQS.";
 /// SQS: how long a message may stay hidden.
@@ -42,6 +41,11 @@ const MAX_BATCH_ENTRIES: usize = 10;
 const MAX_BATCH_ID_LENGTH: usize = 80;
 /// SQS's default; the simulator keeps messages as long as it runs.
 const RETENTION_SECONDS: u32 = 4 * 24 * 60 * 60;
+const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
+/// The header with the query protocol's code of an error.
+const QUERY_ERROR: HeaderName = HeaderName::from_static("x-amzn-query-error");
+const MODEL: &str = "com.amazonaws.sqs#";
+const FRONT_END: &str = "com.amazon.coral.service#";
 
 /// The operations, as the target header names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +120,7 @@ pub(super) async fn handle(
             return Err(rejected("UnknownOperationException", "The operation is not known."));
         }
     };
-    Ok(output.as_ref().map_or_else(response::empty, response::success))
+    Ok(output.as_ref().map_or_else(empty, success))
 }
 
 /// The input of an operation on the queue.
@@ -317,7 +321,7 @@ fn batch<T>(
     check_batch(&wire.entries)?;
     let entries = wire.entries.into_iter();
     let results = entries.map(|entry| (entry.id, carry_out(entry.parameters)));
-    Ok(response::batch(results.collect()))
+    Ok(batch_output(results.collect()))
 }
 
 fn check_batch<T>(entries: &[BatchEntry<T>]) -> Result<(), ErrorResponse> {
@@ -457,4 +461,146 @@ fn seconds(name: &str, value: i64, max: i64) -> Result<Duration, ErrorResponse> 
 /// The MD5 with which SQS's clients check a body (RFC 1321). Not for security.
 fn md5_hex(body: &str) -> String {
     hex::encode(Md5::digest(body))
+}
+
+fn success(value: &Value) -> HttpResponse {
+    with_json_type(json_response(StatusCode::OK, value))
+}
+
+/// The response of operations without output: no body at all.
+fn empty() -> HttpResponse {
+    with_json_type(HttpResponse::new(ResponseBody::Whole(None)))
+}
+
+/// An error in SQS's form: its name is in the body, with the model's name space.
+pub(super) fn error(error: &ErrorResponse) -> HttpResponse {
+    let name = error.name;
+    let name_space = if is_front_end(name) { FRONT_END } else { MODEL };
+    let body = json!({ "__type": format!("{name_space}{name}"), "message": error.message });
+    let mut response = with_json_type(json_response(error.status, &body));
+    let fault = if error.status.is_server_error() { "Receiver" } else { "Sender" };
+    let value = HeaderValue::try_from(format!("{};{fault}", query_code(name)));
+    response.headers_mut().insert(QUERY_ERROR, value.expect("the codes are header values"));
+    response
+}
+
+/// The response of a batch: the successful entries, and the failed ones with their errors.
+fn batch_output(results: Vec<(String, Result<(), ErrorResponse>)>) -> Value {
+    let (mut successful, mut failed) = (Vec::new(), Vec::new());
+    for (id, result) in results {
+        match result {
+            Ok(()) => successful.push(json!({ "Id": id })),
+            Err(error) => failed.push(json!({
+                "Id": id,
+                "SenderFault": error.status.is_client_error(),
+                "Code": query_code(error.name),
+                "Message": error.message,
+            })),
+        }
+    }
+    json!({ "Successful": successful, "Failed": failed })
+}
+
+/// SQS's error for a fault that refuses the call. Faults that only SES knows spare the queue.
+pub(super) fn fault_error(fault: Fault) -> Option<ErrorResponse> {
+    let (status, name, message) = match fault {
+        Fault::InternalError => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalFailure",
+            "The request processing has failed because of an unknown error.",
+        ),
+        Fault::Unavailable => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            "The request has failed due to a temporary failure of the server.",
+        ),
+        Fault::Throttled => (StatusCode::BAD_REQUEST, "RequestThrottled", "Rate exceeded"),
+        Fault::AccessDenied => (
+            StatusCode::FORBIDDEN,
+            "AccessDeniedException",
+            "User is not authorized to access the queue.",
+        ),
+        Fault::ExpiredToken => (
+            StatusCode::FORBIDDEN,
+            "ExpiredTokenException",
+            "The security token included in the request is expired",
+        ),
+        Fault::Pass
+        | Fault::Down
+        | Fault::ResetBefore
+        | Fault::ResetAfter
+        | Fault::Slow
+        | Fault::Truncated
+        | Fault::InternalErrorAfter
+        | Fault::Rejected
+        | Fault::QuotaExhausted
+        | Fault::SendingPaused
+        | Fault::AccountSuspended
+        | Fault::MailFromDomainNotVerified => return None,
+    };
+    Some(ErrorResponse::new(status, name, message))
+}
+
+fn rejected(name: &'static str, message: impl Into<Cow<'static, str>>) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::BAD_REQUEST, name, message)
+}
+
+fn no_such_queue() -> ErrorResponse {
+    rejected("QueueDoesNotExist", "The specified queue does not exist.")
+}
+
+fn invalid_receipt() -> ErrorResponse {
+    rejected("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+}
+
+/// Returns the parameter, or SQS's error if it is absent.
+fn required<T>(parameter: Option<T>, name: &str) -> Result<T, ErrorResponse> {
+    parameter.ok_or_else(|| {
+        let message = format!("The request must contain the parameter {name}.");
+        rejected("MissingRequiredParameterException", message)
+    })
+}
+
+fn invalid_parameter(value: &str, name: &str, reason: &str) -> ErrorResponse {
+    rejected(
+        "InvalidParameterValueException",
+        format!("Value {value} for parameter {name} is invalid. Reason: {reason}"),
+    )
+}
+
+/// AWS's front end gives these names before SQS sees the call.
+fn is_front_end(name: &str) -> bool {
+    matches!(
+        name,
+        "UnknownOperationException"
+            | "SerializationException"
+            | "InvalidSignatureException"
+            | "IncompleteSignatureException"
+            | "MissingAuthenticationTokenException"
+            | "UnrecognizedClientException"
+            | "AccessDeniedException"
+            | "ExpiredTokenException"
+            | "InternalFailure"
+            | "ServiceUnavailable"
+    )
+}
+
+/// The query protocol's code of an error.
+fn query_code(name: &'static str) -> Cow<'static, str> {
+    match name {
+        "QueueDoesNotExist" => "AWS.SimpleQueueService.NonExistentQueue".into(),
+        "MessageNotInflight"
+        | "EmptyBatchRequest"
+        | "TooManyEntriesInBatchRequest"
+        | "BatchEntryIdsNotDistinct"
+        | "InvalidBatchEntryId" => format!("AWS.SimpleQueueService.{name}").into(),
+        "InvalidParameterValueException" => "InvalidParameterValue".into(),
+        "MissingRequiredParameterException" => "MissingParameter".into(),
+        other => other.into(),
+    }
+}
+
+fn with_json_type(mut response: HttpResponse) -> HttpResponse {
+    response.headers_mut().insert(CONTENT_TYPE, JSON_TYPE);
+    response
 }
