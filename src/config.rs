@@ -54,6 +54,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where operators look.
     pub operator_listen: SocketAddr,
+    /// Host names of the operator listener besides its IP address and localhost, in lower case.
+    pub operator_hosts: Vec<String>,
     /// The directory of the data file.
     pub data_dir: PathBuf,
     /// The Unix socket of the administration commands.
@@ -177,6 +179,11 @@ impl Config {
                 default.operator_listen,
                 values::socket_address,
             ),
+            operator_hosts: reader.take(
+                "operator_hosts",
+                default.operator_hosts,
+                values::host_names,
+            ),
             data_dir: reader.take("data_dir", default.data_dir, values::path),
             admin_socket: reader.take("admin_socket", default.admin_socket, values::socket_path),
             max_request_bytes,
@@ -299,6 +306,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8025)),
             operator_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8026)),
+            operator_hosts: Vec::new(),
             data_dir: PathBuf::from("/var/lib/pillarbox"),
             admin_socket: PathBuf::from("/run/pillarbox/admin.sock"),
             max_request_bytes: 10 * MIB,

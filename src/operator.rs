@@ -92,6 +92,8 @@ pub struct Parts {
     pub clients: Arc<ClientMetrics>,
     /// The most connections that the client listener serves at one time.
     pub max_connections: usize,
+    /// Names of this listener's host, besides its IP address and localhost.
+    pub host_names: Vec<String>,
     /// The data file.
     pub file: PathBuf,
     /// When the service was started.
@@ -172,7 +174,7 @@ impl Operator {
 
     async fn answer(&self, request: &Request<Incoming>) -> Result<Response<PageBody>, Rejection> {
         // Before everything else: metrics and readiness name organisations and domains too.
-        if !key::is_direct(request.headers()) {
+        if !key::is_direct(request.headers(), &self.parts.host_names) {
             return Err(Rejection::ForeignHost);
         }
         let endpoint = Endpoint::of(request.uri().path()).ok_or(Rejection::NotFound)?;

@@ -165,6 +165,7 @@ impl Service {
             events: Arc::clone(&events),
             clients: Arc::clone(api.metrics()),
             max_connections,
+            host_names: config.operator_hosts.clone(),
             file: config.data_dir.join(FILE_NAME),
             started,
             tls: listeners.tls.clone(),

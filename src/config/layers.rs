@@ -11,9 +11,10 @@ use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 23] = [
+pub(super) const KEYS: [&str; 24] = [
     "listen",
     "operator_listen",
+    "operator_hosts",
     "data_dir",
     "admin_socket",
     "max_request_bytes",

@@ -106,11 +106,13 @@ fn the_environment_wins_over_the_file() {
         ("PILLARBOX_SENDING__MAX_RATE", "2.5"),
         ("PILLARBOX_SENDING__RETRY_FOR", "1h 30m"),
         ("PILLARBOX_SENDING__ON_UNKNOWN", "fail"),
+        ("PILLARBOX_OPERATOR_HOSTS", "Pillarbox, metrics.internal"),
         ("HOME", "/root"),
         ("pillarbox_listen", "not ours"),
     ];
     let config = load("listen = '127.0.0.1:1'\n[sending]\nmax_in_flight = 7", &variables).unwrap();
     assert_eq!(config.listen, "[::1]:0".parse().unwrap());
+    assert_eq!(config.operator_hosts, ["pillarbox", "metrics.internal"]);
     assert_eq!(config.max_request_bytes, 4096);
     assert_eq!(config.sending.max_in_flight, 7, "the file's, as no variable names it");
     assert_eq!(config.sending.max_rate, MaxRate::PerSecond(2.5));
@@ -167,6 +169,11 @@ fn values_out_of_bounds_are_refused() {
         ("max_connections = 0", "max_connections"),
         ("max_writing_bytes = 16777215", "max_writing_bytes"),
         ("max_connections = -1", "max_connections"),
+        ("operator_hosts = 'pillarbox'", "operator_hosts"),
+        ("operator_hosts = ['pillarbox:8026']", "operator_hosts"),
+        ("operator_hosts = ['']", "operator_hosts"),
+        ("operator_hosts = ['a..b']", "operator_hosts"),
+        ("operator_hosts = [1]", "operator_hosts"),
         ("sending.max_in_flight = 10001", "sending.max_in_flight"),
         ("sending.max_rate = 0", "sending.max_rate"),
         ("sending.max_rate = -1.5", "sending.max_rate"),

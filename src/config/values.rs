@@ -17,6 +17,8 @@ use crate::config::{MaxRate, OnUnknown};
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// The most host names of the operator listener.
+const MAX_HOST_NAMES: usize = 16;
 
 impl Given {
     fn text(&self) -> Option<&str> {
@@ -93,6 +95,36 @@ pub(super) fn socket_address(given: &Given) -> Result<SocketAddr, String> {
     given.text().and_then(|text| text.parse().ok()).ok_or_else(|| {
         "an IP address and a port, such as \"127.0.0.1:8025\" or \"[::1]:8025\"".to_owned()
     })
+}
+
+/// Names of hosts, in lower case.
+pub(super) fn host_names(given: &Given) -> Result<Vec<String>, String> {
+    let names: Option<Vec<&str>> = match (&given.value, given.variable_text()) {
+        (_, Some(text)) => Some(text.split(',').map(str::trim).collect()),
+        (ValueKind::Array(values), None) => values
+            .iter()
+            .map(|value| match &value.kind {
+                ValueKind::String(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect(),
+        _ => None,
+    };
+    names
+        .filter(|names| names.len() <= MAX_HOST_NAMES && names.iter().all(|name| is_host_name(name)))
+        .map(|names| names.into_iter().map(str::to_ascii_lowercase).collect())
+        .ok_or_else(|| {
+            format!("a list of at most {MAX_HOST_NAMES} host names without ports, such as [\"pillarbox\"]")
+        })
+}
+
+/// Tells whether a text is a host name (RFC 1123, section 2.1); container names have underscores
+/// as well.
+fn is_host_name(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    let mut labels = text.split('.');
+    text.len() <= 253
+        && labels.all(|label| (1..=63).contains(&label.len()) && label.bytes().all(allowed))
 }
 
 /// A path that a file or directory can have. The replacement character stands where a variable's

@@ -108,7 +108,8 @@ impl Rejection {
                 "the request needs a valid API key, as Authorization: Bearer <API_KEY>".into()
             }
             Self::ForeignHost => {
-                "the Host header names another host; use the listener's IP address or localhost"
+                "the Host header names another host; use the listener's IP address or localhost, \
+                 or add the name to operator_hosts"
                     .into()
             }
             Self::NotFound => "nothing was found here".into(),

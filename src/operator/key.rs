@@ -61,15 +61,17 @@ impl PageKey {
     }
 }
 
-/// Whether a request names this machine by number or as `localhost`. A page of somebody else's
-/// whose name was pointed here (DNS rebinding) names itself.
-pub(super) fn is_direct(headers: &HeaderMap) -> bool {
+/// Whether a request names this machine by number, as `localhost` or by one of these names. A page
+/// of somebody else's whose name was pointed here (DNS rebinding) names itself.
+pub(super) fn is_direct(headers: &HeaderMap, names: &[String]) -> bool {
     let mut values = headers.get_all(HOST).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
     let host = value.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
     let Some(host) = host.as_ref().and_then(Uri::host) else { return false };
     let number = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || number.parse::<IpAddr>().is_ok()
+    host.eq_ignore_ascii_case("localhost")
+        || number.parse::<IpAddr>().is_ok()
+        || names.iter().any(|name| host.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
@@ -106,10 +108,20 @@ mod tests {
     #[test]
     fn a_name_that_somebody_can_point_here_is_not_direct() {
         for host in ["127.0.0.1:8026", "localhost", "LOCALHOST:1", "[::1]:8026", "10.0.0.7"] {
-            assert!(is_direct(&headers(HOST, host)), "{host}");
+            assert!(is_direct(&headers(HOST, host), &[]), "{host}");
         }
         for host in ["evil.example", "127.0.0.1.evil.example:8026", "localhost.evil.example", ""] {
-            assert!(!is_direct(&headers(HOST, host)), "{host}");
+            assert!(!is_direct(&headers(HOST, host), &[]), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_the_operator_has_given_is_direct() {
+        let is_direct = |host| is_direct(&headers(HOST, host), &["pillarbox".to_owned()]);
+        assert!(is_direct("pillarbox:8026") && is_direct("Pillarbox") && is_direct("127.0.0.1"));
+        for host in ["pillarbox.evil.example:8026", "evil.example", "xpillarbox", "pillarbox@evil"]
+        {
+            assert!(!is_direct(host), "{host}");
         }
     }
 

@@ -60,6 +60,7 @@ impl Service {
         [
             ("listen", old.listen != new.listen),
             ("operator_listen", old.operator_listen != new.operator_listen),
+            ("operator_hosts", old.operator_hosts != new.operator_hosts),
             ("data_dir", old.data_dir != new.data_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
             ("tls", old.tls.is_some() != new.tls.is_some()),

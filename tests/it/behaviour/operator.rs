@@ -200,6 +200,23 @@ async fn probes_and_scrapers_are_answered_by_number_and_as_localhost_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn probes_and_scrapers_are_answered_by_a_name_that_the_operator_has_given() {
+    let names = "operator_hosts = [\"pillarbox\", \"metrics.internal\"]";
+    let site = Site::with(names, Options::default()).await;
+    let server = site.start();
+    wait_until_ready(&server).await;
+    for (host, status) in [
+        ("pillarbox:8026", StatusCode::OK),
+        ("Metrics.Internal", StatusCode::OK),
+        ("evil.example", StatusCode::FORBIDDEN),
+    ] {
+        let url = format!("{}/metrics", server.operator);
+        let response = server.client.get(url).header("host", host).send().await.unwrap();
+        assert_eq!(response.status(), status, "{host}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_draining_process_is_alive_and_not_ready() {
     let site = Site::new().await;
     site.simulator.set_faults(Faults::always(Fault::Down));
