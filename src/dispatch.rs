@@ -43,7 +43,7 @@ mod drain;
 mod flow;
 pub mod metrics;
 mod paused_domains;
-mod recent_calls;
+pub mod recent_calls;
 pub mod token_bucket;
 
 /// How many messages are looked at before others get their turn on the thread.

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  retention  key_use  aws_setup  domain_verification  listing  timekeeper  views
+//! 3 flows      intake  queue  dispatch  events  quota  retention  aws_setup  domain_verification  listing  timekeeper  views
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  in_flight  metrics  fair_share
 //! ```
@@ -35,7 +35,6 @@ pub mod fair_share;
 pub mod http;
 pub mod in_flight;
 pub mod intake;
-pub mod key_use;
 pub mod listing;
 pub mod logging;
 pub mod metrics;

@@ -45,14 +45,14 @@ use live::{PageBody, Told};
 use page::Path;
 
 pub mod captured_mail;
-mod conditions;
+pub mod conditions;
+mod diagnosis;
 pub mod key;
 mod live;
 mod metrics;
 mod page;
 mod process;
-mod state;
-mod window;
+mod trends;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
 const MAX_CONNECTIONS: usize = 256;
@@ -196,7 +196,7 @@ impl Operator {
 
     fn readiness(&self) -> Response<Full<Bytes>> {
         // Also what does not keep it from its work: whoever asks here must not read that all is well.
-        let reasons = conditions::find(&self.parts);
+        let reasons = diagnosis::find(&self.parts);
         let ready = reasons.iter().all(|condition| condition.readiness == Readiness::Ready);
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let document = ReadinessDocument { ready, reasons };

@@ -35,7 +35,7 @@ use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
-use crate::{domain_verification, key_use, quota, retention};
+use crate::{domain_verification, quota, retention};
 
 use listeners::{Listeners, Operators, SocketOwner};
 use supervisor::Vitals;
@@ -371,7 +371,7 @@ fn upkeep(keeper: Timekeeper, store: &Store, ses: &SesClient, clock: &Clock) -> 
     tasks.spawn(keeper.run());
     tasks.spawn(store::watch_file(store.clone()));
     tasks.spawn(retention::run(store.clone(), clock.clone()));
-    tasks.spawn(key_use::run(store.clone()));
+    tasks.spawn(store::store_key_use(store.clone()));
     tasks.spawn(domain_verification::run(store.clone(), ses.clone(), clock.clone()));
     tasks
 }

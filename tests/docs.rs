@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pillarbox::config::{Config, ConfigError, EXAMPLE, Problem};
+use pillarbox::operator::conditions::{Alerts, Definition, Kind, Readiness, Severity};
 use pillarbox::simulator::Fault;
 use serde_json::Value;
 
@@ -321,6 +322,32 @@ fn labels(text: &str, name: &str) -> String {
         format!("`{label}`: {}", Vec::from_iter(values).join(", "))
     });
     described.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn the_conditions_page_has_every_condition() {
+    let mut page = String::from(
+        "| Condition | Ready | What is wrong | What to do | Alert |\n|---|---|---|---|---|\n",
+    );
+    for definition in Kind::ALL.map(Kind::definition) {
+        let Definition { code, readiness, meaning, advice, alerts } = definition;
+        let ready = match readiness {
+            Readiness::Ready => "yes",
+            Readiness::NotReady => "no",
+        };
+        let alerts = match alerts {
+            Alerts::None(reason) => format!("None. {reason}"),
+            Alerts::Rules(rules) => {
+                let rules = rules.iter().map(|(name, severity)| match severity {
+                    Severity::Page => format!("`{name}` (page)"),
+                    Severity::Ticket => format!("`{name}` (ticket)"),
+                });
+                rules.collect::<Vec<_>>().join(", ")
+            }
+        };
+        writeln!(page, "| `{code}` | {ready} | {meaning} | {advice} | {alerts} |").unwrap();
+    }
+    hold_generated("docs/conditions.md", &page);
 }
 
 #[test]

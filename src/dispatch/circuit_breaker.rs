@@ -27,6 +27,12 @@ pub enum Cause {
     SetupFault,
 }
 
+impl Cause {
+    /// Every cause.
+    pub const ALL: [Self; 4] =
+        [Self::Unreachable, Self::QuotaExhausted, Self::AccountPaused, Self::SetupFault];
+}
+
 /// State of the circuit breaker: whether the provider takes messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerState {

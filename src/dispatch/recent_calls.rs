@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use crate::domain::attempt::{Outcome, ProblemKind};
 
 /// How far back calls count.
-const WINDOW: Duration = Duration::from_mins(5);
+pub const WINDOW: Duration = Duration::from_mins(5);
 /// Calls are counted together for so long, so the window is longer by this at most.
 const STEP: Duration = Duration::from_secs(10);
 /// A call that takes longer is slow. Those that got no answer until their time-out are slow too.
-const SLOW: Duration = Duration::from_millis(2_500);
+pub const SLOW: Duration = Duration::from_millis(2_500);
 /// Fewer slow calls than this are no trend.
-const FEW: u64 = 3;
+pub const FEW: u64 = 3;
 /// The provider is slow if more than one call in so many is.
-const ONE_IN: u64 = 20;
+pub const ONE_IN: u64 = 20;
 
 /// What the calls of the last five minutes came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

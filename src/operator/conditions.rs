@@ -1,39 +1,159 @@
-//! What is wrong this moment, in words, and what to do about it.
+//! Conditions: everything that can be wrong, in one list, with the thresholds and windows.
+//!
+//! Readiness, the page and `status` read this list. `docs/conditions.md` is made from it, and a test
+//! compares it with `monitoring/alerts.yml`.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::admin::status::{AccountFault, Cause, StoreHealth};
-use crate::dispatch::RecentCalls;
-use crate::dispatch::circuit_breaker::BreakerState;
-use crate::domain::policy::{RECORD_RETENTION, RECORD_RETENTION_DAYS};
-use crate::operator::Parts;
-use crate::operator::process::Process;
-use crate::quota::AccountCheck;
-use crate::store::{DamagedRow, Health};
+use crate::admin::status::{AccountFault, Cause};
+use crate::dispatch::recent_calls;
 
-mod capacity;
-pub(super) mod trends;
+/// How far back the conditions of the last minutes look.
+pub const LATELY: Duration = recent_calls::WINDOW;
+/// Fewer slow or throttled calls, or slow commits, than this are no trend.
+pub const FEW: u64 = recent_calls::FEW;
+/// SES throttles if it does so with more than one call in so many.
+pub const THROTTLED_ONE_IN: u64 = recent_calls::ONE_IN;
+/// Commits are slow if more than one in so many is.
+pub const SLOW_COMMIT_ONE_IN: u64 = 100;
+/// How long a store that takes writes again is still told of: on a disk with a little room left it
+/// fails and recovers by turns, many times a second.
+pub const STORE_FAILED: Duration = Duration::from_mins(1);
+/// The queue is stuck if messages wait and none is sent for so long.
+pub const STUCK: Duration = Duration::from_mins(15);
+/// The part of a limit above which it is nearly reached.
+pub const NEAR_LIMIT: f64 = 0.8;
+/// The part of the daily quota below which little is left.
+pub const QUOTA_LOW: f64 = 0.1;
+/// How much longer than its retention a record may be there before the purge is behind.
+pub const PURGE_SLACK: Duration = Duration::from_hours(24);
+/// How far back an organisation's bounces and complaints count.
+pub const DAY: Duration = Duration::from_hours(24);
+/// Bounces and complaints from which SES reviews an account.
+pub const BOUNCES: Limit = Limit { permille: 50, least: 100 };
+/// See [`BOUNCES`].
+pub const COMPLAINTS: Limit = Limit { permille: 1, least: 1_000 };
+
+/// The share of recipients from which SES reviews an account, and the fewest recipients of whom a
+/// share says something (AWS: "Sending review process FAQs").
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    /// The share, in thousandths. A condition begins at half of it.
+    pub permille: u64,
+    /// The fewest recipients.
+    pub least: u64,
+}
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Condition {
+pub struct Condition {
     /// A name for programs.
-    pub(super) code: &'static str,
+    pub code: &'static str,
     /// What is wrong.
-    pub(super) message: String,
+    pub message: String,
     /// What to do.
-    pub(super) advice: String,
+    pub advice: String,
     /// Whether the service does its work all the same.
     #[serde(rename = "ready")]
-    pub(super) readiness: Readiness,
+    pub readiness: Readiness,
 }
 
-/// Whether the service can do its work in spite of it.
+/// Something that can be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The service stops.
+    Stopping,
+    /// No commit succeeds.
+    StoreRefusing,
+    /// Some commits fail.
+    StoreFailing,
+    /// The data file is not the one that was opened.
+    DataFileLost,
+    /// The provider does not take messages.
+    SendingPaused(Cause),
+    /// AWS has not been asked yet.
+    Starting,
+    /// The AWS credentials are at fault.
+    Account(AccountFault),
+    /// No message finds room.
+    QueueFull,
+    /// Large messages find no room.
+    QueueNearlyFull,
+    /// Messages of some organisations find no room.
+    QueueShareFull,
+    /// The queue, or an organisation's share of it, fills up.
+    QueueFilling,
+    /// Messages wait and none is sent.
+    QueueStuck,
+    /// Requests are refused for want of memory.
+    RequestsRefused,
+    /// The wall clock is in doubt.
+    ClockJumped,
+    /// The provider refuses a sender's domain.
+    DomainPaused,
+    /// Calls take long.
+    ProviderSlow,
+    /// Calls get no answer.
+    OutcomesUnknown,
+    /// SES throttles calls.
+    Throttled,
+    /// Messages fail.
+    MessagesFailed,
+    /// No event can be received.
+    EventsUnavailable,
+    /// Event documents cannot be read.
+    EventsUnreadable,
+    /// The certificate is past its end.
+    CertificateExpired,
+    /// The certificate is near its end.
+    CertificateExpires,
+    /// The new certificate cannot be used.
+    CertificateRefused,
+    /// Outcomes of calls are not stored yet.
+    OutcomesUnrecorded,
+    /// Rows cannot be read.
+    RowsDamaged,
+    /// Little of the daily quota is left.
+    QuotaLow,
+    /// Many client connections are open.
+    ConnectionsNearLimit,
+    /// Many files are open.
+    FilesNearLimit,
+    /// The process ended before it sent messages.
+    BodiesLost,
+    /// Records are past their retention.
+    PurgeBehind,
+    /// Requests fail by a fault in the service.
+    InternalErrors,
+    /// Commits take long.
+    CommitsSlow,
+    /// An organisation's mail bounces.
+    Bounces,
+    /// An organisation's mail is complained about.
+    Complaints,
+}
+
+/// A kind of condition in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    /// A name for programs.
+    pub code: &'static str,
+    /// Whether the service can do its work in spite of it.
+    pub readiness: Readiness,
+    /// What is wrong.
+    pub meaning: &'static str,
+    /// What to do. A word in capitals stands for a name.
+    pub advice: &'static str,
+    /// The alert rules in `monitoring/alerts.yml` that fire for it.
+    pub alerts: Alerts,
+}
+
+/// Whether the service can do its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(into = "bool")]
-pub(super) enum Readiness {
+pub enum Readiness {
     /// It takes messages and sends them.
     Ready,
     /// It does not take them, or does not send any.
@@ -46,239 +166,517 @@ impl From<Readiness> for bool {
     }
 }
 
-/// How long a store that takes writes again is still told of: on a disk with a little room left it
-/// fails and recovers by turns, many times a second.
-const LATELY: Duration = Duration::from_secs(30);
+/// Alert rules for a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alerts {
+    /// Their names, each with its severity.
+    Rules(&'static [(&'static str, Severity)]),
+    /// There is none, for this reason.
+    None(&'static str),
+}
 
-/// How much longer than its retention a record may be there before the purge is behind.
-const PURGE_SLACK: Duration = Duration::from_hours(24);
+/// Severity of an alert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Mail does not go out, or somebody must act today.
+    Page,
+    /// Mail will not go out if nobody acts.
+    Ticket,
+}
 
-/// What is wrong now with taking messages and sending them, the worst first.
-pub(super) fn find(parts: &Parts) -> Vec<Condition> {
-    let status = parts.dispatcher.status();
-    let mut found = Vec::new();
-    if parts.intake.is_closed() {
-        found.push(not_ready(
-            "stopping",
-            "The service is stopping: new messages are refused",
-            "Wait for its next start",
-        ));
-    }
-    found.extend(store(parts.store.health(), parts.store.metrics().has_failed_within(LATELY)));
-    if let BreakerState::Open { cause, message } = &status.condition {
-        let cause = Cause::from(*cause);
-        let (what, advice) = cause.explained();
-        found.push(not_ready(
-            cause.code(),
-            format!("Sending is paused: {what} ({message})"),
-            advice,
-        ));
-    }
-    found.extend(account(&parts.account.borrow()));
-    let full_for = status.full_for.iter().map(|id| parts.organisation_name(*id));
-    let full_for: Vec<_> = full_for.collect();
-    found.extend(capacity::queue(status.pending.bytes, status.max_pending_bytes, &full_for));
-    if let Some(jump) = parts.clock.jump() {
-        found.push(ready(
-            "clock_jumped",
-            format!(
-                "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
-                jump.since
+use Alerts::Rules;
+use Readiness::{NotReady, Ready};
+use Severity::{Page, Ticket};
+
+const QUEUE_ALERT: Alerts = Rules(&[("PillarboxQueueFilling", Page)]);
+const QUEUE_ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
+const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
+const EXPIRY_ALERT: Alerts = Rules(&[("PillarboxCertificateExpires", Ticket)]);
+const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl reload \
+                     pillarbox)";
+
+impl Kind {
+    /// Every kind, the worst first.
+    pub const ALL: [Self; 40] = [
+        Self::Stopping,
+        Self::StoreRefusing,
+        Self::StoreFailing,
+        Self::DataFileLost,
+        Self::SendingPaused(Cause::Unreachable),
+        Self::SendingPaused(Cause::QuotaExhausted),
+        Self::SendingPaused(Cause::AccountPaused),
+        Self::SendingPaused(Cause::SetupFault),
+        Self::Starting,
+        Self::Account(AccountFault::CredentialsMissing),
+        Self::Account(AccountFault::CredentialsRefused),
+        Self::Account(AccountFault::AccessDenied),
+        Self::QueueFull,
+        Self::QueueNearlyFull,
+        Self::QueueShareFull,
+        Self::QueueFilling,
+        Self::QueueStuck,
+        Self::RequestsRefused,
+        Self::ClockJumped,
+        Self::DomainPaused,
+        Self::ProviderSlow,
+        Self::OutcomesUnknown,
+        Self::Throttled,
+        Self::MessagesFailed,
+        Self::EventsUnavailable,
+        Self::EventsUnreadable,
+        Self::CertificateExpired,
+        Self::CertificateExpires,
+        Self::CertificateRefused,
+        Self::OutcomesUnrecorded,
+        Self::RowsDamaged,
+        Self::QuotaLow,
+        Self::ConnectionsNearLimit,
+        Self::FilesNearLimit,
+        Self::BodiesLost,
+        Self::PurgeBehind,
+        Self::InternalErrors,
+        Self::CommitsSlow,
+        Self::Bounces,
+        Self::Complaints,
+    ];
+
+    /// The list.
+    #[expect(clippy::too_many_lines, reason = "one list, with an entry for each kind")]
+    pub const fn definition(self) -> Definition {
+        let (code, readiness, alerts, meaning, advice) = match self {
+            Self::Stopping => (
+                "stopping",
+                NotReady,
+                Alerts::None("Somebody stops the service; PillarboxDown fires if it stays away"),
+                "The service is stopping: new messages are refused",
+                "Wait for its next start",
             ),
-            "Set the clock right. If it is right, confirm it: pillarbox clock confirm",
-        ));
-    }
-    for (organisation, domain, message) in &status.paused_domains {
-        let organisation = parts.organisation_name(*organisation);
-        found.push(ready(
-            "domain_paused",
-            format!("The provider does not take {domain} of {organisation} ({message}); its messages wait"),
-            format!("Check it with: pillarbox domain check {domain}"),
-        ));
-    }
-    found.extend(calls(&status.recent_calls));
-    if let Some(message) = parts.events.trouble() {
-        found.push(ready(
-            "events_unavailable",
-            format!("Delivery events cannot be had: {message}"),
-            "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
-        ));
-    }
-    let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
-    found.extend(
-        certificate.map(|condition| ready(condition.code, condition.message, condition.advice)),
-    );
-    if status.unrecorded > 0 {
-        found.push(ready(
-            "outcomes_unrecorded",
-            format!("{} outcomes of calls wait for the store", status.unrecorded),
-            "They are stored as soon as it takes writes; do not end the process before",
-        ));
-    }
-    found
-}
-
-/// What is wrong besides, and never keeps the service from its work. It takes a look at the file
-/// and at the process, which probes of readiness need not wait for.
-pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
-    let mut found = Vec::new();
-    let letters = parts.store.event_backlog().map_or(0, |backlog| backlog.dead_letters);
-    if letters > 0 {
-        found.push(ready(
-            "events_unreadable",
-            format!("{} of the provider could not be read, and kept", several(letters, "document")),
-            "See what else writes to the topic or the queue: pillarbox dead-letter list; then clear them: pillarbox dead-letter clear",
-        ));
-    }
-    found.extend(damaged(&parts.store.damaged()));
-    found.extend(parts.dispatcher.status().quota.and_then(capacity::quota));
-    found.extend(capacity::connections(parts.clients.connections.count(), parts.max_connections));
-    found.extend(capacity::descriptors(Process::now()));
-    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.settled().now()) {
-        found.push(ready(
-            "bodies_lost",
-            format!(
-                "The process ended before it sent {}, last at {}; that mail has failed",
-                several(lost.messages, "message"),
-                lost.last_at
+            Self::StoreRefusing => (
+                "store_refusing",
+                NotReady,
+                Rules(&[("PillarboxStoreRefusesWrites", Page)]),
+                "The store refuses writes: requests are answered with 503 and nothing is sent",
+                "Make room on the disk, or repair it; the store then goes on by itself",
             ),
-            "List it: pillarbox message list --status failed. Its senders have to post it again with new keys. Then run: pillarbox status --acknowledge",
-        ));
-    }
-    let oldest = parts.store.oldest(parts.clock.settled()).ok().flatten();
-    if oldest
-        .is_some_and(|oldest| oldest.is_past(RECORD_RETENTION + PURGE_SLACK, parts.clock.now()))
-    {
-        found.push(ready(
-            "purge_behind",
-            format!("Records are kept for longer than {RECORD_RETENTION_DAYS} days"),
-            "See the log for why the purge waits: a clock in doubt, or a full disk",
-        ));
-    }
-    found
-}
-
-/// Rows that cannot be read. Recipients' addresses are not for this page.
-fn damaged(rows: &[DamagedRow]) -> Option<Condition> {
-    let DamagedRow { table, id, reason, .. } = rows.first()?;
-    Some(ready(
-        "rows_damaged",
-        format!(
-            "{} of the data file cannot be read, the first in table {table}: {id} ({reason})",
-            several(rows.len() as u64, "row")
-        ),
-        "See them with: pillarbox status. Check the disk, then restore a backup, or add again what is missing",
-    ))
-}
-
-/// What is wrong with the calls of the last minutes. The alarm of a slow provider goes by the same
-/// measure: it is a metric.
-fn calls(recent: &RecentCalls) -> Vec<Condition> {
-    const LATELY: &str = "in the last 5 minutes";
-    let mut found = Vec::new();
-    if recent.are_slow() {
-        found.push(ready(
-            "provider_slow",
-            format!(
-                "{} of {} calls to the provider took over 2.5 seconds {LATELY}",
-                recent.slow, recent.calls
+            Self::StoreFailing => (
+                "store_refusing",
+                Ready,
+                Rules(&[("PillarboxStoreRefusesWrites", Page)]),
+                "The store refuses writes now and then: some requests are answered with 503",
+                "Make room on the disk, or repair it: small writes may pass where large ones do not",
             ),
-            "Check the network, and the AWS Health Dashboard",
-        ));
-    }
-    if recent.unanswered > 0 {
-        found.push(ready(
-            "outcomes_unknown",
-            format!(
-                "No answer of the provider came to {} {LATELY}",
-                several(recent.unanswered, "call")
+            Self::DataFileLost => (
+                "data_file_lost",
+                NotReady,
+                Rules(&[("PillarboxDataFileLost", Page)]),
+                "The data file is gone, replaced or written over: new messages are refused with 503",
+                "Save what the service holds with: pillarbox backup FILE. Do not restart it before",
             ),
-            "Check the network to SES: such messages may be sent twice, or not, as sending.on_unknown says",
-        ));
+            Self::SendingPaused(cause) => {
+                let (meaning, advice) = cause.explained();
+                let alerts = Rules(&[("PillarboxSendingPaused", Page)]);
+                (cause.code(), NotReady, alerts, meaning, advice)
+            }
+            Self::Starting => (
+                "starting",
+                NotReady,
+                Alerts::None("It is over within 20 seconds, or another condition takes its place"),
+                "AWS has not answered yet whether the credentials are good",
+                "Wait a few seconds",
+            ),
+            Self::Account(fault) => {
+                let (meaning, advice) = fault.explained();
+                let (readiness, alerts) = match fault {
+                    AccountFault::CredentialsMissing | AccountFault::CredentialsRefused => {
+                        (NotReady, Rules(&[("PillarboxCredentialsUnusable", Page)]))
+                    }
+                    AccountFault::AccessDenied => {
+                        (Ready, Rules(&[("PillarboxAccountAccessDenied", Ticket)]))
+                    }
+                };
+                (fault.code(), readiness, alerts, meaning, advice)
+            }
+            Self::QueueFull => (
+                "queue_full",
+                NotReady,
+                QUEUE_ALERT,
+                "The queue is full: new messages are refused with 503 QueueFull",
+                QUEUE_ADVICE,
+            ),
+            Self::QueueNearlyFull => (
+                "queue_nearly_full",
+                Ready,
+                QUEUE_ALERT,
+                "The queue is nearly full: large messages may be refused with 503 QueueFull",
+                QUEUE_ADVICE,
+            ),
+            Self::QueueShareFull => (
+                "queue_share_full",
+                Ready,
+                QUEUE_ALERT,
+                "The queue is full for an organisation: its new messages are refused with 503 \
+                 QueueFull",
+                QUEUE_ADVICE,
+            ),
+            Self::QueueFilling => (
+                "queue_filling",
+                Ready,
+                QUEUE_ALERT,
+                "The queue, or an organisation's share of it, fills up",
+                "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
+                 sending.max_pending_bytes",
+            ),
+            Self::QueueStuck => (
+                "queue_stuck",
+                Ready,
+                Rules(&[("PillarboxQueueStuck", Page)]),
+                "Messages wait, and none was sent for 15 minutes",
+                "See why: pillarbox message list --status queued",
+            ),
+            Self::RequestsRefused => (
+                "requests_refused",
+                Ready,
+                Rules(&[("PillarboxRefusesForWantOfRoom", Page)]),
+                "Requests were refused with 503 QueueFull",
+                "A memory limit, or an organisation's share of one, is used up. If the queue has \
+                 room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
+                 max_writing_bytes)",
+            ),
+            Self::ClockJumped => (
+                "clock_jumped",
+                Ready,
+                Rules(&[("PillarboxClockJumped", Ticket)]),
+                "The wall clock is in doubt: nothing is purged and no idempotency key expires",
+                "Set the clock right. If it is right, confirm it: pillarbox clock confirm",
+            ),
+            Self::DomainPaused => (
+                "domain_paused",
+                Ready,
+                Rules(&[("PillarboxDomainPaused", Ticket)]),
+                "The provider does not take a sender's domain; its messages wait",
+                "Check it with: pillarbox domain check DOMAIN",
+            ),
+            Self::ProviderSlow => (
+                "provider_slow",
+                Ready,
+                Rules(&[("PillarboxProviderSlow", Ticket)]),
+                "More than one call in twenty to the provider takes over 2.5 seconds",
+                "Check the network, and the AWS Health Dashboard",
+            ),
+            Self::OutcomesUnknown => (
+                "outcomes_unknown",
+                Ready,
+                Rules(&[("PillarboxOutcomesUnknown", Ticket)]),
+                "No answer of the provider came to calls",
+                "Check the network to SES: such messages may be sent twice, or not, as \
+                 sending.on_unknown says",
+            ),
+            Self::Throttled => (
+                "throttled",
+                Ready,
+                Rules(&[("PillarboxThrottled", Ticket)]),
+                "SES throttles more than one call in twenty",
+                "Something else sends from the same account, or sending.max_rate is above what it \
+                 allows",
+            ),
+            Self::MessagesFailed => (
+                "messages_failed",
+                Ready,
+                Rules(&[("PillarboxMessagesFail", Ticket)]),
+                "Messages failed",
+                "See why: pillarbox message list --status failed --org ORG",
+            ),
+            Self::EventsUnavailable => (
+                "events_unavailable",
+                Ready,
+                Rules(&[("PillarboxEventsUnavailable", Ticket)]),
+                "Delivery events cannot be had; bounces and complaints suppress nobody meanwhile",
+                "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
+            ),
+            Self::EventsUnreadable => (
+                "events_unreadable",
+                Ready,
+                Rules(&[("PillarboxEventsUnreadable", Ticket)]),
+                "Documents of the provider could not be read, and are kept as dead letters",
+                "See what else writes to the topic or the queue: pillarbox dead-letter list; then \
+                 clear them: pillarbox dead-letter clear",
+            ),
+            Self::CertificateExpired => (
+                "certificate_expired",
+                Ready,
+                EXPIRY_ALERT,
+                "The certificate expired; clients refuse it",
+                RENEW,
+            ),
+            Self::CertificateExpires => {
+                ("certificate_expires", Ready, EXPIRY_ALERT, "The certificate expires soon", RENEW)
+            }
+            Self::CertificateRefused => (
+                "certificate_refused",
+                Ready,
+                Rules(&[("PillarboxCertificateRefused", Ticket)]),
+                "The new certificate is not in use, and the one before it still is",
+                "Put the files right and send SIGHUP again (systemctl reload pillarbox)",
+            ),
+            Self::OutcomesUnrecorded => (
+                "outcomes_unrecorded",
+                Ready,
+                Alerts::None(
+                    "The store refuses writes then, and PillarboxStoreRefusesWrites fires",
+                ),
+                "Outcomes of calls wait for the store",
+                "They are stored as soon as it takes writes; do not end the process before",
+            ),
+            Self::RowsDamaged => (
+                "rows_damaged",
+                Ready,
+                Rules(&[("PillarboxRowsDamaged", Ticket)]),
+                "Rows of the data file cannot be read",
+                "See them with: pillarbox status. Check the disk, then restore a backup, or add \
+                 again what is missing",
+            ),
+            Self::QuotaLow => (
+                "quota_low",
+                Ready,
+                Rules(&[("PillarboxQuotaLow", Ticket)]),
+                "Less than a tenth of the account's daily quota is left",
+                "Find out who sends more than usual; ask AWS for a higher quota",
+            ),
+            Self::ConnectionsNearLimit => (
+                "connections_near_limit",
+                Ready,
+                LIMIT_ALERT,
+                "More than four fifths of max_connections are open",
+                "See who opens them; raise max_connections and the limit of open files together",
+            ),
+            Self::FilesNearLimit => (
+                "files_near_limit",
+                Ready,
+                LIMIT_ALERT,
+                "More than four fifths of the process's file descriptors are open",
+                "See who opens connections; raise the limit of open files (LimitNOFILE)",
+            ),
+            Self::BodiesLost => (
+                "bodies_lost",
+                Ready,
+                Rules(&[("PillarboxBodiesLost", Page)]),
+                "The process ended before it sent messages; that mail has failed",
+                "List it: pillarbox message list --status failed. Its senders have to post it again \
+                 with new keys. Then run: pillarbox status --acknowledge",
+            ),
+            Self::PurgeBehind => (
+                "purge_behind",
+                Ready,
+                Rules(&[("PillarboxPurgeBehind", Ticket)]),
+                "Records are kept for longer than 90 days",
+                "See the log for why the purge waits: a clock in doubt, or a full disk",
+            ),
+            Self::InternalErrors => (
+                "internal_errors",
+                Ready,
+                Rules(&[("PillarboxInternalErrors", Page)]),
+                "Requests failed by a fault in the service",
+                "Look for errors in the log, and report them with the request id",
+            ),
+            Self::CommitsSlow => (
+                "commits_slow",
+                Ready,
+                Rules(&[("PillarboxCommitsSlow", Ticket)]),
+                "More than one commit in a hundred takes over half a second",
+                "The disk is slow or shared, and every acceptance waits for it: see what else uses \
+                 it",
+            ),
+            Self::Bounces => (
+                "bounces",
+                Ready,
+                Rules(&[
+                    ("PillarboxBounceRateHigh", Ticket),
+                    ("PillarboxBounceRateAboveLimit", Page),
+                ]),
+                "An organisation's bounces of the last 24 hours are above half of SES's limit of 5 %",
+                "Its list is old or its sign-up unchecked. To stop it, revoke its key",
+            ),
+            Self::Complaints => (
+                "complaints",
+                Ready,
+                Rules(&[
+                    ("PillarboxComplaintRateHigh", Ticket),
+                    ("PillarboxComplaintRateAboveLimit", Page),
+                ]),
+                "An organisation's complaints of the last 24 hours are above half of SES's limit of \
+                 0.1 %",
+                "Find out what it sends, and to whom. To stop it, revoke its key",
+            ),
+        };
+        Definition { code, readiness, meaning, advice, alerts }
     }
-    found
-}
 
-fn store(health: Health, has_failed_lately: bool) -> Option<Condition> {
-    const CODE: &str = "store_refusing";
-    match (health, has_failed_lately) {
-        (Health::Refusing, _) => Some(not_ready(
-            CODE,
-            "The store refuses writes: requests are answered with 503 and nothing is sent",
-            "Make room on the disk, or repair it; the store then goes on by itself",
-        )),
-        (Health::Writable, true) => Some(ready(
-            CODE,
-            "The store refuses writes now and then: some requests are answered with 503",
-            "Make room on the disk, or repair it: small writes may pass where large ones do not",
-        )),
-        (Health::Writable, false) => None,
-        (Health::FileLost(_), _) => {
-            let (what, advice) = StoreHealth::from(health).file_loss()?;
-            let message = format!("New messages are refused with 503, because {what}");
-            Some(not_ready("data_file_lost", message, advice))
-        }
+    /// Condition of this kind, said in general.
+    pub(super) fn found(self) -> Condition {
+        self.says(self.definition().meaning)
     }
-}
 
-fn account(check: &AccountCheck) -> Option<Condition> {
-    match check {
-        AccountCheck::Passed => None,
-        AccountCheck::Unasked => Some(not_ready(
-            "starting",
-            "AWS has not answered yet whether the credentials are good",
-            "Wait a few seconds",
-        )),
-        AccountCheck::Failed { fault, message } => {
-            let readiness =
-                if fault.stops_sending() { Readiness::NotReady } else { Readiness::Ready };
-            let fault = AccountFault::from(*fault);
-            let (what, advice) = fault.explained();
-            let condition = not_ready(fault.code(), format!("{what} ({message})"), advice);
-            Some(Condition { readiness, ..condition })
-        }
+    /// Condition of this kind, with its figures.
+    pub(super) fn says(self, message: impl Into<String>) -> Condition {
+        let Definition { code, readiness, advice, .. } = self.definition();
+        Condition { code, message: message.into(), advice: advice.to_owned(), readiness }
+    }
+
+    /// Condition of this kind, whose advice names something in place of a word in capitals.
+    pub(super) fn names(self, message: String, word: &str, name: &str) -> Condition {
+        let condition = self.says(message);
+        Condition { advice: condition.advice.replace(word, name), ..condition }
     }
 }
 
 /// So many things, in words.
-fn several(count: u64, thing: &str) -> String {
+pub(super) fn several(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
-fn not_ready(
-    code: &'static str,
-    message: impl Into<String>,
-    advice: impl Into<String>,
-) -> Condition {
-    let (message, advice) = (message.into(), advice.into());
-    Condition { code, message, advice, readiness: Readiness::NotReady }
-}
-
-fn ready(code: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Condition {
-    Condition { readiness: Readiness::Ready, ..not_ready(code, message, advice) }
+/// How far back the conditions of the last minutes look, in words.
+pub(super) fn lately() -> String {
+    format!(" in the last {} minutes", LATELY.as_secs() / 60)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
-    #[test]
-    fn slow_and_unanswered_calls_are_told_of() {
-        let codes = |slow, unanswered| {
-            let recent = RecentCalls { calls: 100, slow, unanswered };
-            calls(&recent).into_iter().map(|condition| condition.code).collect::<Vec<_>>()
-        };
-        assert!(codes(5, 0).is_empty());
-        assert_eq!(codes(6, 0), ["provider_slow"]);
-        assert_eq!(codes(1, 1), ["outcomes_unknown"]);
-        assert_eq!(codes(6, 6), ["provider_slow", "outcomes_unknown"]);
+    use super::*;
+    use crate::domain::policy::RECORD_RETENTION;
+    use crate::store::metrics::SLOW_COMMIT;
+
+    const RULES: &str = include_str!("../../monitoring/alerts.yml");
+    /// A service that does not answer cannot say so.
+    const DOWN: &str = "PillarboxDown";
+
+    /// An alert rule's expression and severity, by its name; and recording rules without severity.
+    fn rules() -> BTreeMap<&'static str, (String, &'static str)> {
+        let blocks = RULES.split("\n      - ").skip(1);
+        let rules = blocks.map(|block| {
+            let (name, body) = block.split_once('\n').unwrap();
+            let (_, name) = name.split_once(": ").unwrap_or(("", name));
+            let (_, rest) = body.split_once("expr: ").unwrap();
+            // A folded expression is indented further than the rule's keys.
+            let mut lines = rest.lines();
+            let first = lines.next().unwrap().trim_start_matches(">-").to_owned();
+            let folded = lines.take_while(|line| line.starts_with("          "));
+            let expression = folded.fold(first, |all, line| all + " " + line.trim());
+            let severity = body.split_once("severity: ").map_or("", |(_, rest)| rest);
+            (name, (expression, severity.split(' ').next().unwrap()))
+        });
+        rules.collect()
     }
 
     #[test]
-    fn a_store_that_fails_by_turns_is_told_of_in_between() {
-        let told = |health, lately| store(health, lately).map(|condition| condition.readiness);
-        assert_eq!(told(Health::Writable, false), None);
-        assert_eq!(told(Health::Writable, true), Some(Readiness::Ready));
-        assert_eq!(told(Health::Refusing, false), Some(Readiness::NotReady));
+    fn each_condition_has_its_alert_and_each_alert_its_condition() {
+        let mut expected = BTreeMap::from([(DOWN, "page")]);
+        for definition in Kind::ALL.map(Kind::definition) {
+            match definition.alerts {
+                Alerts::None(reason) => assert!(!reason.is_empty(), "{}", definition.code),
+                Rules(rules) => {
+                    assert!(!rules.is_empty(), "{}", definition.code);
+                    expected.extend(rules.iter().map(|(name, severity)| match severity {
+                        Page => (*name, "page"),
+                        Ticket => (*name, "ticket"),
+                    }));
+                    // A service that is not ready is worth a call at night.
+                    let is_page = rules.iter().any(|(_, severity)| *severity == Page);
+                    assert!(definition.readiness == Ready || is_page, "{}", definition.code);
+                }
+            }
+        }
+        let rules = rules();
+        let rules = rules.iter().filter(|(_, (_, severity))| !severity.is_empty());
+        let rules: BTreeMap<_, _> = rules.map(|(name, (_, severity))| (*name, *severity)).collect();
+        assert_eq!(rules, expected);
+    }
+
+    /// Windows in an expression, and what its metrics are compared with but for 0 and 1.
+    fn numbers(expression: &str) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for window in expression.split(['[']).skip(1) {
+            found.extend(window.split(']').next().map(str::to_owned));
+        }
+        for rest in expression.split(" offset ").skip(1) {
+            found.extend(rest.split([' ', ')']).next().map(str::to_owned));
+        }
+        for rest in expression.split(['>', '<']).skip(1) {
+            let number = rest.trim_start_matches('=').trim_start();
+            let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
+            let (number, rest) = number.split_at(end.unwrap_or(number.len()));
+            let times = rest.strip_prefix(" * ").map_or("1", |rest| rest);
+            let number = number.parse::<f64>().ok();
+            found.extend(
+                number
+                    .zip(times.parse::<f64>().ok().or(Some(1.0)))
+                    .and_then(|(a, b)| (a > 0.0).then(|| (a * b).to_string())),
+            );
+        }
+        found
+    }
+
+    #[test]
+    fn alert_rules_have_the_numbers_of_the_conditions() {
+        let minutes = |window: Duration| format!("{}m", window.as_secs() / 60);
+        let hours = |window: Duration| format!("{}h", window.as_secs() / 3_600);
+        let number = |number: f64| number.to_string();
+        #[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
+        let (few, one_in) = (number(FEW as f64), |n: u64| number(1.0 / n as f64));
+        #[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
+        let share = |limit: Limit, part: f64| number(limit.permille as f64 / 1_000.0 * part);
+        let least = |limit: Limit| limit.least.to_string();
+        let kept = RECORD_RETENTION + PURGE_SLACK;
+        let slow_commit = number(SLOW_COMMIT.as_secs_f64());
+        let expected: [(&str, Vec<String>); 19] = [
+            ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
+            ("PillarboxQueueStuck", vec![minutes(STUCK)]),
+            ("PillarboxQueueFilling", vec![number(NEAR_LIMIT)]),
+            ("PillarboxRefusesForWantOfRoom", vec![minutes(LATELY)]),
+            ("PillarboxInternalErrors", vec![minutes(LATELY)]),
+            // A domain that is tried again is none for as long as that call takes.
+            ("PillarboxDomainPaused", vec!["1m".to_owned()]),
+            ("PillarboxThrottled", vec![minutes(LATELY), one_in(THROTTLED_ONE_IN), few.clone()]),
+            ("PillarboxOutcomesUnknown", vec![minutes(LATELY)]),
+            ("PillarboxQuotaLow", vec![number(QUOTA_LOW)]),
+            ("PillarboxMessagesFail", vec![minutes(LATELY)]),
+            ("PillarboxBounceRateHigh", vec![share(BOUNCES, 0.5), least(BOUNCES)]),
+            ("PillarboxBounceRateAboveLimit", vec![share(BOUNCES, 1.0), least(BOUNCES)]),
+            ("PillarboxComplaintRateHigh", vec![share(COMPLAINTS, 0.5), least(COMPLAINTS)]),
+            ("PillarboxComplaintRateAboveLimit", vec![share(COMPLAINTS, 1.0), least(COMPLAINTS)]),
+            ("PillarboxPurgeBehind", vec![kept.as_secs().to_string()]),
+            ("PillarboxCommitsSlow", vec![minutes(LATELY), one_in(SLOW_COMMIT_ONE_IN), few]),
+            ("PillarboxConnectionsNearLimit", vec![number(NEAR_LIMIT)]),
+            ("pillarbox:organisation_sent_recipients:increase24h", vec![hours(DAY)]),
+            ("pillarbox:organisation_bounces:ratio24h", vec![hours(DAY)]),
+        ];
+        let mut expected: BTreeMap<_, BTreeSet<_>> =
+            expected.map(|(name, numbers)| (name, numbers.into_iter().collect())).into();
+        expected.insert("pillarbox:organisation_complaints:ratio24h", [hours(DAY)].into());
+        let rules = rules();
+        for (name, (expression, _)) in &rules {
+            let expected = expected.remove(name).unwrap_or_default();
+            assert_eq!(numbers(expression), expected, "{name}: {expression}");
+        }
+        assert!(expected.is_empty(), "there is no {expected:?}");
+        let (commits_slow, _) = &rules["PillarboxCommitsSlow"];
+        assert!(commits_slow.contains(&format!("le=\"{slow_commit}\"")), "{commits_slow}");
+    }
+
+    #[test]
+    fn texts_have_the_numbers_of_the_conditions() {
+        let says = |kind: Kind, text: String| {
+            let Definition { meaning, .. } = kind.definition();
+            assert!(meaning.contains(&text), "{meaning} without {text}");
+        };
+        let hours = |time: Duration| format!("{} hours", time.as_secs() / 3_600);
+        says(Kind::QueueStuck, format!("{} minutes", STUCK.as_secs() / 60));
+        says(Kind::ProviderSlow, format!("{} seconds", recent_calls::SLOW.as_secs_f64()));
+        says(Kind::PurgeBehind, format!("{} days", RECORD_RETENTION.as_secs() / 86_400));
+        says(Kind::Bounces, hours(DAY));
+        says(Kind::Complaints, hours(DAY));
+        says(Kind::Bounces, format!("{} %", BOUNCES.permille / 10));
+        says(Kind::Complaints, format!("0.{} %", COMPLAINTS.permille));
     }
 }

@@ -38,13 +38,6 @@ const MAX_ORGANISATIONS: usize = 200;
 /// The others' name. No organisation can have it.
 const OTHERS: &str = "(others)";
 
-const CAUSES: [circuit_breaker::Cause; 4] = [
-    circuit_breaker::Cause::Unreachable,
-    circuit_breaker::Cause::QuotaExhausted,
-    circuit_breaker::Cause::AccountPaused,
-    circuit_breaker::Cause::SetupFault,
-];
-
 /// Registry of all metrics of these parts.
 pub(super) fn registry(parts: &Arc<Parts>) -> Registry {
     let mut registry = Registry::default();
@@ -249,8 +242,8 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         BreakerState::Closed => None,
         BreakerState::Open { cause, .. } => Some(*cause),
     };
-    let causes =
-        CAUSES.map(|cause| ([("cause", Cause::from(cause).code())], flag(impaired == Some(cause))));
+    let causes = circuit_breaker::Cause::ALL
+        .map(|cause| ([("cause", Cause::from(cause).code())], flag(impaired == Some(cause))));
     labelled(to, "pillarbox_provider_impaired", "1 for the cause of a pause of sending.", causes)?;
     let fault = match &*parts.account.borrow() {
         AccountCheck::Failed { fault, .. } => Some(*fault),

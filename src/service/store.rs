@@ -12,6 +12,9 @@ use crate::store::{FILE_NAME, FileOrigin, Store};
 
 /// How often the store looks at its file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause between two times that the use of API keys is stored. A crash forgets at most what came
+/// since the last one.
+const KEY_USE_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Opens the store and settles what the last process left; the log says what that was.
 pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
@@ -61,6 +64,16 @@ pub(super) async fn watch_file(store: Store) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         store.answered().await;
+    }
+}
+
+/// Stores when API keys were last used, again and again.
+pub(super) async fn store_key_use(store: Store) {
+    loop {
+        tokio::time::sleep(KEY_USE_INTERVAL).await;
+        if let Err(error) = store.store_key_use().await {
+            warn!(%error, "it could not be stored when API keys were last used; it will be tried again");
+        }
     }
 }
 

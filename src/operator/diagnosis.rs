@@ -1,0 +1,273 @@
+//! What of the list of conditions is so now, as far as one look tells; `trends` looks back in time.
+
+use crate::admin::status::{AccountFault, Cause, StoreHealth};
+use crate::dispatch::circuit_breaker::BreakerState;
+use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
+use crate::domain::policy::RECORD_RETENTION;
+use crate::operator::Parts;
+use crate::operator::conditions::{
+    Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
+};
+use crate::operator::process::Process;
+use crate::queue::Fill;
+use crate::quota::AccountCheck;
+use crate::store::{DamagedRow, Health};
+
+/// What is wrong now with taking messages and sending them, the worst first.
+pub(super) fn find(parts: &Parts) -> Vec<Condition> {
+    let status = parts.dispatcher.status();
+    let mut found = Vec::new();
+    if parts.intake.is_closed() {
+        found.push(Kind::Stopping.found());
+    }
+    found
+        .extend(store(parts.store.health(), parts.store.metrics().has_failed_within(STORE_FAILED)));
+    if let BreakerState::Open { cause, message } = &status.condition {
+        let cause = Cause::from(*cause);
+        let (what, _) = cause.explained();
+        let message = format!("Sending is paused: {what} ({message})");
+        found.push(Kind::SendingPaused(cause).says(message));
+    }
+    found.extend(account(&parts.account.borrow()));
+    let full_for = status.full_for.iter().map(|id| parts.organisation_name(*id));
+    let full_for: Vec<_> = full_for.collect();
+    found.extend(queue(status.pending.bytes, status.max_pending_bytes, &full_for));
+    if let Some(jump) = parts.clock.jump() {
+        found.push(Kind::ClockJumped.says(format!(
+            "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
+            jump.since
+        )));
+    }
+    for (organisation, domain, message) in &status.paused_domains {
+        let organisation = parts.organisation_name(*organisation);
+        let message = format!(
+            "The provider does not take {domain} of {organisation} ({message}); its messages wait"
+        );
+        found.push(Kind::DomainPaused.names(message, "DOMAIN", domain));
+    }
+    found.extend(calls(&status.recent_calls));
+    if let Some(message) = parts.events.trouble() {
+        let message = format!("Delivery events cannot be had: {message}");
+        found.push(Kind::EventsUnavailable.says(message));
+    }
+    let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
+    found.extend(certificate.map(|trouble| {
+        let kind = match trouble.code {
+            "certificate_expired" => Kind::CertificateExpired,
+            "certificate_expires" => Kind::CertificateExpires,
+            _ => Kind::CertificateRefused,
+        };
+        kind.says(trouble.message)
+    }));
+    if status.unrecorded > 0 {
+        let message = format!("{} outcomes of calls wait for the store", status.unrecorded);
+        found.push(Kind::OutcomesUnrecorded.says(message));
+    }
+    found
+}
+
+/// What is wrong besides, and never keeps the service from its work. It takes a look at the file
+/// and at the process, which probes of readiness need not wait for.
+pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
+    let mut found = Vec::new();
+    let status = parts.dispatcher.status();
+    found.extend(filling(status.pending.bytes, status.max_pending_bytes, status.greatest_share));
+    let letters = parts.store.event_backlog().map_or(0, |backlog| backlog.dead_letters);
+    if letters > 0 {
+        let documents = several(letters, "document");
+        let message = format!("{documents} of the provider could not be read, and kept");
+        found.push(Kind::EventsUnreadable.says(message));
+    }
+    found.extend(damaged(&parts.store.damaged()));
+    found.extend(status.quota.and_then(quota));
+    found.extend(connections(parts.clients.connections.count(), parts.max_connections));
+    found.extend(descriptors(Process::now()));
+    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.settled().now()) {
+        found.push(Kind::BodiesLost.says(format!(
+            "The process ended before it sent {}, last at {}; that mail has failed",
+            several(lost.messages, "message"),
+            lost.last_at
+        )));
+    }
+    let oldest = parts.store.oldest(parts.clock.settled()).ok().flatten();
+    let limit = RECORD_RETENTION + PURGE_SLACK;
+    if oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
+        found.push(Kind::PurgeBehind.found());
+    }
+    found
+}
+
+/// The queue's memory, of which so many bytes are in use, and the organisations whose share of it
+/// is used up.
+fn queue(in_use: usize, max: usize, full_for: &[String]) -> Option<Condition> {
+    match Fill::of(in_use, max) {
+        Fill::Room | Fill::NearlyFull if !full_for.is_empty() => {
+            Some(Kind::QueueShareFull.says(format!(
+                "The queue is full for {}: new messages are refused with 503 QueueFull",
+                full_for.join(", ")
+            )))
+        }
+        Fill::Room => None,
+        Fill::NearlyFull => Some(Kind::QueueNearlyFull.found()),
+        Fill::Full => Some(Kind::QueueFull.found()),
+    }
+}
+
+/// The queue's memory, if much of it, or of an organisation's share, is in use and nothing is full.
+fn filling(in_use: usize, max: usize, greatest_share: f64) -> Option<Condition> {
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
+    let used = (in_use as f64 / max as f64).max(greatest_share);
+    let is_full = Fill::of(in_use, max) != Fill::Room || greatest_share >= 1.0;
+    (used > NEAR_LIMIT && !is_full).then(|| {
+        Kind::QueueFilling.says(format!(
+            "The queue, or an organisation's share of it, has used {:.0} % of its memory",
+            used * 100.0
+        ))
+    })
+}
+
+/// The account's quota, if little of it is left.
+fn quota(DailyQuota { max, left }: DailyQuota) -> Option<Condition> {
+    (left < max * QUOTA_LOW).then(|| {
+        let left = left.max(0.0);
+        Kind::QuotaLow
+            .says(format!("{left:.0} recipients are left of the account's daily quota of {max:.0}"))
+    })
+}
+
+/// Clients' connections, if most of them are taken.
+fn connections(open: usize, max: usize) -> Option<Condition> {
+    is_near(open as u64, max as u64).then(|| {
+        Kind::ConnectionsNearLimit.says(format!("{open} of {max} client connections are open"))
+    })
+}
+
+/// The process's file descriptors, if most of them are taken.
+fn descriptors(process: Process) -> Option<Condition> {
+    let (open, max) = process.open_descriptors.zip(process.max_descriptors)?;
+    is_near(open, max)
+        .then(|| Kind::FilesNearLimit.says(format!("{open} of {max} file descriptors are open")))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
+fn is_near(open: u64, max: u64) -> bool {
+    open as f64 > max as f64 * NEAR_LIMIT
+}
+
+/// Rows that cannot be read. Recipients' addresses are not for this page.
+fn damaged(rows: &[DamagedRow]) -> Option<Condition> {
+    let DamagedRow { table, id, reason, .. } = rows.first()?;
+    Some(Kind::RowsDamaged.says(format!(
+        "{} of the data file cannot be read, the first in table {table}: {id} ({reason})",
+        several(rows.len() as u64, "row")
+    )))
+}
+
+/// What is wrong with the calls of the last minutes.
+fn calls(recent: &RecentCalls) -> Vec<Condition> {
+    let mut found = Vec::new();
+    if recent.are_slow() {
+        found.push(Kind::ProviderSlow.says(format!(
+            "{} of {} calls to the provider took over {} seconds{}",
+            recent.slow,
+            recent.calls,
+            recent_calls::SLOW.as_secs_f64(),
+            lately()
+        )));
+    }
+    if recent.unanswered > 0 {
+        let calls = several(recent.unanswered, "call");
+        let message = format!("No answer of the provider came to {calls}{}", lately());
+        found.push(Kind::OutcomesUnknown.says(message));
+    }
+    found
+}
+
+fn store(health: Health, has_failed_lately: bool) -> Option<Condition> {
+    match (health, has_failed_lately) {
+        (Health::Refusing, _) => Some(Kind::StoreRefusing.found()),
+        (Health::Writable, true) => Some(Kind::StoreFailing.found()),
+        (Health::Writable, false) => None,
+        (Health::FileLost(_), _) => {
+            let (what, advice) = StoreHealth::from(health).file_loss()?;
+            let message = format!("New messages are refused with 503, because {what}");
+            let advice = advice.to_owned();
+            Some(Condition { advice, ..Kind::DataFileLost.says(message) })
+        }
+    }
+}
+
+fn account(check: &AccountCheck) -> Option<Condition> {
+    match check {
+        AccountCheck::Passed => None,
+        AccountCheck::Unasked => Some(Kind::Starting.found()),
+        AccountCheck::Failed { fault, message } => {
+            let fault = AccountFault::from(*fault);
+            let (what, _) = fault.explained();
+            Some(Kind::Account(fault).says(format!("{what} ({message})")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::conditions::Readiness::{NotReady, Ready};
+
+    fn codes(found: impl IntoIterator<Item = Condition>) -> Vec<&'static str> {
+        found.into_iter().map(|condition| condition.code).collect()
+    }
+
+    #[test]
+    fn slow_and_unanswered_calls_are_told_of() {
+        let codes = |slow, unanswered| {
+            let recent = RecentCalls { calls: 100, slow, unanswered };
+            codes(calls(&recent))
+        };
+        assert!(codes(5, 0).is_empty());
+        assert_eq!(codes(6, 0), ["provider_slow"]);
+        assert_eq!(codes(1, 1), ["outcomes_unknown"]);
+        assert_eq!(codes(6, 6), ["provider_slow", "outcomes_unknown"]);
+    }
+
+    #[test]
+    fn a_store_that_fails_by_turns_is_told_of_in_between() {
+        let told = |health, lately| store(health, lately).map(|condition| condition.readiness);
+        assert_eq!(told(Health::Writable, false), None);
+        assert_eq!(told(Health::Writable, true), Some(Ready));
+        assert_eq!(told(Health::Refusing, false), Some(NotReady));
+    }
+
+    #[test]
+    fn what_runs_out_is_told_before_it_is_gone() {
+        assert_eq!(quota(DailyQuota { max: 100.0, left: 10.0 }), None);
+        assert_eq!(codes(quota(DailyQuota { max: 100.0, left: 9.0 })), ["quota_low"]);
+        assert_eq!(connections(8, 10), None);
+        assert_eq!(codes(connections(9, 10)), ["connections_near_limit"]);
+        let process = |open| Process {
+            open_descriptors: Some(open),
+            max_descriptors: Some(100),
+            ..Process::default()
+        };
+        assert_eq!(descriptors(process(80)), None);
+        assert_eq!(codes(descriptors(process(81))), ["files_near_limit"]);
+    }
+
+    #[test]
+    fn a_queue_that_is_nearly_full_is_told_and_leaves_the_service_ready() {
+        const MAX: usize = 1 << 30;
+        let told = |in_use| {
+            let found = queue(in_use, MAX, &[]).or(filling(in_use, MAX, 0.0));
+            found.map(|found| (found.code, found.readiness))
+        };
+        assert_eq!(told(MAX / 5 * 4), None);
+        assert_eq!(told(MAX - MAX / 6), Some(("queue_filling", Ready)));
+        assert_eq!(told(MAX - MAX / 25), Some(("queue_nearly_full", Ready)));
+        assert_eq!(told(MAX), Some(("queue_full", NotReady)));
+        assert_eq!(codes(filling(0, MAX, 0.81)), ["queue_filling"]);
+        assert_eq!(filling(MAX / 2, MAX, 1.0), None);
+        let of_one = queue(MAX / 2, MAX, &["acme".to_owned()]).unwrap();
+        assert_eq!((of_one.code, of_one.readiness), ("queue_share_full", Ready));
+        assert!(of_one.message.contains("full for acme:"), "{}", of_one.message);
+    }
+}
