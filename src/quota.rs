@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
@@ -43,7 +44,8 @@ pub enum AccountCheck {
 }
 
 /// What is wrong with the credentials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum AccountFault {
     /// They cannot be loaded.
     CredentialsMissing,
@@ -65,6 +67,35 @@ impl AccountFault {
             _ if error.refuses_credentials() => Some(Self::CredentialsRefused),
             _ if error.denies_access() => Some(Self::AccessDenied),
             _ => None,
+        }
+    }
+
+    /// A name for programs, as in metrics.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::CredentialsMissing => "credentials_missing",
+            Self::CredentialsRefused => "credentials_refused",
+            Self::AccessDenied => "account_access_denied",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        match self {
+            Self::CredentialsMissing => (
+                "Nothing can be sent: there are no AWS credentials to sign with",
+                "Put that right, then send SIGHUP; a change of the environment needs a restart. \
+                 Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::CredentialsRefused => (
+                "Nothing can be sent: AWS refuses the credentials",
+                "Replace them and see that the clock is right, then send SIGHUP; a change of the \
+                 environment needs a restart. Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::AccessDenied => (
+                "SES does not tell the account's rate and quota; messages are sent all the same",
+                "Allow ses:GetAccount, or set sending.max_rate to the account's rate",
+            ),
         }
     }
 

@@ -12,14 +12,14 @@ use tracing::info;
 use crate::admin::live::LiveView;
 use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
 use crate::clock::{ConfirmedBy, Jump};
-use crate::dispatch::circuit_breaker::{self, BreakerState};
+use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
 use crate::domain::time::Timestamp;
 use crate::events::EventProcessor;
 use crate::events::metrics::DocumentType;
 use crate::queue::DrainForecast;
-use crate::quota::{self, AccountCheck};
-use crate::store::{self, FileLoss, Health};
+use crate::quota::{AccountCheck, AccountFault};
+use crate::store::{self, DamagedRow, FileLoss, Health};
 use crate::timekeeper;
 
 /// How many damaged rows are shown one by one.
@@ -95,20 +95,6 @@ impl Damaged {
     pub const ADVICE: &'static str = "What they held has no effect, except that damaged \
         suppressions still suppress; everything else goes on. Check the disk, then restore a \
         backup, or add again what is missing";
-}
-
-/// A row that cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DamagedRow {
-    /// Name of its table.
-    pub table: String,
-    /// Its key, for people.
-    pub id: String,
-    /// The suppressed address in its key, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub address: Option<String>,
-    /// Why it cannot be read.
-    pub reason: String,
 }
 
 /// The certificate that clients are shown.
@@ -308,56 +294,6 @@ pub enum Provider {
     },
 }
 
-/// Why the provider does not take messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Cause {
-    /// It does not answer.
-    Unreachable,
-    /// The account's daily quota is used up.
-    QuotaExhausted,
-    /// The account may not send.
-    AccountPaused,
-    /// The set-up is at fault.
-    SetupFault,
-}
-
-impl Cause {
-    /// A name for programs, as in metrics.
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::QuotaExhausted => "quota_exhausted",
-            Self::AccountPaused => "account_paused",
-            Self::SetupFault => "setup_fault",
-        }
-    }
-
-    /// What it means, and what to do.
-    pub const fn explained(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Unreachable => (
-                "the provider does not answer",
-                "It is tried again and again; check the network, ses.region and ses.endpoint",
-            ),
-            Self::QuotaExhausted => (
-                "the account's daily quota is used up",
-                "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher \
-                 quota where this is no exception",
-            ),
-            Self::AccountPaused => (
-                "the account may not send",
-                "See the account's status in the SES console and answer AWS there; sending then \
-                 goes on by itself",
-            ),
-            Self::SetupFault => (
-                "credentials, permissions or the configuration set are at fault",
-                "Put that right; sending then goes on by itself",
-            ),
-        }
-    }
-}
-
 /// What is wrong with the AWS credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -366,49 +302,6 @@ pub struct AccountProblem {
     pub fault: AccountFault,
     /// What AWS said, or why they cannot be loaded.
     pub message: String,
-}
-
-/// What can be wrong with the AWS credentials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum AccountFault {
-    /// They cannot be loaded.
-    CredentialsMissing,
-    /// AWS does not take them.
-    CredentialsRefused,
-    /// They may not ask about the account.
-    AccessDenied,
-}
-
-impl AccountFault {
-    /// A name for programs, as in metrics.
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::CredentialsMissing => "credentials_missing",
-            Self::CredentialsRefused => "credentials_refused",
-            Self::AccessDenied => "account_access_denied",
-        }
-    }
-
-    /// What it means, and what to do.
-    pub const fn explained(self) -> (&'static str, &'static str) {
-        match self {
-            Self::CredentialsMissing => (
-                "Nothing can be sent: there are no AWS credentials to sign with",
-                "Put that right, then send SIGHUP; a change of the environment needs a restart. \
-                 Messages wait meanwhile. Check with: pillarbox doctor",
-            ),
-            Self::CredentialsRefused => (
-                "Nothing can be sent: AWS refuses the credentials",
-                "Replace them and see that the clock is right, then send SIGHUP; a change of the \
-                 environment needs a restart. Messages wait meanwhile. Check with: pillarbox doctor",
-            ),
-            Self::AccessDenied => (
-                "SES does not tell the account's rate and quota; messages are sent all the same",
-                "Allow ses:GetAccount, or set sending.max_rate to the account's rate",
-            ),
-        }
-    }
 }
 
 /// A sender domain that the provider does not take for now.
@@ -542,13 +435,7 @@ impl Admin {
     fn damaged(&self) -> Damaged {
         let rows = self.store.damaged();
         let count = rows.len();
-        let rows = rows.into_iter().take(MAX_DAMAGED_SHOWN).map(|row| DamagedRow {
-            table: row.table,
-            id: row.id,
-            address: row.address,
-            reason: row.reason,
-        });
-        Damaged { count, rows: rows.collect() }
+        Damaged { count, rows: rows.into_iter().take(MAX_DAMAGED_SHOWN).collect() }
     }
 
     /// The certificate that clients are shown, where TLS is spoken to them.
@@ -614,9 +501,7 @@ impl Admin {
             stop_would_lose: forecast.into(),
             account: match account {
                 AccountCheck::Unasked | AccountCheck::Passed => None,
-                AccountCheck::Failed { fault, message } => {
-                    Some(AccountProblem { fault: fault.into(), message })
-                }
+                AccountCheck::Failed { fault, message } => Some(AccountProblem { fault, message }),
             },
             slow_calls: status.recent_calls.are_slow().then_some(SlowCalls {
                 calls: status.recent_calls.calls,
@@ -625,9 +510,7 @@ impl Admin {
             unanswered_calls: status.recent_calls.unanswered,
             provider: match status.condition {
                 BreakerState::Closed => Provider::Up,
-                BreakerState::Open { cause, message } => {
-                    Provider::Impaired { cause: cause.into(), message }
-                }
+                BreakerState::Open { cause, message } => Provider::Impaired { cause, message },
             },
             paused_domains: status
                 .paused_domains
@@ -667,27 +550,6 @@ impl From<DrainForecast> for StopLoss {
             waiting_for_domain: forecast.domain,
             waiting_for_retry: forecast.retry,
             beyond_pace: forecast.pace,
-        }
-    }
-}
-
-impl From<quota::AccountFault> for AccountFault {
-    fn from(fault: quota::AccountFault) -> Self {
-        match fault {
-            quota::AccountFault::CredentialsMissing => Self::CredentialsMissing,
-            quota::AccountFault::CredentialsRefused => Self::CredentialsRefused,
-            quota::AccountFault::AccessDenied => Self::AccessDenied,
-        }
-    }
-}
-
-impl From<circuit_breaker::Cause> for Cause {
-    fn from(cause: circuit_breaker::Cause) -> Self {
-        match cause {
-            circuit_breaker::Cause::Unreachable => Self::Unreachable,
-            circuit_breaker::Cause::QuotaExhausted => Self::QuotaExhausted,
-            circuit_breaker::Cause::AccountPaused => Self::AccountPaused,
-            circuit_breaker::Cause::SetupFault => Self::SetupFault,
         }
     }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::admin::status::{
-    self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, DamagedRow, Events, Page,
-    Provider, Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
+    self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
+    Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
 };
 use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::escaped;
 use crate::queue::Fill;
+use crate::store::DamagedRow;
 
 const MIB: usize = 1 << 20;
 /// Between two looks of `--watch`.

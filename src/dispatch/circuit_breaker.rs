@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::domain::attempt::ProblemKind;
@@ -15,7 +16,8 @@ use crate::in_flight::{InFlight, InFlightGuard};
 const DOWN_AFTER: u32 = 5;
 
 /// Why nothing but probes is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Cause {
     /// The provider does not answer.
     Unreachable,
@@ -31,6 +33,40 @@ impl Cause {
     /// Every cause.
     pub const ALL: [Self; 4] =
         [Self::Unreachable, Self::QuotaExhausted, Self::AccountPaused, Self::SetupFault];
+
+    /// A name for programs, as in metrics.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::QuotaExhausted => "quota_exhausted",
+            Self::AccountPaused => "account_paused",
+            Self::SetupFault => "setup_fault",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Unreachable => (
+                "the provider does not answer",
+                "It is tried again and again; check the network, ses.region and ses.endpoint",
+            ),
+            Self::QuotaExhausted => (
+                "the account's daily quota is used up",
+                "Sending goes on by itself as the last 24 hours move on; ask AWS for a higher \
+                 quota where this is no exception",
+            ),
+            Self::AccountPaused => (
+                "the account may not send",
+                "See the account's status in the SES console and answer AWS there; sending then \
+                 goes on by itself",
+            ),
+            Self::SetupFault => (
+                "credentials, permissions or the configuration set are at fault",
+                "Put that right; sending then goes on by itself",
+            ),
+        }
+    }
 }
 
 /// State of the circuit breaker: whether the provider takes messages.

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::admin::status::{AccountFault, Cause};
+use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::recent_calls;
+use crate::quota::AccountFault;
 
 /// How far back the conditions of the last minutes look.
 pub const LATELY: Duration = recent_calls::WINDOW;

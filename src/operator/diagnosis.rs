@@ -1,6 +1,6 @@
 //! What of the list of conditions is so now, as far as one look tells; `trends` looks back in time.
 
-use crate::admin::status::{AccountFault, Cause, StoreHealth};
+use crate::admin::status::StoreHealth;
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
 use crate::domain::policy::RECORD_RETENTION;
@@ -23,7 +23,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
     found
         .extend(store(parts.store.health(), parts.store.metrics().has_failed_within(STORE_FAILED)));
     if let BreakerState::Open { cause, message } = &status.condition {
-        let cause = Cause::from(*cause);
+        let cause = *cause;
         let (what, _) = cause.explained();
         let message = format!("Sending is paused: {what} ({message})");
         found.push(Kind::SendingPaused(cause).says(message));
@@ -202,7 +202,7 @@ fn account(check: &AccountCheck) -> Option<Condition> {
         AccountCheck::Passed => None,
         AccountCheck::Unasked => Some(Kind::Starting.found()),
         AccountCheck::Failed { fault, message } => {
-            let fault = AccountFault::from(*fault);
+            let fault = *fault;
             let (what, _) = fault.explained();
             Some(Kind::Account(fault).says(format!("{what} ({message})")))
         }

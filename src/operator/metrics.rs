@@ -16,8 +16,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::admin::status::{AccountFault, Cause};
-use crate::dispatch::circuit_breaker::{self, BreakerState};
+use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
 use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
@@ -26,7 +25,7 @@ use crate::http::tls::Tls;
 use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::process::{Process, unix_seconds};
-use crate::quota::{self, AccountCheck};
+use crate::quota::{AccountCheck, AccountFault};
 use crate::store::Health;
 
 /// The format's media type.
@@ -242,15 +241,13 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         BreakerState::Closed => None,
         BreakerState::Open { cause, .. } => Some(*cause),
     };
-    let causes = circuit_breaker::Cause::ALL
-        .map(|cause| ([("cause", Cause::from(cause).code())], flag(impaired == Some(cause))));
+    let causes = Cause::ALL.map(|cause| ([("cause", cause.code())], flag(impaired == Some(cause))));
     labelled(to, "pillarbox_provider_impaired", "1 for the cause of a pause of sending.", causes)?;
     let fault = match &*parts.account.borrow() {
         AccountCheck::Failed { fault, .. } => Some(*fault),
         AccountCheck::Unasked | AccountCheck::Passed => None,
     };
-    let faults = quota::AccountFault::ALL
-        .map(|one| ([("cause", AccountFault::from(one).code())], flag(fault == Some(one))));
+    let faults = AccountFault::ALL.map(|one| ([("cause", one.code())], flag(fault == Some(one))));
     labelled(to, "pillarbox_account_fault", "1 for the fault of the AWS credentials.", faults)
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use redb::{DatabaseError, StorageError, TableHandle};
+use serde::{Deserialize, Serialize};
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -139,7 +140,9 @@ impl From<redb::CommitError> for ReadError {
 }
 
 /// A row that cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error, Serialize, Deserialize,
+)]
 #[error("row {id} of table {table}: {reason}")]
 pub struct DamagedRow {
     /// Name of its table.
@@ -148,6 +151,7 @@ pub struct DamagedRow {
     pub id: String,
     /// The recipient's address in its key, if there is one. It is not part of `id`, because it is
     /// not for the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Why it cannot be read.
     pub reason: String,
