@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::admin::Admin;
+use crate::admin::{self, Admin};
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
@@ -100,6 +100,8 @@ pub struct Parts {
     pub started: SystemTime,
     /// What TLS is spoken with to clients, where it is.
     pub tls: Option<Arc<Tls>>,
+    /// Where `status` learns what is wrong.
+    pub conditions: watch::Sender<Vec<admin::live::Condition>>,
     /// Who caught what was sent, where that is a stand-in in this process.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
 }

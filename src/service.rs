@@ -135,11 +135,13 @@ impl Service {
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
         let events =
             Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));
+        let conditions = watch::Sender::default();
         let live = Sending {
             dispatcher: Arc::clone(&dispatcher),
             queue: Arc::clone(&queue),
             account: account.clone(),
             events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
+            conditions: conditions.subscribe(),
         };
         let key = PageKey::generate()?;
         let page = key.url(listeners::address_of(&listeners.operators)?);
@@ -169,6 +171,7 @@ impl Service {
             file: config.data_dir.join(FILE_NAME),
             started,
             tls: listeners.tls.clone(),
+            conditions,
             catcher: OnceLock::new(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::dispatch::{Cancelled, Dispatcher, SendingStatus};
@@ -34,6 +35,11 @@ pub trait LiveView: Send + Sync {
         None
     }
 
+    /// What is wrong, as the operators' page says it.
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
+    }
+
     /// How a pending message stands this moment; `None` where it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
 
@@ -55,6 +61,21 @@ pub struct Sending<P> {
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in the provider's events, where something brings them.
     pub events: Option<Arc<EventProcessor>>,
+    /// What is wrong, a second ago at most.
+    pub conditions: watch::Receiver<Vec<Condition>>,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// A name for programs.
+    pub code: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub advice: String,
+    /// Whether the service does its work all the same.
+    pub ready: bool,
 }
 
 impl<P: Provider> LiveView for Sending<P> {
@@ -72,6 +93,10 @@ impl<P: Provider> LiveView for Sending<P> {
 
     fn events(&self) -> Option<&EventProcessor> {
         self.events.as_deref()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.conditions.borrow().clone()
     }
 
     fn message(&self, id: MessageId) -> Option<Live> {

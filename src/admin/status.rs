@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 use tracing::info;
 
-use crate::admin::live::LiveView;
+use crate::admin::live::{Condition, LiveView};
 use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
@@ -76,6 +76,8 @@ pub struct ServiceStatus {
     pub sending: Option<Sending>,
     /// How the provider's events come in.
     pub events: Events,
+    /// What is wrong, as the operators' page says it; empty where no service runs.
+    pub conditions: Vec<Condition>,
     /// How much is set up.
     pub counts: Counts,
 }
@@ -384,6 +386,10 @@ impl Call for Status {
                 .map(LostMessages::from),
             sending,
             events: admin.events(),
+            conditions: match &admin.place {
+                Place::File => Vec::new(),
+                Place::Service { live, .. } => live.conditions(),
+            },
             counts: Counts {
                 organisations: admin.store.organisations().len(),
                 keys: admin.store.api_keys().len(),

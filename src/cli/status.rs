@@ -90,6 +90,33 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
     }
 }
 
+/// Conditions that lines of their own tell, with more facts.
+const HAVE_LINES: [&str; 23] = [
+    "store_refusing",
+    "data_file_lost",
+    "unreachable",
+    "quota_exhausted",
+    "account_paused",
+    "setup_fault",
+    "credentials_missing",
+    "credentials_refused",
+    "account_access_denied",
+    "queue_full",
+    "queue_nearly_full",
+    "queue_share_full",
+    "clock_jumped",
+    "domain_paused",
+    "provider_slow",
+    "outcomes_unknown",
+    "events_unavailable",
+    "events_unreadable",
+    "certificate_expired",
+    "certificate_expires",
+    "certificate_refused",
+    "rows_damaged",
+    "bodies_lost",
+];
+
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if interval < SHORTEST_INTERVAL {
@@ -129,6 +156,8 @@ fn shown(status: &ServiceStatus) -> String {
             ),
         ));
     }
+    let besides = status.conditions.iter().filter(|one| !HAVE_LINES.contains(&&*one.code));
+    lines.extend(besides.map(|one| ("condition", format!("{}. {}", one.message, one.advice))));
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending));
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::admin::live;
 use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::recent_calls;
 use crate::quota::AccountFault;
@@ -59,6 +60,12 @@ pub struct Condition {
     /// Whether the service does its work all the same.
     #[serde(rename = "ready")]
     pub readiness: Readiness,
+}
+
+impl From<Condition> for live::Condition {
+    fn from(Condition { code, message, advice, readiness }: Condition) -> Self {
+        Self { code: code.to_owned(), message, advice, ready: readiness.into() }
+    }
 }
 
 /// Something that can be wrong.

@@ -16,6 +16,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::admin::live;
 use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::conditions::Condition;
@@ -49,6 +50,8 @@ pub(super) async fn look(parts: Arc<Parts>, told: watch::Sender<Told>) {
         trends.look(now.0, &parts, &now.1.organisations);
         let state = State::now(&parts, &now.1, &before.1, now.0 - before.0, &trends);
         let event = event("state", &state);
+        let conditions = state.conditions.into_iter().map(live::Condition::from);
+        parts.conditions.send_replace(conditions.collect());
         told.send_modify(|told| {
             if told.history.len() == KEPT {
                 told.history.pop_front();

@@ -57,6 +57,22 @@ async fn a_paused_account_reads_plainly_and_sending_goes_on_when_it_is_lifted() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn failed_messages_read_plainly_as_the_page_says_them() {
+    let site = Site::new().await;
+    site.simulator.script(vec![Fault::Rejected]);
+    let server = site.start();
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "failed").await;
+    let status = status_with(&site, "1 message of acme failed in the last 5 minutes").await;
+    assert!(status.contains("message list --status failed --org acme"), "{status}");
+    let json = crate::behaviour::certificate::status(&site);
+    let failed = json["conditions"].as_array().unwrap().iter();
+    let failed: Vec<_> = failed.filter(|one| one["code"] == "messages_failed").collect();
+    assert_eq!(failed.len(), 1, "{json}");
+    assert_eq!(failed[0]["ready"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_used_up_quota_reads_plainly_and_pauses_before_it_is_refused() {
     let options = Options { daily_quota: Some(1), ..Options::default() };
     let site = Site::with("", options).await;
