@@ -264,7 +264,7 @@ impl Inner {
         let (responses, organisation) = (self.budgets.responses.clone(), organisation.id);
         // Where the rows are read: a long page must not hold a worker.
         let write = move |listing: Listing| responses.count(organisation, wire::emails(listing));
-        let now = self.clock.settled();
+        let now = self.clock.window_time();
         Ok(json(listing::list(&self.store, live, filter, limit, now, write).await??))
     }
 
@@ -304,7 +304,7 @@ impl Inner {
     /// in one and the same way.
     fn message_of(&self, organisation: &Organisation, id: MessageId) -> Result<Message, ApiError> {
         self.store
-            .message(id, self.clock.settled())?
+            .message(id, self.clock.window_time())?
             .filter(|message| message.organisation == organisation.id)
             .ok_or_else(|| Rejection::NotFound.into())
     }

@@ -7,7 +7,7 @@
 use crate::ses::SesClient;
 use crate::ses::account::Caller;
 
-pub mod policy;
+pub mod iam_policy;
 mod queue;
 mod resources;
 mod step;

@@ -3,10 +3,10 @@
 //! A wrong wall clock must purge nothing and expire no key. So there are three times:
 //!
 //! - [`Clock::now`] is the wall clock. Signatures, certificates and API keys are compared with it.
-//! - [`Clock::reckoned`] is the instant that is stored with a new message. It is the wall clock
+//! - [`Clock::record_time`] is the instant that is stored with a new message. It is the wall clock
 //!   while the clock is trusted. During a doubt it is the last trusted instant plus the time that
 //!   has passed since boot.
-//! - [`Clock::settled`] is the time by which windows are judged. It stands still during a doubt.
+//! - [`Clock::window_time`] is the time by which windows are judged. It stands still during a doubt.
 //!
 //! A doubt begins if the wall clock moves by over an hour against the time since boot, or if at the
 //! start it is behind the file's time stamp or more than 24 hours ahead of it. A doubt ends if the
@@ -230,13 +230,13 @@ impl Clock {
     }
 
     /// Returns the instant to store with a message that comes in now.
-    pub fn reckoned(&self) -> Timestamp {
+    pub fn record_time(&self) -> Timestamp {
         let state = self.look();
-        state.reckoned(self.0.source.since_boot())
+        state.record_time(self.0.source.since_boot())
     }
 
     /// Returns the time by which windows are judged: now, unless the wall clock is in doubt.
-    pub fn settled(&self) -> WindowTime {
+    pub fn window_time(&self) -> WindowTime {
         let state = self.look();
         let now = match state.doubt {
             Some(doubt) => doubt.kept.frozen_at,
@@ -273,7 +273,7 @@ impl Clock {
     pub fn propose(&self, confirmed_by: ConfirmedBy) -> Proposal {
         let state = self.look();
         let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
-        let (reckoned, expected) = (state.reckoned(since_boot), state.expected(since_boot));
+        let (reckoned, expected) = (state.record_time(since_boot), state.expected(since_boot));
         let assurance = match confirmed_by {
             ConfirmedBy::Nobody => state.assurance,
             ConfirmedBy::Kernel | ConfirmedBy::Operator => Assurance::Given,
@@ -315,7 +315,7 @@ impl Clock {
     pub fn adopt(&self, proposal: &Proposal) -> Adoption {
         let Proposal { generation, confirmed_by, record, end } = proposal;
         let mut state = self.state();
-        let reckoned = state.reckoned(self.0.source.since_boot());
+        let reckoned = state.record_time(self.0.source.since_boot());
         if state.generation != *generation || end.is_some_and(|end| reckoned >= end.before) {
             return Adoption::Outdated;
         }
@@ -396,13 +396,13 @@ fn is_near(wall: Timestamp, expected: Timestamp) -> bool {
 }
 
 impl State {
-    fn reckoned(&self, since_boot: Duration) -> Timestamp {
+    fn record_time(&self, since_boot: Duration) -> Timestamp {
         self.stored.plus(since_boot.saturating_sub(self.since_boot))
     }
 
     /// Returns the time that the wall clock should show.
     fn expected(&self, since_boot: Duration) -> Timestamp {
-        corrected(&self.corrections, self.reckoned(since_boot))
+        corrected(&self.corrections, self.record_time(since_boot))
     }
 }
 

@@ -5,8 +5,8 @@
 
 mod edit;
 mod error;
-mod layers;
 mod reader;
+mod sources;
 mod values;
 
 use std::env;
@@ -159,7 +159,7 @@ impl Config {
         path: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut reader = Reader::new(layers::merge(path, environment)?);
+        let mut reader = Reader::new(sources::merge(path, environment)?);
         let config = Self::read(&mut reader);
         reader.finish()?;
         Ok(config)

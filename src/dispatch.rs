@@ -26,24 +26,24 @@ use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, Started};
 use circuit_breaker::BreakerState;
-use flow::Flow;
 use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
 use recent_calls::Recent;
+use throttle::Throttle;
 use token_bucket::Rate;
 
 pub use cancel::Cancelled;
-pub use flow::DailyQuota;
 pub use recent_calls::RecentCalls;
+pub use throttle::DailyQuota;
 
 mod attempt;
 mod cancel;
 pub mod circuit_breaker;
 mod drain;
-mod flow;
 pub mod metrics;
 mod paused_domains;
 pub mod recent_calls;
+mod throttle;
 pub mod token_bucket;
 
 /// How many messages are looked at before others get their turn on the thread.
@@ -80,7 +80,7 @@ pub struct Dispatcher<P> {
     provider: P,
     clock: Clock,
     settings: RwLock<Arc<Settings>>,
-    flow: Mutex<Flow>,
+    throttle: Mutex<Throttle>,
     /// Held from taking a message out to the start of its call, so that whoever cancels finds it
     /// on either side of that. Locked before all others.
     starting: Mutex<()>,
@@ -163,14 +163,14 @@ impl<P: Provider> Dispatcher<P> {
         settings: Settings,
         rate: Rate,
     ) -> Arc<Self> {
-        let flow = Flow::new(rate, settings.backoff, Instant::now());
+        let throttle = Throttle::new(rate, settings.backoff, Instant::now());
         Arc::new(Self {
             store,
             queue,
             provider,
             clock,
             settings: RwLock::new(Arc::new(settings)),
-            flow: Mutex::new(flow),
+            throttle: Mutex::new(throttle),
             starting: Mutex::default(),
             domains: PausedDomains::default(),
             unrecorded: InFlight::default(),
@@ -194,24 +194,24 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Changes how to send from the next decision on.
     pub fn set_settings(&self, settings: Settings) {
-        self.flow().breaker.set_backoff(settings.backoff);
+        self.throttle().breaker.set_backoff(settings.backoff);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         self.changed.notify_one();
     }
 
     /// Changes the pace's limit.
     pub fn set_rate(&self, rate: Rate) {
-        self.flow().bucket.set_limit(rate, Instant::now());
+        self.throttle().bucket.set_limit(rate, Instant::now());
         self.changed.notify_one();
     }
 
     /// Takes over the account's daily quota by the provider's own count; `None` where there is
     /// none. From here on, what is sent is counted against it.
     pub fn set_quota(&self, quota: Option<DailyQuota>) {
-        let mut flow = self.flow();
-        let before = flow.breaker.state().clone();
-        flow.set_quota(quota, Instant::now());
-        self.tell_change(&before, flow.breaker.state());
+        let mut throttle = self.throttle();
+        let before = throttle.breaker.state().clone();
+        throttle.set_quota(quota, Instant::now());
+        self.tell_change(&before, throttle.breaker.state());
     }
 
     /// Ends when the provider takes messages again after it did not.
@@ -223,7 +223,7 @@ impl<P: Provider> Dispatcher<P> {
     /// been put right.
     pub fn try_again(&self) {
         let now = Instant::now();
-        self.flow().breaker.probe_at_once(now);
+        self.throttle().breaker.probe_at_once(now);
         self.queue.bring_forward(now);
         self.changed.notify_one();
     }
@@ -246,17 +246,17 @@ impl<P: Provider> Dispatcher<P> {
 
     /// How sending goes.
     pub fn status(&self) -> SendingStatus {
-        let flow = self.flow();
+        let throttle = self.throttle();
         SendingStatus {
             pending: self.queue.pending(),
             max_pending_bytes: self.queue.budget().max(),
             full_for: self.queue.budget().full_for(),
             greatest_share: self.queue.budget().greatest_share(),
-            rate: flow.bucket.rate(),
-            rate_limit: flow.bucket.limit(),
-            quota: flow.quota(),
+            rate: throttle.bucket.rate(),
+            rate_limit: throttle.bucket.limit(),
+            quota: throttle.quota(),
             unrecorded: self.unrecorded.count(),
-            condition: flow.breaker.state().clone(),
+            condition: throttle.breaker.state().clone(),
             paused_domains: self.paused_domains(),
             recent_calls: self.recent.read(Instant::now()),
             sent: self.metrics.sent(),
@@ -346,7 +346,7 @@ impl<P: Provider> Dispatcher<P> {
             if attempts.len() >= max.saturating_mul(ATTEMPTS_PER_CALL) {
                 return Wait::ForACall;
             }
-            if let Some(wait) = self.flow().wait(now) {
+            if let Some(wait) = self.throttle().wait(now) {
                 return wait;
             }
             let _starting = self.starting();
@@ -392,13 +392,13 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Charges a call that is about to start to the pace and to the daily quota.
     fn take(&self, recipients: u32, now: Instant) -> InFlightGuard {
-        let mut flow = self.flow();
-        flow.bucket.take(recipients);
+        let mut throttle = self.throttle();
+        throttle.bucket.take(recipients);
         // Before the quota is: the call that uses up the last of it is no probe of what follows.
-        let mark = flow.breaker.call();
-        let before = flow.breaker.state().clone();
-        flow.spend(recipients, now);
-        self.tell_change(&before, flow.breaker.state());
+        let mark = throttle.breaker.call();
+        let before = throttle.breaker.state().clone();
+        throttle.spend(recipients, now);
+        self.tell_change(&before, throttle.breaker.state());
         mark
     }
 
@@ -418,8 +418,8 @@ impl<P: Provider> Dispatcher<P> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn flow(&self) -> MutexGuard<'_, Flow> {
-        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

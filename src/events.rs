@@ -57,7 +57,7 @@ impl EventProcessor {
     /// them is durable, and they may be forgotten where they came from. Each may come again.
     pub async fn ingest(&self, documents: &[&str]) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let stored_at = self.clock.reckoned();
+        let stored_at = self.clock.record_time();
         let mut sorted = Sorted::default();
         for document in documents {
             sorted.add(document, stored_at);

@@ -98,7 +98,7 @@ impl Intake {
 
     /// Waits until no acceptance is under way. Once closed, nothing comes into the queue after
     /// this.
-    pub async fn settled(&self) {
+    pub async fn window_time(&self) {
         self.under_way.cleared().await;
     }
 
@@ -140,7 +140,7 @@ impl Intake {
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
         let admitted = admit(request, &self.store.facts(organisation.id)).map_err(refusal)?;
-        let window_now = self.clock.settled();
+        let window_now = self.clock.window_time();
         if let Some(key) = admitted.idempotency_key()
             && let Some(id) = self.store.replay(organisation.id, key, window_now.clone())?
         {
@@ -152,7 +152,7 @@ impl Intake {
             return Ok(Begun::refused(Refusal::ShuttingDown, &admitted));
         }
         // Not the wall clock's time: if that is wrong, the new message could be expired at once.
-        let created_at = self.clock.reckoned();
+        let created_at = self.clock.record_time();
         let id = self.ids.next(created_at);
         let envelope = Envelope::from(&admitted);
         let room = envelope.as_str().len();
@@ -191,7 +191,7 @@ impl Intake {
         refusal: Refusal,
     ) -> Result<Accepted, Refusal> {
         let key = IdempotencyKey::parse(key).expect("it was read from the request");
-        let window_now = self.clock.settled();
+        let window_now = self.clock.window_time();
         let replay = self.store.replay_after_commit(organisation, key, window_now).await?;
         replay.map(Accepted::Replayed).ok_or(refusal)
     }

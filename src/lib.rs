@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  retention  aws_setup  domain_verification  listing  timekeeper  views
+//! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  listing  timekeeper  views
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  in_flight  metrics  fair_share
+//! 1 core       domain  clock  config  in_flight  organisation_counts  shared_limits
 //! ```
 //!
 //! Data flows one way:
@@ -31,19 +31,19 @@ pub mod dispatch;
 pub mod domain;
 pub mod domain_verification;
 pub mod events;
-pub mod fair_share;
 pub mod http;
 pub mod in_flight;
 pub mod intake;
 pub mod listing;
 pub mod logging;
-pub mod metrics;
 pub mod operator;
+pub mod organisation_counts;
+pub mod purge_schedule;
 pub mod queue;
 pub mod quota;
-pub mod retention;
 pub mod service;
 pub mod ses;
+pub mod shared_limits;
 pub mod simulator;
 pub mod store;
 pub mod timekeeper;

@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{
@@ -20,7 +20,6 @@ use hyper::body::Incoming;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::admin::{self, Admin};
 use crate::api::metrics::ClientMetrics;
@@ -39,14 +38,14 @@ use crate::ses::SesClient;
 use crate::store::Store;
 
 use captured_mail::Catcher;
-use conditions::{Condition, Readiness};
 use key::PageKey;
-use live::{PageBody, Told};
+use live::{LiveUpdate, PageBody};
 use page::Path;
 
 pub mod captured_mail;
 pub mod conditions;
 mod diagnosis;
+mod health;
 pub mod key;
 mod live;
 mod metrics;
@@ -70,8 +69,6 @@ const PAGE_HEADERS: [(HeaderName, &str); 4] = [
     (REFERRER_POLICY, "no-referrer"),
     (CACHE_CONTROL, "no-store"),
 ];
-/// How long the thread that writes the data file may take to answer.
-const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is looked at.
 #[derive(Debug)]
@@ -121,7 +118,7 @@ pub struct Operator {
     registry: Registry,
     admin: Arc<Admin>,
     key: PageKey,
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<LiveUpdate>,
 }
 
 /// A path of the operator listener.
@@ -148,13 +145,6 @@ impl<'a> Endpoint<'a> {
     }
 }
 
-/// The answer on `/readyz`.
-#[derive(Serialize)]
-struct ReadinessDocument {
-    ready: bool,
-    reasons: Vec<Condition>,
-}
-
 impl Operator {
     /// A listener's handler that looks at these parts, and shows on its page what `admin` reads;
     /// and the task that looks, to be polled for as long as the page is to be live.
@@ -163,7 +153,7 @@ impl Operator {
         admin: Arc<Admin>,
         key: PageKey,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (teller, told) = watch::channel(Told::default());
+        let (teller, told) = watch::channel(LiveUpdate::default());
         let looking = live::look(Arc::clone(&parts), teller);
         let registry = metrics::registry(&parts);
         (Self { parts, registry, admin, key, told }, looking)
@@ -187,22 +177,13 @@ impl Operator {
             Endpoint::Page(path) => {
                 return self.page(path, request.uri(), request.headers()).await;
             }
-            Endpoint::Health => health(self.parts.store.answered()).await,
-            Endpoint::Readiness => self.readiness(),
+            Endpoint::Health => health::health(self.parts.store.answered()).await,
+            Endpoint::Readiness => health::readiness(&self.parts),
             Endpoint::Metrics => {
                 response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::encode(&self.registry))
             }
         };
         Ok(whole.map(PageBody::from))
-    }
-
-    fn readiness(&self) -> Response<Full<Bytes>> {
-        // Also what does not keep it from its work: whoever asks here must not read that all is well.
-        let reasons = diagnosis::find(&self.parts);
-        let ready = reasons.iter().all(|condition| condition.readiness == Readiness::Ready);
-        let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        let document = ReadinessDocument { ready, reasons };
-        response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))
     }
 }
 
@@ -216,20 +197,6 @@ impl Handler for Operator {
             rejection.into_response().map(PageBody::from)
         })
     }
-}
-
-/// Waits for a sign of life of the thread that writes the data file. A store that refuses, because
-/// the disk is full for example, gives it: a restart would only lose the pending bodies.
-async fn health(answered: impl Future<Output = ()>) -> Response<Full<Bytes>> {
-    let (status, text) = match timeout(HEALTH_PATIENCE, answered).await {
-        Ok(()) => (StatusCode::OK, "ok\n"),
-        Err(_) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the thread that writes the data file does not answer; see the log and the disk, and \
-             restart the service if this goes on\n",
-        ),
-    };
-    response(status, TEXT, text)
 }
 
 fn response(
@@ -265,16 +232,4 @@ fn page_response(
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_process_whose_writer_does_not_answer_is_not_healthy() {
-        assert_eq!(health(std::future::ready(())).await.status(), StatusCode::OK);
-        let hung = health(std::future::pending()).await;
-        assert_eq!(hung.status(), StatusCode::SERVICE_UNAVAILABLE);
-    }
 }

@@ -35,7 +35,7 @@ use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
-use crate::{domain_verification, quota, retention};
+use crate::{domain_verification, purge_schedule, quota};
 
 use listeners::{Listeners, Operators, SocketOwner};
 use supervisor::Vitals;
@@ -263,7 +263,7 @@ impl Service {
         let until = Instant::now() + drain;
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
-        if timeout_at(until, self.intake.settled()).await.is_err() {
+        if timeout_at(until, self.intake.window_time()).await.is_err() {
             error!("messages are still being accepted; they are settled at the next start");
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
@@ -373,7 +373,7 @@ fn upkeep(keeper: Timekeeper, store: &Store, ses: &SesClient, clock: &Clock) -> 
     let mut tasks = JoinSet::new();
     tasks.spawn(keeper.run());
     tasks.spawn(store::watch_file(store.clone()));
-    tasks.spawn(retention::run(store.clone(), clock.clone()));
+    tasks.spawn(purge_schedule::run(store.clone(), clock.clone()));
     tasks.spawn(store::store_key_use(store.clone()));
     tasks.spawn(domain_verification::run(store.clone(), ses.clone(), clock.clone()));
     tasks

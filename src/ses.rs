@@ -108,7 +108,7 @@ impl SesClient {
 
     /// The region that is asked.
     pub fn region(&self) -> &str {
-        self.inner.transport.terms().region
+        self.inner.transport.options().region
     }
 
     /// Has the next call load the credentials from their sources anew: a shared profile, a token or

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
-use crate::fair_share::Slots;
+use crate::shared_limits::Slots;
 use api_keys::KeyUse;
 use damage::Damage;
 use error::ReadError;
@@ -39,8 +39,8 @@ pub use open::FileOrigin;
 pub use purge::Purged;
 #[cfg(any(test, fuzzing))]
 pub use record::check::check_row;
-pub use recovery::Recovery;
 pub use restore::{Candidate, Contents, RestoreError, Restored};
+pub use startup_recovery::Recovery;
 pub use suppressions::{OrganisationFacts, SuppressionKey, SuppressionPage};
 
 mod accept;
@@ -66,8 +66,8 @@ mod outcomes;
 mod overlay;
 mod purge;
 mod record;
-mod recovery;
 mod restore;
+mod startup_recovery;
 mod suppressions;
 mod tables;
 mod temp_files;
@@ -137,7 +137,7 @@ impl Store {
         let damage = Damage::default();
         let database = SharedDatabase::open(opener, &damage)?;
         let shared = Arc::new(Shared::new(database, damage));
-        let recovery = recovery::recover(&shared, now)?;
+        let recovery = startup_recovery::recover(&shared, now)?;
         let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }

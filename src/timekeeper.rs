@@ -67,7 +67,7 @@ impl Timekeeper {
 
     /// Looks at the clock once. Stores its record if the stamp is due or the clock is in doubt.
     pub async fn step(&mut self) {
-        let reckoned = self.clock.reckoned();
+        let reckoned = self.clock.record_time();
         let is_due = self.stamp.is_none_or(|stamp| stamp.is_past(STAMP_INTERVAL, reckoned));
         if is_due || self.clock.jump().is_some() || self.logged == Logged::InDoubt {
             self.settle(confirmation(&self.clock).await).await;

@@ -237,7 +237,7 @@ async fn at_half_its_rate_nothing_grows() {
                 .local
                 .service
                 .store()
-                .purge(passing.local.clock.settled(), 5_000)
+                .purge(passing.local.clock.window_time(), 5_000)
                 .await
                 .unwrap();
         }

@@ -10,7 +10,7 @@ use crate::domain::organisation::{self, DomainState, Finding, Organisation, Send
 use crate::domain_verification::finding;
 use crate::queue::Selection;
 use crate::ses::error::CallError;
-use crate::ses::identity::records::{Purpose, Sight, records};
+use crate::ses::identity::records::{Purpose, RecordPresence, records};
 use crate::ses::identity::{Identity, SetupStatus};
 use crate::store::Change;
 
@@ -123,7 +123,7 @@ pub struct DnsRecord {
     /// What it is for.
     pub purpose: Purpose,
     /// Whether it is there, as SES sees it.
-    pub ses: Sight,
+    pub ses: RecordPresence,
     /// The record as a line of a zone file.
     pub zone_line: String,
 }

@@ -144,7 +144,7 @@ impl Call for MessageShow {
             Place::Service { live, .. } => live.message(id),
             Place::File => None,
         };
-        let message = admin.store.message(id, admin.clock.settled())?.ok_or_else(|| {
+        let message = admin.store.message(id, admin.clock.window_time())?.ok_or_else(|| {
             Refusal::new(format!(
                 "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
                  from acceptance"
@@ -171,7 +171,7 @@ impl Call for MessageList {
             recipient: self.recipient.as_deref().map(recipient).transpose()?,
             ..MessageFilter::default()
         };
-        let (limit, now) = (self.limit.min(MAX_PAGE), admin.clock.settled());
+        let (limit, now) = (self.limit.min(MAX_PAGE), admin.clock.window_time());
         let live = match &admin.place {
             Place::Service { live, .. } => Some(Arc::clone(live)),
             Place::File => None,

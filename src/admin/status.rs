@@ -380,7 +380,7 @@ impl Call for Status {
             clock_jump: admin.clock.jump().map(ClockJump::from),
             lost_messages: admin
                 .store
-                .lost_messages(admin.clock.settled().now())
+                .lost_messages(admin.clock.window_time().now())
                 .ok()
                 .flatten()
                 .map(LostMessages::from),
@@ -402,7 +402,7 @@ impl Call for Status {
 
 impl Call for Acknowledge {
     async fn answer(self, admin: &Admin) -> Result<Acknowledged, Refusal> {
-        let lost = admin.store.acknowledge_lost_messages(admin.clock.settled().now()).await?;
+        let lost = admin.store.acknowledge_lost_messages(admin.clock.window_time().now()).await?;
         if let Some(lost) = lost {
             info!(messages = lost.messages, "an operator has acknowledged the lost messages");
         }

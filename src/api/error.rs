@@ -8,10 +8,10 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 
 use crate::domain::request::{FieldError, RequestError};
-use crate::fair_share::Exhausted;
 use crate::http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
 use crate::intake::Refusal;
 use crate::queue::NoRoom;
+use crate::shared_limits::Exhausted;
 use crate::store::{ListError, StoreError};
 
 /// The most characters of a client's own text that an answer repeats.

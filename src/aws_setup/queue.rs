@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::step::{Failure, Outcome, asking};
-use super::{Mode, Run, policy};
+use super::{Mode, Run, iam_policy};
 
 /// How long SQS keeps messages: its longest (SQS developer guide, "message retention period").
 const RETENTION: Duration = Duration::from_hours(14 * 24);
@@ -72,9 +72,9 @@ impl Run<'_> {
     }
 
     pub(super) async fn queue_policy(&self, queue: &Queue) -> Result<Outcome, Failure> {
-        let statement = policy::topic_sends(&self.resources);
+        let statement = iam_policy::topic_sends(&self.resources);
         let current = queue.attributes.get("Policy").map(String::as_str);
-        let completed = policy::with_statement(current, statement)
+        let completed = iam_policy::with_statement(current, statement)
             .map_err(|error| Failure::Unfit(format!("the queue's policy is not JSON: {error}")))?;
         let Some(completed) = completed else { return Ok(Outcome::Found) };
         let wanted = Wanted::from([("Policy", completed)]);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::step::{Failure, Outcome, asking};
-use super::{Mode, Presence, Run, policy};
+use super::{Mode, Presence, Run, iam_policy};
 
 use crate::ses::configuration_set::{EventDestination, SnsDestination};
 use crate::ses::sns::TopicArn;
@@ -53,8 +53,8 @@ impl Run<'_> {
     }
 
     pub(super) async fn topic_policy(&self, topic: &Topic) -> Result<Outcome, Failure> {
-        let statement = policy::ses_publishes(&self.resources);
-        let completed = policy::with_statement(topic.attribute("Policy"), statement)
+        let statement = iam_policy::ses_publishes(&self.resources);
+        let completed = iam_policy::with_statement(topic.attribute("Policy"), statement)
             .map_err(|error| Failure::Unfit(format!("the topic's policy is not JSON: {error}")))?;
         let Some(completed) = completed else { return Ok(Outcome::Found) };
         let what = "lets SES publish, for this account and configuration set alone";

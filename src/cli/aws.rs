@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::aws_setup::{self, Mode, Outcome, Report, Step, policy};
+use crate::aws_setup::{self, Mode, Outcome, Report, Step, iam_policy};
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
 use crate::clock::Clock;
@@ -149,8 +149,8 @@ fn for_people(report: &Report, mode: Mode) -> String {
     let mut text = table.or("");
     if mode == Mode::DryRun {
         for (whom, policy) in [
-            ("The policy for whoever runs the set-up", policy::for_setup(&report.resources)),
-            ("The policy for the service", policy::for_service(&report.resources)),
+            ("The policy for whoever runs the set-up", iam_policy::for_setup(&report.resources)),
+            ("The policy for the service", iam_policy::for_service(&report.resources)),
         ] {
             writeln!(text, "\n{whom}:\n{policy:#}").expect("text takes everything");
         }
@@ -175,8 +175,8 @@ fn as_json(report: &Report, mode: Mode) -> String {
     });
     if mode == Mode::DryRun {
         answer["policies"] = json!({
-            "setup": policy::for_setup(&report.resources),
-            "service": policy::for_service(&report.resources),
+            "setup": iam_policy::for_setup(&report.resources),
+            "service": iam_policy::for_service(&report.resources),
         });
     }
     format!("{answer}\n")

@@ -88,8 +88,8 @@ impl Doctor {
             match asker {
                 Some(Asker::Service(client)) => {
                     let waits_for_events = service::event_route(&config).is_given();
-                    let trial = sending::Trial { client, wait: self.wait, waits_for_events };
-                    trial.run(self.from, &mut report).await?;
+                    let test = sending::DeliveryTest { client, wait: self.wait, waits_for_events };
+                    test.run(self.from, &mut report).await?;
                 }
                 Some(Asker::Own(_)) | None => report.add(Finding::not_ok(
                     "sending",

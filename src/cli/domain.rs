@@ -12,7 +12,7 @@ use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
 use crate::ses::identity::SetupStatus;
-use crate::ses::identity::records::{Purpose, Sight};
+use crate::ses::identity::records::{Purpose, RecordPresence};
 
 #[derive(Debug, Args)]
 pub(super) struct Domain {
@@ -119,7 +119,8 @@ fn said(answer: SesAnswer) -> &'static str {
 /// What `domain add` says.
 fn added(report: &DomainReport) -> String {
     let mut text = line(&report.domain);
-    let open: Vec<_> = report.dns_records.iter().filter(|r| r.ses != Sight::Found).collect();
+    let open: Vec<_> =
+        report.dns_records.iter().filter(|r| r.ses != RecordPresence::Found).collect();
     if report.domain.state == "pending" || open.iter().any(|r| r.purpose == Purpose::MailFrom) {
         text.push_str(&to_publish(&report.dns_records));
     }
@@ -144,7 +145,7 @@ fn checked(check: &DomainChecked) -> String {
     for domain in &check.domains {
         text.push_str(&line(domain));
     }
-    if check.dns_records.iter().any(|record| record.ses == Sight::Missing)
+    if check.dns_records.iter().any(|record| record.ses == RecordPresence::Missing)
         || (check.ses != SesAnswer::Verified && check.ses != SesAnswer::Unknown)
     {
         text.push_str(&to_publish(&check.dns_records));
@@ -248,10 +249,10 @@ fn purpose(purpose: Purpose) -> &'static str {
     }
 }
 
-fn sight(sight: Sight) -> &'static str {
+fn sight(sight: RecordPresence) -> &'static str {
     match sight {
-        Sight::Found => "found",
-        Sight::Missing => "missing",
-        Sight::NotLookedFor => "not looked for",
+        RecordPresence::Found => "found",
+        RecordPresence::Missing => "missing",
+        RecordPresence::NotLookedFor => "not looked for",
     }
 }

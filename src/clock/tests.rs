@@ -27,10 +27,10 @@ fn keep(clock: &Clock, word: ConfirmedBy) -> TimeRecord {
 fn settled_time_follows_the_clock_and_its_small_corrections() {
     let clock = Clock::manual(NOON);
     clock.advance(DAY);
-    assert_eq!(clock.settled().now(), NOON.plus(DAY));
+    assert_eq!(clock.window_time().now(), NOON.plus(DAY));
     clock.set(clock.now().minus(Duration::from_mins(59)));
-    assert_eq!(clock.settled().now(), clock.now());
-    assert_eq!(clock.reckoned(), clock.now());
+    assert_eq!(clock.window_time().now(), clock.now());
+    assert_eq!(clock.record_time(), clock.now());
     assert_eq!(clock.jump(), None);
 }
 
@@ -38,14 +38,14 @@ fn settled_time_follows_the_clock_and_its_small_corrections() {
 fn a_jump_holds_settled_time_back_until_the_clock_agrees_again() {
     let clock = Clock::manual(NOON);
     clock.set(NOON.plus(DAY));
-    assert_eq!(clock.settled().now(), NOON);
+    assert_eq!(clock.window_time().now(), NOON);
     let jump = clock.jump().unwrap();
     assert_eq!((jump.since, jump.expected, jump.wall), (NOON, NOON, NOON.plus(DAY)));
     clock.advance(HOUR * 2);
-    assert_eq!(clock.settled().now(), NOON);
-    assert_eq!(clock.reckoned(), NOON.plus(HOUR * 2), "what comes in is as old as it is");
+    assert_eq!(clock.window_time().now(), NOON);
+    assert_eq!(clock.record_time(), NOON.plus(HOUR * 2), "what comes in is as old as it is");
     clock.set(NOON.plus(HOUR * 2));
-    assert_eq!(clock.settled().now(), NOON.plus(HOUR * 2));
+    assert_eq!(clock.window_time().now(), NOON.plus(HOUR * 2));
     assert_eq!(clock.jump(), None);
 }
 
@@ -54,14 +54,14 @@ fn an_operator_or_the_kernel_can_say_that_the_new_time_is_right() {
     for word in [ConfirmedBy::Operator, ConfirmedBy::Kernel] {
         let clock = Clock::manual(NOON);
         clock.set(NOON.minus(DAY));
-        assert_eq!(clock.settled().now(), NOON);
+        assert_eq!(clock.window_time().now(), NOON);
         let nobody = clock.propose(ConfirmedBy::Nobody);
         assert!(nobody.record().doubt.is_some());
         assert_eq!(clock.adopt(&nobody), Adoption::Adopted);
         assert!(clock.jump().is_some(), "nobody has said so");
         let kept = keep(&clock, word);
         assert_eq!((kept.doubt, kept.assurance), (None, Assurance::Given));
-        assert_eq!(clock.settled().now(), NOON.minus(DAY));
+        assert_eq!(clock.window_time().now(), NOON.minus(DAY));
     }
 }
 
@@ -70,13 +70,13 @@ fn a_doubt_does_not_end_before_its_end_is_durable() {
     let clock = Clock::manual(NOON);
     clock.set(NOON.plus(DAY * 95));
     let proposal = clock.propose(ConfirmedBy::Operator);
-    assert_eq!(clock.settled().now(), NOON);
+    assert_eq!(clock.window_time().now(), NOON);
     assert!(clock.jump().is_some());
     // It takes so long that what came in meanwhile would be taken for what comes after it.
     clock.advance(DAY * 95);
     assert_eq!(clock.adopt(&proposal), Adoption::Outdated);
     keep(&clock, ConfirmedBy::Operator);
-    assert_eq!(clock.settled().now(), NOON.plus(DAY * 190));
+    assert_eq!(clock.window_time().now(), NOON.plus(DAY * 190));
     assert_eq!(clock.adopt(&proposal), Adoption::Outdated);
 }
 
@@ -86,11 +86,11 @@ fn what_was_stored_before_the_last_confirmation_is_not_corrected() {
     clock.advance(HOUR);
     keep(&clock, ConfirmedBy::Kernel);
     clock.advance(HOUR);
-    let unsure = clock.reckoned();
+    let unsure = clock.record_time();
     clock.set(NOON.plus(DAY * 40));
     keep(&clock, ConfirmedBy::Kernel);
-    assert_eq!(clock.settled().corrected(NOON), NOON);
-    assert_eq!(clock.settled().corrected(unsure), NOON.plus(DAY * 40));
+    assert_eq!(clock.window_time().corrected(NOON), NOON);
+    assert_eq!(clock.window_time().corrected(unsure), NOON.plus(DAY * 40));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_start_within_a_day_of_the_time_stamp_is_trusted() {
     for ahead in [Duration::ZERO, HOUR, DAY] {
         let clock = opened(&record(), NOON.plus(ahead));
         assert_eq!(clock.jump(), None, "{ahead:?}");
-        assert_eq!(clock.settled().now(), NOON.plus(ahead));
+        assert_eq!(clock.window_time().now(), NOON.plus(ahead));
     }
 }
 
@@ -109,11 +109,11 @@ fn a_start_behind_the_time_stamp_or_over_a_day_ahead_of_it_is_in_doubt() {
         let clock = opened(&record(), wall);
         let jump = clock.jump().unwrap();
         assert_eq!((jump.since, jump.expected, jump.wall), (NOON, NOON, wall));
-        assert_eq!(clock.settled().now(), NOON);
-        assert_eq!(clock.reckoned(), NOON);
+        assert_eq!(clock.window_time().now(), NOON);
+        assert_eq!(clock.record_time(), NOON);
         clock.advance(HOUR);
-        assert_eq!(clock.reckoned(), NOON.plus(HOUR));
-        assert_eq!(clock.settled().now(), NOON);
+        assert_eq!(clock.record_time(), NOON.plus(HOUR));
+        assert_eq!(clock.window_time().now(), NOON);
     }
 }
 
@@ -123,7 +123,7 @@ fn a_start_with_a_confirmed_clock_corrects_nothing_unless_the_clock_was_never_co
     let clock = Clock::manual(wall);
     clock.open(Some(record()), None, ConfirmedBy::Kernel);
     assert_eq!(clock.jump(), None);
-    assert_eq!((clock.settled().now(), clock.reckoned()), (wall, wall));
+    assert_eq!((clock.window_time().now(), clock.record_time()), (wall, wall));
     assert_eq!(keep(&clock, ConfirmedBy::Kernel).corrections, []);
 
     // The file was made under a clock that was always behind.
@@ -131,7 +131,7 @@ fn a_start_with_a_confirmed_clock_corrects_nothing_unless_the_clock_was_never_co
     let never = TimeRecord { assurance: Assurance::Never, ..record() };
     clock.open(Some(never), None, ConfirmedBy::Kernel);
     keep(&clock, ConfirmedBy::Kernel);
-    assert_eq!(clock.settled().corrected(NOON), wall);
+    assert_eq!(clock.window_time().corrected(NOON), wall);
 }
 
 #[test]
@@ -145,12 +145,12 @@ fn a_doubt_of_the_start_ends_once_a_start_would_be_trusted() {
 
     // Ten hours after the last use, once the clock is right.
     let clock = opened(&record(), NOON.plus(DAY * 95));
-    let stored = clock.reckoned();
+    let stored = clock.record_time();
     clock.set(NOON.plus(HOUR * 10));
     keep(&clock, ConfirmedBy::Nobody);
-    assert_eq!(clock.settled().now(), NOON.plus(HOUR * 10));
-    assert_eq!(clock.settled().corrected(stored), NOON.plus(HOUR * 10));
-    assert_eq!(clock.settled().corrected(NOON.minus(HOUR)), NOON.minus(HOUR));
+    assert_eq!(clock.window_time().now(), NOON.plus(HOUR * 10));
+    assert_eq!(clock.window_time().corrected(stored), NOON.plus(HOUR * 10));
+    assert_eq!(clock.window_time().corrected(NOON.minus(HOUR)), NOON.minus(HOUR));
 }
 
 #[test]
@@ -158,11 +158,11 @@ fn what_was_stored_since_the_time_stamp_is_not_part_of_the_doubt() {
     let before = NOON.plus(HOUR / 2);
     let clock = Clock::manual(NOON.plus(DAY * 95));
     clock.open(Some(record()), Some(before), ConfirmedBy::Nobody);
-    let stored = clock.reckoned();
+    let stored = clock.record_time();
     assert!(stored > before);
     keep(&clock, ConfirmedBy::Kernel);
-    assert_eq!(clock.settled().corrected(before), before);
-    assert_eq!(clock.settled().corrected(stored), NOON.plus(DAY * 95));
+    assert_eq!(clock.window_time().corrected(before), before);
+    assert_eq!(clock.window_time().corrected(stored), NOON.plus(DAY * 95));
 }
 
 #[test]
@@ -183,23 +183,23 @@ fn a_doubt_outlives_the_process_with_what_it_leaves_to_correct() {
     // In doubt, stored an instant, killed, started again, and only then put right.
     let clock = opened(&record(), NOON.plus(DAY * 300));
     clock.advance(HOUR);
-    let stored = clock.reckoned();
+    let stored = clock.record_time();
     let kept = keep(&clock, ConfirmedBy::Nobody);
     assert_eq!(kept.stamp, NOON.plus(HOUR));
 
     let clock = opened(&kept, NOON.plus(DAY * 300));
-    assert_eq!(clock.settled().now(), NOON, "it stands still where it stood");
-    let later = clock.reckoned();
+    assert_eq!(clock.window_time().now(), NOON, "it stands still where it stood");
+    let later = clock.record_time();
     clock.set(NOON.plus(DAY * 95));
     let kept = keep(&clock, ConfirmedBy::Kernel);
     let right = NOON.plus(DAY * 95);
-    assert_eq!(clock.settled().corrected(later), right);
+    assert_eq!(clock.window_time().corrected(later), right);
     // How long the process was away is not known: it counts as no time at all.
-    assert_eq!(clock.settled().corrected(stored), right);
+    assert_eq!(clock.window_time().corrected(stored), right);
 
     let clock = opened(&kept, right.plus(HOUR));
-    assert_eq!(clock.settled().corrected(stored), right);
-    assert_eq!(clock.settled().corrected(NOON.minus(HOUR)), NOON.minus(HOUR));
+    assert_eq!(clock.window_time().corrected(stored), right);
+    assert_eq!(clock.window_time().corrected(NOON.minus(HOUR)), NOON.minus(HOUR));
 }
 
 #[test]
@@ -207,38 +207,38 @@ fn a_trusted_start_after_a_doubt_corrects_what_the_doubt_left() {
     let clock = Clock::manual(NOON);
     clock.open(Some(record()), None, ConfirmedBy::Nobody);
     clock.set(NOON.plus(HOUR * 10));
-    let stored = clock.reckoned();
+    let stored = clock.record_time();
     let kept = keep(&clock, ConfirmedBy::Nobody);
     let clock = opened(&kept, NOON.plus(HOUR * 10));
     assert!(clock.jump().is_some(), "until the correction is durable");
     keep(&clock, ConfirmedBy::Nobody);
     assert_eq!(clock.jump(), None);
-    assert_eq!(clock.settled().corrected(stored), NOON.plus(HOUR * 10));
+    assert_eq!(clock.window_time().corrected(stored), NOON.plus(HOUR * 10));
 }
 
 #[test]
 fn what_is_stored_never_goes_back_though_the_clock_was_far_ahead() {
     let clock = Clock::manual(NOON.plus(DAY * 95));
-    let ahead = clock.reckoned();
+    let ahead = clock.record_time();
     let kept = {
         clock.set(NOON);
         keep(&clock, ConfirmedBy::Kernel)
     };
-    assert_eq!(clock.settled().now(), NOON);
-    assert_eq!(clock.settled().corrected(ahead), NOON);
+    assert_eq!(clock.window_time().now(), NOON);
+    assert_eq!(clock.window_time().corrected(ahead), NOON);
     clock.advance(HOUR);
-    let after = clock.reckoned();
+    let after = clock.record_time();
     assert_eq!(after, ahead.plus(HOUR));
-    assert_eq!(clock.settled().corrected(after), NOON.plus(HOUR));
+    assert_eq!(clock.window_time().corrected(after), NOON.plus(HOUR));
 
     // Over a restart too, until the clock has come to what is stored.
     let kept = TimeRecord { stamp: after, ..kept };
     let clock = opened(&kept, NOON.plus(HOUR * 2));
-    assert_eq!(clock.reckoned(), ahead.plus(HOUR * 2));
-    assert_eq!(clock.settled().now(), NOON.plus(HOUR * 2));
+    assert_eq!(clock.record_time(), ahead.plus(HOUR * 2));
+    assert_eq!(clock.window_time().now(), NOON.plus(HOUR * 2));
     let kept = TimeRecord { stamp: ahead.plus(DAY), ..kept };
     let clock = opened(&kept, NOON.plus(DAY * 97));
     keep(&clock, ConfirmedBy::Operator);
-    assert_eq!(clock.reckoned(), NOON.plus(DAY * 97));
-    assert_eq!(clock.settled().corrected(ahead), NOON);
+    assert_eq!(clock.record_time(), NOON.plus(DAY * 97));
+    assert_eq!(clock.window_time().corrected(ahead), NOON);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use config::ValueKind;
 
 use crate::config::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
-use crate::config::layers::{Given, KEYS, Layers};
+use crate::config::sources::{Given, KEYS, Sources};
 
 /// The merged layers, being read.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(Layers { values, unknown }: Layers) -> Self {
+    pub(super) fn new(Sources { values, unknown }: Sources) -> Self {
         Self { values, unknown, problems: Vec::new() }
     }
 

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use super::layers::{KEYS, variable};
+use super::sources::{KEYS, variable};
 use super::*;
 
 fn load(file: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {

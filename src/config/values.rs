@@ -11,7 +11,7 @@ use config::ValueKind;
 use http::Uri;
 
 use crate::config::error::Origin;
-use crate::config::layers::Given;
+use crate::config::sources::Given;
 use crate::config::{MaxRate, OnUnknown};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte

@@ -114,22 +114,22 @@ impl<P: Provider> Dispatcher<P> {
         self.metrics.call(outcome, took);
         self.recent.note(outcome, took, now);
         self.observe_domain(parcel, outcome, started);
-        let mut flow = self.flow();
-        let before = flow.breaker.state().clone();
+        let mut throttle = self.throttle();
+        let before = throttle.breaker.state().clone();
         match outcome {
-            Outcome::Sent { .. } => flow.breaker.observe(&Signal::Working, started, now),
+            Outcome::Sent { .. } => throttle.breaker.observe(&Signal::Working, started, now),
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
                 if problem.kind == ProblemKind::Throttled {
-                    flow.bucket.throttled(started, now);
+                    throttle.bucket.throttled(started, now);
                 }
                 if problem.kind != ProblemKind::Unknown {
-                    flow.refund(parcel.envelope().recipient_count());
+                    throttle.refund(parcel.envelope().recipient_count());
                 }
                 let signal = Signal::of(problem.kind, &problem.message);
-                flow.breaker.observe(&signal, started, now);
+                throttle.breaker.observe(&signal, started, now);
             }
         }
-        self.tell_change(&before, flow.breaker.state());
+        self.tell_change(&before, throttle.breaker.state());
     }
 
     /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.

@@ -15,9 +15,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::fair_share::{Budget, Exhausted, Reservation, Slots};
 use crate::http::limits::{BodyPace, Limits};
 use crate::http::rejection::{Memory, Rejection};
+use crate::shared_limits::{Budget, Exhausted, Reservation, Slots};
 
 /// First room of a body, in bytes; it grows by doubling.
 const FIRST_BYTES: usize = 8 * 1024;

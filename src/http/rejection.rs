@@ -15,8 +15,8 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
 
-use crate::fair_share::Exhausted;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId};
+use crate::shared_limits::Exhausted;
 
 /// The media type of every body, sent and received.
 pub const JSON: &str = "application/json";

@@ -82,14 +82,14 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
     found.extend(status.quota.and_then(quota));
     found.extend(connections(parts.clients.connections.count(), parts.max_connections));
     found.extend(descriptors(Process::now()));
-    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.settled().now()) {
+    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.window_time().now()) {
         found.push(Kind::BodiesLost.says(format!(
             "The process ended before it sent {}, last at {}; that mail has failed",
             several(lost.messages, "message"),
             lost.last_at
         )));
     }
-    let oldest = parts.store.oldest(parts.clock.settled()).ok().flatten();
+    let oldest = parts.store.oldest(parts.clock.window_time()).ok().flatten();
     let limit = RECORD_RETENTION + PURGE_SLACK;
     if oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
         found.push(Kind::PurgeBehind.found());

@@ -17,13 +17,13 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::live;
-use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::conditions::Condition;
 use crate::operator::diagnosis;
 use crate::operator::metrics::{Named, accounts};
 use crate::operator::process::unix_seconds;
 use crate::operator::trends::Trends;
+use crate::organisation_counts::OrganisationCounts;
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -32,14 +32,14 @@ const KEPT: usize = 300;
 
 /// What those who watch are told.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct LiveUpdate {
     history: VecDeque<Sample>,
     /// The last look, as an event.
     event: Bytes,
 }
 
 /// Looks for as long as it is polled.
-pub(super) async fn look(parts: Arc<Parts>, told: watch::Sender<Told>) {
+pub(super) async fn look(parts: Arc<Parts>, told: watch::Sender<LiveUpdate>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = (Instant::now(), Totals::of(&parts));
@@ -248,20 +248,22 @@ pub enum PageBody {
     Live(Watching),
 }
 
-type Next = Pin<Box<dyn Future<Output = Option<(watch::Receiver<Told>, Bytes)>> + Send>>;
+type Next = Pin<Box<dyn Future<Output = Option<(watch::Receiver<LiveUpdate>, Bytes)>> + Send>>;
 
 /// One who watches.
 pub struct Watching(Next);
 
 impl PageBody {
     /// The history, and from then on each look.
-    pub(super) fn live(mut told: watch::Receiver<Told>) -> Self {
+    pub(super) fn live(mut told: watch::Receiver<LiveUpdate>) -> Self {
         let history = event("history", &told.borrow_and_update().history);
         Self::Live(Watching(Box::pin(async move { Some((told, history)) })))
     }
 }
 
-async fn next(mut told: watch::Receiver<Told>) -> Option<(watch::Receiver<Told>, Bytes)> {
+async fn next(
+    mut told: watch::Receiver<LiveUpdate>,
+) -> Option<(watch::Receiver<LiveUpdate>, Bytes)> {
     told.changed().await.ok()?;
     let event = told.borrow_and_update().event.clone();
     Some((told, event))

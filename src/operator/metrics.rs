@@ -22,9 +22,9 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::time::Timestamp;
 use crate::http::tls::Tls;
-use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::process::{Process, unix_seconds};
+use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault};
 use crate::store::Health;
 
@@ -102,7 +102,7 @@ fn process(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     )?;
     let process = Process::now();
     // If the file is being opened again, what is in it is left out for the moment.
-    let lost = parts.store.lost_messages(parts.clock.settled().now()).ok();
+    let lost = parts.store.lost_messages(parts.clock.window_time().now()).ok();
     let lost = lost.map(|lost| lost.map_or(0, |lost| lost.messages));
     let gauges = [
         (
@@ -253,7 +253,7 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 
 fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let health = parts.store.health();
-    let oldest = parts.store.oldest(parts.clock.settled()).ok().flatten();
+    let oldest = parts.store.oldest(parts.clock.window_time()).ok().flatten();
     let retention = format!(
         "Time of the oldest record. Records are deleted after {RECORD_RETENTION_DAYS} days."
     );

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::domain::attempt::ProblemKind;
 use crate::domain::id::OrganisationId;
-use crate::metrics::organisations::OrganisationCounts;
 use crate::operator::Parts;
 use crate::operator::conditions::{
     BOUNCES, COMPLAINTS, Condition, DAY, FEW, Kind, LATELY, Limit, SLOW_COMMIT_ONE_IN, STUCK,
     THROTTLED_ONE_IN, lately, several,
 };
 use crate::operator::metrics::Named;
+use crate::organisation_counts::OrganisationCounts;
 
 /// How exactly the last minutes and the last day are looked at.
 const LATELY_STEP: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::id::OrganisationId;
-use crate::fair_share::{self, Exhausted};
+use crate::shared_limits::{self, Exhausted};
 
 /// Memory of a pending message beyond its encoded request and the text of its envelope, in bytes:
 /// its entry, its turn, their share of the maps that hold them, and what the allocator rounds up.
@@ -25,12 +25,12 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// Bytes that pending messages may take up, with a share for each organisation.
 #[derive(Debug)]
 pub struct Budget {
-    shared: fair_share::Budget<OrganisationId>,
+    shared: shared_limits::Budget<OrganisationId>,
     speed: Mutex<Speed>,
 }
 
 /// A message's part of the budget, released when dropped.
-pub type Reservation = fair_share::Reservation<OrganisationId>;
+pub type Reservation = shared_limits::Reservation<OrganisationId>;
 
 /// A message has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Budget {
     /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         let speed = Speed { measured_at: Instant::now(), released: 0, bytes_per_second: 0.0 };
-        Self { shared: fair_share::Budget::new(max), speed: Mutex::new(speed) }
+        Self { shared: shared_limits::Budget::new(max), speed: Mutex::new(speed) }
     }
 
     /// Reserves the room of an organisation's message whose encoded request has `encoded` bytes.

@@ -6,7 +6,7 @@ use crate::domain::id::MessageIds;
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::message::FailureCode;
 use crate::domain::time::Timestamp;
-use crate::fair_share::Exhausted;
+use crate::shared_limits::Exhausted;
 
 const ACME: OrganisationId = OrganisationId(1);
 const BETA: OrganisationId = OrganisationId(2);

@@ -29,7 +29,7 @@ pub struct Account {
     /// To whom it may send.
     pub access: Access,
     /// SES's verdict on what it has sent.
-    pub standing: Standing,
+    pub standing: EnforcementStatus,
     /// Watching of opens and clicks, for messages whose configuration set does not say.
     pub engagement: Engagement,
     /// The reasons for which SES puts addresses on the account's suppression list, in its words.
@@ -38,7 +38,7 @@ pub struct Account {
 
 /// SES's verdict on what the account has sent (`EnforcementStatus`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum EnforcementStatus {
     /// Nothing is wrong.
     Healthy,
     /// SES sees problems and may pause sending.
@@ -180,10 +180,10 @@ impl SesClient {
                 Some(true) | None => Access::Production,
             },
             standing: match answer.enforcement_status.as_deref() {
-                Some("HEALTHY") => Standing::Healthy,
-                Some("PROBATION") => Standing::Probation,
-                Some("SHUTDOWN") => Standing::Shutdown,
-                Some(_) | None => Standing::Unknown,
+                Some("HEALTHY") => EnforcementStatus::Healthy,
+                Some("PROBATION") => EnforcementStatus::Probation,
+                Some("SHUTDOWN") => EnforcementStatus::Shutdown,
+                Some(_) | None => EnforcementStatus::Unknown,
             },
             engagement: answer.vdm_attributes.map_or(Engagement::NotSaid, |vdm| vdm.engagement()),
             suppressed_reasons: answer
@@ -234,7 +234,7 @@ mod tests {
             sent_last_24_hours: 3.0,
             sending: Sending::Enabled,
             access: Access::Sandbox,
-            standing: Standing::Probation,
+            standing: EnforcementStatus::Probation,
             engagement: Engagement::Watched,
             suppressed_reasons: vec!["BOUNCE".to_owned()],
         };

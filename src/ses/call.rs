@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::ses::error::CallError;
 use crate::ses::query::{self, FORM, Service};
-use crate::ses::request::{Call, JSON, Reply, Terms};
+use crate::ses::request::{Call, CallOptions, JSON, Reply};
 use crate::ses::{SesClient, joined};
 
 /// Between the starts of two calls (SES API quotas: "one request per second" for every action
@@ -88,7 +88,7 @@ impl SesClient {
         read: impl FnOnce(Node<'_, '_>) -> Option<T>,
     ) -> Result<T, CallError> {
         let transport = &self.inner.transport;
-        let own = transport.terms();
+        let own = transport.options();
         let region = region.unwrap_or(own.region);
         let base = self.inner.endpoints.of(service.name, region);
         // A region comes from an ARN at times, and so from outside.
@@ -101,7 +101,7 @@ impl SesClient {
             headers: &[FORM],
             body: query::form(service, action, parameters),
         };
-        let reply = transport.call_on(Terms { region, ..own }, &call).await?;
+        let reply = transport.call_on(CallOptions { region, ..own }, &call).await?;
         accepted(&reply)?;
         let body = reply.body.map_err(CallError::Unreadable)?;
         query::answer(&body, read)

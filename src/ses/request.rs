@@ -36,9 +36,9 @@ pub(super) struct Call<'a> {
     pub(super) body: Bytes,
 }
 
-/// Terms of a call.
+/// Options of a call.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
+pub(super) struct CallOptions<'a> {
     /// The region in the signature.
     pub(super) region: &'a str,
     /// The longest that it may take, where it is not the client's own limit.

@@ -174,7 +174,7 @@ impl Provider for SesClient {
             body: request,
         };
         let transport = &self.inner.transport;
-        match transport.call_on(transport.terms_of(call.body.len()), &call).await {
+        match transport.call_on(transport.options_of(call.body.len()), &call).await {
             Ok(reply) => classify(&reply, &envelope.sender_domain()),
             Err(error) => {
                 let problem = |kind| Problem {

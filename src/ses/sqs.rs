@@ -19,7 +19,7 @@ use crate::ses::SesClient;
 use crate::ses::call::{accepted, read};
 use crate::ses::endpoint::AWS_SUFFIXES;
 use crate::ses::error::CallError;
-use crate::ses::request::{Call, Reply, Terms};
+use crate::ses::request::{Call, CallOptions, Reply};
 
 /// The most messages in one call (SQS quotas: "batched message quota").
 pub const MAX_MESSAGES: usize = 10;
@@ -146,10 +146,10 @@ impl SqsQueue {
         request: &Value,
         timeout: Option<Duration>,
     ) -> Result<T, CallError> {
-        let own = self.client.inner.transport.terms();
+        let own = self.client.inner.transport.options();
         let region = self.region.as_deref().unwrap_or(own.region);
-        let terms = Terms { region, timeout, max_answer_bytes: MAX_ANSWER_BYTES };
-        read(&self.client.call_sqs(terms, &self.endpoint, target, request).await?)
+        let options = CallOptions { region, timeout, max_answer_bytes: MAX_ANSWER_BYTES };
+        read(&self.client.call_sqs(options, &self.endpoint, target, request).await?)
     }
 }
 
@@ -200,16 +200,16 @@ impl SesClient {
     }
 
     async fn ask_sqs(&self, target: &'static str, request: &Value) -> Result<Reply, CallError> {
-        let terms = self.inner.transport.terms();
-        let base = self.inner.endpoints.of("sqs", terms.region);
+        let options = self.inner.transport.options();
+        let base = self.inner.endpoints.of("sqs", options.region);
         let url = Url::parse(&format!("{base}/"))
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
-        self.call_sqs(terms, &url, target, request).await
+        self.call_sqs(options, &url, target, request).await
     }
 
     async fn call_sqs(
         &self,
-        terms: Terms<'_>,
+        options: CallOptions<'_>,
         url: &Url,
         target: &'static str,
         request: &Value,
@@ -221,7 +221,7 @@ impl SesClient {
             headers: &[CONTENT_TYPE, ("x-amz-target", target)],
             body: Bytes::from(request.to_string()),
         };
-        Ok(self.inner.transport.call_on(terms, &call).await?)
+        Ok(self.inner.transport.call_on(options, &call).await?)
     }
 }
 

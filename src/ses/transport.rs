@@ -17,7 +17,9 @@ use crate::domain::time::Timestamp;
 use crate::ses::SesOptions;
 use crate::ses::credentials::CredentialCache;
 use crate::ses::error::{AwsError, RefusedCredentials, TransportError};
-use crate::ses::request::{Call, MAX_ANSWER_BYTES, Reply, Terms, WatchedBody, chain, read_bounded};
+use crate::ses::request::{
+    Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, chain, read_bounded,
+};
 use crate::ses::signing::sign;
 
 /// Time for which an idle connection is kept. AWS's front ends close theirs after about a minute; well
@@ -100,32 +102,32 @@ impl Transport {
         })
     }
 
-    /// The terms of SES's own calls.
-    pub(super) fn terms(&self) -> Terms<'_> {
-        Terms { region: &self.region, timeout: None, max_answer_bytes: MAX_ANSWER_BYTES }
+    /// The options of SES's own calls.
+    pub(super) fn options(&self) -> CallOptions<'_> {
+        CallOptions { region: &self.region, timeout: None, max_answer_bytes: MAX_ANSWER_BYTES }
     }
 
-    /// The terms of a call whose body has this many bytes: a large one takes longer to write.
-    pub(super) fn terms_of(&self, body_bytes: usize) -> Terms<'_> {
+    /// The options of a call whose body has this many bytes: a large one takes longer to write.
+    pub(super) fn options_of(&self, body_bytes: usize) -> CallOptions<'_> {
         let millis = body_bytes.saturating_mul(1_000) / BYTES_PER_SECOND;
         let more = Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX));
-        Terms { timeout: Some(self.request_timeout.saturating_add(more)), ..self.terms() }
+        CallOptions { timeout: Some(self.request_timeout.saturating_add(more)), ..self.options() }
     }
 
-    /// Makes a call on SES's own terms.
+    /// Makes a call on SES's own options.
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Reply, TransportError> {
-        self.call_on(self.terms(), call).await
+        self.call_on(self.options(), call).await
     }
 
     /// Makes the call once. It is repeated only where AWS refused it for expired credentials, and
     /// so before it was acted on, and other credentials could be had.
     pub(super) async fn call_on(
         &self,
-        terms: Terms<'_>,
+        options: CallOptions<'_>,
         call: &Call<'_>,
     ) -> Result<Reply, TransportError> {
         let credentials = self.credentials.get().await?;
-        let reply = self.attempt(terms, call, &credentials).await?;
+        let reply = self.attempt(options, call, &credentials).await?;
         let refused = refused_credentials(&reply);
         if refused != RefusedCredentials::No {
             self.credentials.discard(&credentials);
@@ -134,7 +136,7 @@ impl Transport {
             && let Ok(renewed) = self.credentials.get().await
             && renewed != credentials
         {
-            return self.attempt(terms, call, &renewed).await;
+            return self.attempt(options, call, &renewed).await;
         }
         Ok(reply)
     }
@@ -157,14 +159,14 @@ impl Transport {
 
     async fn attempt(
         &self,
-        terms: Terms<'_>,
+        options: CallOptions<'_>,
         call: &Call<'_>,
         credentials: &aws_credential_types::Credentials,
     ) -> Result<Reply, TransportError> {
-        let signed = sign(call, terms.region, credentials, self.clock.now())
+        let signed = sign(call, options.region, credentials, self.clock.now())
             .map_err(|error| TransportError::Signing(error.to_string()))?;
         let mut request = Request::new(call.method.clone(), call.url.clone());
-        *request.timeout_mut() = terms.timeout;
+        *request.timeout_mut() = options.timeout;
         request.headers_mut().extend(signed);
         request.headers_mut().extend(
             call.headers.iter().map(|(name, value)| {
@@ -179,7 +181,7 @@ impl Transport {
         match self.http.execute(request).await {
             Ok(response) => {
                 self.note_date(response.headers());
-                Ok(read(response, terms.max_answer_bytes).await)
+                Ok(read(response, options.max_answer_bytes).await)
             }
             Err(error) if written.load(Ordering::Acquire) => {
                 Err(TransportError::NoAnswer(chain(&error.without_url())))

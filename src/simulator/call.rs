@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 
-use super::faults::{CallKind, Fault, PlannedFault};
+use super::fault_injection::{CallKind, Fault, PlannedFault};
 use super::protocol::{ACCOUNT_ID, ErrorResponse, HttpResponse, ResponseBody, read_body};
 use super::server::ResetConnection;
 use super::ses::{self, SesOperation};

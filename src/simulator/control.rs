@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::captured::{CapturedMessage, Totals};
-use super::faults::{Fault, FaultScope, Faults};
+use super::fault_injection::{Fault, FaultScope, Faults};
 use super::protocol::{ErrorResponse, HttpResponse, json as json_response, read_body};
 use super::queue::QueueCounts;
 use super::state::State;

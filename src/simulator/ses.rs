@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::address::{Address, RecipientFate};
-use super::faults::CallKind;
+use super::fault_injection::CallKind;
 use super::protocol::{ErrorResponse, HttpResponse, json as json_response};
 use super::send_email;
 use super::state::{AccountAccess, State};

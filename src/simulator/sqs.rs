@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, SystemTime};
 
-use super::faults::Fault;
+use super::fault_injection::Fault;
 use super::protocol::{
     ACCOUNT_ID, ErrorResponse, HttpResponse, ResponseBody, json as json_response, read_json,
 };

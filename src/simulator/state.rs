@@ -14,7 +14,7 @@ use super::account::{SendingLimits, SuppressionList, TokenBucket};
 use super::captured::{CapturedMail, CapturedMessage};
 use super::configuration_sets::ConfigurationSets;
 use super::events::{EventRoute, Events, Publisher, events_of};
-use super::faults::{FaultSequence, Faults};
+use super::fault_injection::{FaultSequence, Faults};
 use super::identities::{Identities, SenderCheck, VerifiedBy};
 use super::protocol::ACCOUNT_ID;
 use super::queue::{NewMessage, Queue, QueueFull, QueueOptions};

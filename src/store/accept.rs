@@ -9,7 +9,7 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::request::IdempotencyKey;
 use crate::domain::time::Timestamp;
-use crate::metrics::organisations::Increment;
+use crate::organisation_counts::Increment;
 use crate::store::batch::{Batch, Operation, own_failure};
 use crate::store::damage::of_organisation;
 use crate::store::error::{InRow, ReadError};

@@ -1,7 +1,7 @@
 //! Batch: the write transaction that operations share, and what it takes to be one of them.
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::metrics::organisations::Increment;
+use crate::organisation_counts::Increment;
 use crate::store::error::ReadError;
 use crate::store::idempotency::KeyHash;
 use crate::store::tables::Tables;

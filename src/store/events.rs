@@ -7,7 +7,7 @@ use crate::domain::event::{BounceType, Event, EventDetail};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
-use crate::metrics::organisations::Increment;
+use crate::organisation_counts::Increment;
 use crate::store::batch::Batch;
 use crate::store::error::{InRow, ReadError};
 use crate::store::record::{decode_event, encode_event};

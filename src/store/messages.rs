@@ -12,7 +12,7 @@ use crate::domain::message::{Message, Status};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
-use crate::fair_share::TooMany;
+use crate::shared_limits::TooMany;
 use crate::store::damage::Damage;
 use crate::store::error::{InRow, ReadError};
 use crate::store::record::decode_message;

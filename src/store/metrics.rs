@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::domain::id::OrganisationId;
-use crate::metrics::organisations::{Increment, OrganisationCounters};
+use crate::organisation_counts::{Increment, OrganisationCounters};
 use crate::store::Purged;
 
 /// Bounds of the number of operations in a batch.

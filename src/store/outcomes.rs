@@ -14,7 +14,7 @@ use redb::ReadableTable;
 use crate::domain::id::MessageId;
 use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
-use crate::metrics::organisations::Increment;
+use crate::organisation_counts::Increment;
 use crate::store::batch::{Batch, Kind};
 use crate::store::error::{InRow, ReadError};
 use crate::store::events::{is_owner, observe};

@@ -631,7 +631,7 @@ async fn status_says_in_plain_words_what_is_wrong_and_what_to_do() {
 
     let confirmed = service.command(&["clock", "confirm"]).await;
     assert!(confirmed.out.contains("is taken as right"), "{confirmed:?}");
-    assert_eq!(service.clock.settled().now(), service.clock.now());
+    assert_eq!(service.clock.window_time().now(), service.clock.now());
     assert_eq!(service.command(&["status", "--json"]).await.json()["clockJump"], Value::Null);
 }
 

@@ -4,7 +4,7 @@ use crate::admin::checks::{Examiner, Finding, unanswered};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::{self, DomainState};
 use crate::domain_verification::finding;
-use crate::ses::account::{Access, Account, Engagement, Sending, Standing};
+use crate::ses::account::{Access, Account, EnforcementStatus, Engagement, Sending};
 use crate::ses::identity::{Identity, SetupStatus};
 
 /// The part of the daily quota from which on it deserves a look.
@@ -94,7 +94,7 @@ fn access(account: &Account) -> Finding {
 fn sending(account: &Account) -> Finding {
     const ABOUT: &str = "SES sending";
     match (account.sending, &account.standing) {
-        (_, Standing::Shutdown) => Finding::not_ok(
+        (_, EnforcementStatus::Shutdown) => Finding::not_ok(
             ABOUT,
             "SES has shut the account's sending down",
             "see the account's status in the SES console and answer AWS there",
@@ -105,13 +105,15 @@ fn sending(account: &Account) -> Finding {
             "see the account's status in the SES console; where you paused it yourself, aws sesv2 \
              put-account-sending-attributes --sending-enabled ends that",
         ),
-        (Sending::Enabled, Standing::Probation) => Finding::warning(
+        (Sending::Enabled, EnforcementStatus::Probation) => Finding::warning(
             ABOUT,
             "the account is under review: SES may pause it",
             "see its status in the SES console, and mend what is named there",
         ),
-        (Sending::Enabled, Standing::Healthy) => Finding::ok(ABOUT, "enabled, in good standing"),
-        (Sending::Enabled, Standing::Unknown) => Finding::ok(ABOUT, "enabled"),
+        (Sending::Enabled, EnforcementStatus::Healthy) => {
+            Finding::ok(ABOUT, "enabled, in good standing")
+        }
+        (Sending::Enabled, EnforcementStatus::Unknown) => Finding::ok(ABOUT, "enabled"),
     }
 }
 

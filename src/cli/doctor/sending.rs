@@ -17,14 +17,14 @@ const DELIVERY: &str = "delivery event";
 /// Between two looks at the message.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a trial needs.
-pub(super) struct Trial {
+/// What a test needs.
+pub(super) struct DeliveryTest {
     pub(super) client: Client,
     pub(super) wait: Duration,
     pub(super) waits_for_events: bool,
 }
 
-impl Trial {
+impl DeliveryTest {
     pub(super) async fn run(
         self,
         from: Option<String>,

@@ -28,7 +28,7 @@ pub struct Record {
     /// Its purpose.
     pub purpose: Purpose,
     /// Its presence, as SES sees it.
-    pub sight: Sight,
+    pub sight: RecordPresence,
 }
 
 /// Contents of a record.
@@ -63,7 +63,7 @@ pub enum Purpose {
 /// Presence of a record, as SES sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Sight {
+pub enum RecordPresence {
     /// SES found it.
     Found,
     /// SES has not found it, or not all of its kind.
@@ -72,7 +72,7 @@ pub enum Sight {
     NotLookedFor,
 }
 
-impl From<SetupStatus> for Sight {
+impl From<SetupStatus> for RecordPresence {
     fn from(status: SetupStatus) -> Self {
         if status == SetupStatus::Success { Self::Found } else { Self::Missing }
     }
@@ -91,7 +91,7 @@ pub fn records(domain: &DomainName<'_>, identity: &Identity, region: &str) -> Ve
         name: format!("_dmarc.{domain}"),
         data: Data::Txt(DMARC),
         purpose: Purpose::Dmarc,
-        sight: Sight::NotLookedFor,
+        sight: RecordPresence::NotLookedFor,
     };
     dkim.chain(mail_from).chain([dmarc]).collect()
 }
@@ -107,7 +107,7 @@ fn of_mail_from(mail_from: &MailFrom, region: &str) -> [Record; 2] {
     [
         record(Data::Mx { preference: MX_PREFERENCE, host }, mail_from.status.into()),
         // SES's status is about the MX record alone.
-        record(Data::Txt(SPF), Sight::NotLookedFor),
+        record(Data::Txt(SPF), RecordPresence::NotLookedFor),
     ]
 }
 
@@ -178,7 +178,12 @@ mod tests {
             ]
         );
         let sights = records.iter().map(|record| record.sight);
-        let expected = [Sight::Found, Sight::Missing, Sight::NotLookedFor, Sight::NotLookedFor];
+        let expected = [
+            RecordPresence::Found,
+            RecordPresence::Missing,
+            RecordPresence::NotLookedFor,
+            RecordPresence::NotLookedFor,
+        ];
         assert!(sights.eq(expected));
     }
 }

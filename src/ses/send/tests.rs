@@ -12,7 +12,7 @@ use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
 use crate::ses::credentials::Credentials;
-use crate::ses::request::Terms;
+use crate::ses::request::CallOptions;
 use crate::ses::stub::{Answer, Server, client, options};
 
 const ID: &str = "019f0000-0000-7000-8000-000000000001";
@@ -275,8 +275,9 @@ async fn a_request_whose_last_byte_was_not_written_was_not_accepted() {
             body: large(BYTES),
         };
         let transport = &client.inner.transport;
-        let terms = Terms { timeout: Some(Duration::from_millis(300)), ..transport.terms() };
-        let error = transport.call_on(terms, &call).await.unwrap_err();
+        let options =
+            CallOptions { timeout: Some(Duration::from_millis(300)), ..transport.options() };
+        let error = transport.call_on(options, &call).await.unwrap_err();
         assert!(matches!(error, TransportError::NotWritten(_)), "{reset:?}: {error:?}");
     }
     let client = client(&reader_of(1_000, Reset::Yes).await);
@@ -287,7 +288,7 @@ async fn a_request_whose_last_byte_was_not_written_was_not_accepted() {
 #[test]
 fn a_large_request_has_more_time() {
     let client = client("http://127.0.0.1:1");
-    let time = |bytes| client.inner.transport.terms_of(bytes).timeout.unwrap();
+    let time = |bytes| client.inner.transport.options_of(bytes).timeout.unwrap();
     assert_eq!(time(0), Duration::from_secs(5));
     assert_eq!(time(512 * 1024), Duration::from_secs(6));
     assert_eq!(time(10 << 20), Duration::from_secs(25));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::metrics::organisations::Increment;
+use crate::organisation_counts::Increment;
 use crate::store::batch::{Batch, Kind, Operation};
 use crate::store::data_file::FileLoss;
 use crate::store::error::ReadError;

@@ -149,7 +149,8 @@ impl Place {
 
     /// The purge, as the process does it by itself every minute: how many messages and keys go.
     async fn purge(&self, process: &Process) -> (usize, usize) {
-        let purged = process.service.store().purge(process.clock.settled(), 1_000).await.unwrap();
+        let purged =
+            process.service.store().purge(process.clock.window_time(), 1_000).await.unwrap();
         (purged.messages, purged.idempotency_keys)
     }
 
@@ -260,7 +261,7 @@ async fn wrong_at_the_start(wrong: Timestamp, meanwhile: Meanwhile, end: End) {
     process.clock.advance(DAY * 80);
     assert_eq!(place.record(&process, &new).await, 200, "{when}");
     place.purge(&process).await;
-    let settled = process.clock.settled();
+    let settled = process.clock.window_time();
     let oldest = process.service.store().oldest(settled.clone()).unwrap().unwrap();
     assert!(!oldest.is_past(DAY * 90, settled.now()), "{when}: the purge takes what is over");
     process.clock.advance(DAY * 10);

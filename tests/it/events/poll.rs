@@ -147,7 +147,7 @@ async fn events_of_purged_messages_suppress_and_leave_the_queue() {
     let sink = EventSink::in_directory(directory.path()).await;
     let ids = sink.new_messages(2).await;
     sink.clock.advance(RECORD_RETENTION + LONG);
-    assert_eq!(sink.store.purge(sink.clock.settled(), 10).await.unwrap().messages, 2);
+    assert_eq!(sink.store.purge(sink.clock.window_time(), 10).await.unwrap().messages, 2);
     let queue = StubQueue::start(LONG).await;
     for (&id, (name, kind)) in ids.iter().zip([("bounce", "bounced"), ("complaint", "complained")])
     {

@@ -9,7 +9,7 @@ use crate::domain::retry::Backoff;
 
 /// Token bucket, circuit breaker and quota, which change together.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct Throttle {
     pub(super) bucket: TokenBucket,
     pub(super) breaker: CircuitBreaker,
     quota: Option<DailyQuota>,
@@ -24,7 +24,7 @@ pub struct DailyQuota {
     pub left: f64,
 }
 
-impl Flow {
+impl Throttle {
     pub(super) fn new(rate: Rate, backoff: Backoff, now: Instant) -> Self {
         Self {
             bucket: TokenBucket::new(rate, now),

@@ -24,7 +24,7 @@ pub async fn run(store: Store, clock: Clock) {
 }
 
 async fn step(store: &Store, clock: &Clock) -> Duration {
-    match store.purge(clock.settled(), STEP).await {
+    match store.purge(clock.window_time(), STEP).await {
         Ok(purged) if purged.messages < STEP && purged.idempotency_keys < STEP => REST,
         Ok(purged) => {
             debug!(messages = purged.messages, keys = purged.idempotency_keys, "purged");

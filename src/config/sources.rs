@@ -58,7 +58,7 @@ pub(super) struct Given {
 
 /// All layers, merged: the values of known keys, and what names no key.
 #[derive(Debug)]
-pub(super) struct Layers {
+pub(super) struct Sources {
     pub(super) values: BTreeMap<String, Given>,
     pub(super) unknown: Vec<Problem>,
 }
@@ -67,7 +67,7 @@ pub(super) struct Layers {
 pub(super) fn merge(
     path: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
-) -> Result<Layers, ConfigError> {
+) -> Result<Sources, ConfigError> {
     let (environment, stray) = read_environment(environment);
     let file = path.map(read_file).transpose()?.unwrap_or_default();
 
@@ -79,7 +79,7 @@ pub(super) fn merge(
         (None, Some(path)) => Origin::File(path.to_owned()),
         (None, None) => Origin::Default,
     };
-    let mut layers = Layers { values: BTreeMap::new(), unknown: Vec::new() };
+    let mut layers = Sources { values: BTreeMap::new(), unknown: Vec::new() };
     for (name, value) in leaves {
         let origin = origin(&value);
         if KEYS.contains(&name.as_str()) {

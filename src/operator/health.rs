@@ -1,0 +1,59 @@
+//! `/healthz` and `/readyz`: whether the process is alive, and whether it can do its work.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::http::rejection::JSON;
+use crate::operator::conditions::{Condition, Readiness};
+use crate::operator::{Parts, TEXT, diagnosis, response};
+
+/// How long the thread that writes the data file may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The answer on `/readyz`.
+#[derive(Serialize)]
+struct ReadinessDocument {
+    ready: bool,
+    reasons: Vec<Condition>,
+}
+
+/// Waits for a sign of life of the thread that writes the data file. A store that refuses, because
+/// the disk is full for example, gives it: a restart would only lose the pending bodies.
+pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<Bytes>> {
+    let (status, text) = match timeout(PATIENCE, answered).await {
+        Ok(()) => (StatusCode::OK, "ok\n"),
+        Err(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the thread that writes the data file does not answer; see the log and the disk, and \
+             restart the service if this goes on\n",
+        ),
+    };
+    response(status, TEXT, text)
+}
+
+/// Tells whether messages can be taken and sent, with every condition that is seen.
+pub(super) fn readiness(parts: &Parts) -> Response<Full<Bytes>> {
+    // Also what does not keep it from its work: whoever asks here must not read that all is well.
+    let reasons = diagnosis::find(parts);
+    let ready = reasons.iter().all(|condition| condition.readiness == Readiness::Ready);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let document = ReadinessDocument { ready, reasons };
+    response(status, JSON, serde_json::to_vec(&document).expect("texts serialize"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_whose_writer_does_not_answer_is_not_healthy() {
+        assert_eq!(health(std::future::ready(())).await.status(), StatusCode::OK);
+        let hung = health(std::future::pending()).await;
+        assert_eq!(hung.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}
