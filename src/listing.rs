@@ -1,6 +1,7 @@
 //! Listing messages as they stand this moment: what is stored, with what memory knows laid over it.
 //!
-//! Knows neither who asks nor in which words the answer is given.
+//! Knows neither who asks nor in which words the answer is given: `api::wire` has the parameters
+//! and the token of the next page.
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;

@@ -1,4 +1,6 @@
 //! Errors of the API: their codes, their texts, and the fields that they name.
+//!
+//! Those that need no rule of mail, such as a wrong API key, are [`Rejection`]s of `http`.
 
 use std::borrow::Cow;
 

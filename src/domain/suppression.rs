@@ -1,4 +1,7 @@
 //! Suppressions: addresses that an organisation must not write to any more.
+//!
+//! Which events suppress: [`suppresses`](crate::domain::event::Event::suppresses). `store::events`
+//! records it.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! `SendEmail`: reads the request, and refuses one whose form SES refuses.
 //!
 //! The shapes are those of the SES v2 service model; unknown members are ignored, as AWS does.
-//! Must not know identities, limits or earlier messages.
+//! Must not know identities, limits or earlier messages: `ses` refuses for these.
 
 use std::collections::HashSet;
 

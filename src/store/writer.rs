@@ -3,7 +3,8 @@
 //! There is no timer: while one commit is on its way to the disk, the next batch gathers. Where a
 //! commit fails, its outcome is in doubt. The file is then opened again, rows of that batch which
 //! did reach the disk are removed, and only then is the batch refused, so that a refused message
-//! can never come to life later. Until a write succeeds again, everything is refused at once.
+//! can never come to life later. Until a write succeeds again, everything is refused at once. All of
+//! that is in `thread`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A running service with an HTTP client, and the requests and responses of its API.
 //!
-//! Must not know how the service was configured.
+//! `Site` starts the service. This must not know how it was configured.
 
 use std::time::{Duration, Instant};
 
