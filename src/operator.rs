@@ -28,6 +28,7 @@ use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
 use crate::events::EventProcessor;
 use crate::http::Handler;
+use crate::http::body::ResponseBody;
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
@@ -39,7 +40,7 @@ use crate::store::Store;
 
 use captured_mail::Catcher;
 use key::PageKey;
-use live::{LiveUpdate, PageBody};
+use live::LiveUpdate;
 use page::Path;
 
 pub mod captured_mail;
@@ -164,7 +165,10 @@ impl Operator {
         Limits { max_connections: MAX_CONNECTIONS, ..Limits::default() }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Result<Response<PageBody>, Rejection> {
+    async fn answer(
+        &self,
+        request: &Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Rejection> {
         // Before everything else: metrics and readiness name organisations and domains too.
         if !key::is_direct(request.headers(), &self.parts.host_names) {
             return Err(Rejection::ForeignHost);
@@ -183,18 +187,18 @@ impl Operator {
                 response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::encode(&self.registry))
             }
         };
-        Ok(whole.map(PageBody::from))
+        Ok(whole.map(ResponseBody::from))
     }
 }
 
 impl Handler for Operator {
-    type Body = PageBody;
+    type Body = ResponseBody;
 
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<PageBody> {
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<ResponseBody> {
         self.answer(&request).await.unwrap_or_else(|rejection| {
             let (status, code) = rejection.kind();
             tracing::debug!(request_id = %id, status = status.as_u16(), code, "an operator's request was refused");
-            rejection.into_response().map(PageBody::from)
+            rejection.into_response().map(ResponseBody::from)
         })
     }
 }
@@ -213,7 +217,7 @@ fn response(
 }
 
 /// Returns data for the page.
-fn page_json(status: StatusCode, document: &impl Serialize) -> Response<PageBody> {
+fn page_json(status: StatusCode, document: &impl Serialize) -> Response<ResponseBody> {
     let text = serde_json::to_vec(document).expect("texts and numbers serialize");
     page_response(status, JSON, Full::from(text).into())
 }
@@ -222,8 +226,8 @@ fn page_json(status: StatusCode, document: &impl Serialize) -> Response<PageBody
 fn page_response(
     status: StatusCode,
     media_type: &'static str,
-    body: PageBody,
-) -> Response<PageBody> {
+    body: ResponseBody,
+) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();

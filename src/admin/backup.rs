@@ -3,19 +3,15 @@
 //! Each part follows its length in bytes: four, the highest first. The first part is
 //! [`BackupBegins`]. A length of 0 ends the backup; without it the backup was broken off.
 
-use std::convert::Infallible;
 use std::ops::ControlFlow;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::{Body, Frame, SizeHint};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::admin::{Admin, Refusal};
+use crate::http::body::ResponseBody;
 use crate::store::{Snapshot, Store};
 
 /// Name of the call, whose answer is no document.
@@ -34,21 +30,13 @@ pub(super) struct BackupBegins {
     pub(super) rows: u64,
 }
 
-/// Body of an answer.
-pub(super) enum AnswerBody {
-    /// All of it.
-    Whole(Full<Bytes>),
-    /// The parts of a backup, as they are read.
-    Backup(mpsc::Receiver<Bytes>),
-}
-
-/// Begins a backup.
-pub(super) fn begin(admin: &Admin) -> Result<AnswerBody, Refusal> {
+/// Begins a backup; gives its parts as they are read.
+pub(super) fn begin(admin: &Admin) -> Result<ResponseBody, Refusal> {
     let snapshot = admin.snapshot()?;
-    let (body, parts) = mpsc::channel(1);
+    let (body, mut parts) = mpsc::channel(1);
     // It ends with the body, which is all that it writes to.
     tokio::spawn(send(admin.store.clone(), snapshot, body));
-    Ok(AnswerBody::Backup(parts))
+    Ok(ResponseBody::parts(move |context| parts.poll_recv(context)))
 }
 
 async fn send(store: Store, snapshot: Snapshot, body: mpsc::Sender<Bytes>) {
@@ -89,43 +77,6 @@ async fn send_part(body: &mpsc::Sender<Bytes>, part: &[u8]) -> Result<(), String
     let length = u32::try_from(part.len()).map_err(|error| error.to_string())?;
     let framed = [&length.to_be_bytes(), part].concat();
     body.send(framed.into()).await.map_err(|_| "its reader is gone".to_owned())
-}
-
-impl From<Full<Bytes>> for AnswerBody {
-    fn from(body: Full<Bytes>) -> Self {
-        Self::Whole(body)
-    }
-}
-
-impl Body for AnswerBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Whole(body) => Pin::new(body).poll_frame(context),
-            Self::Backup(parts) => {
-                parts.poll_recv(context).map(|part| Some(Ok(Frame::data(part?))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(body) => body.is_end_stream(),
-            Self::Backup(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(body) => body.size_hint(),
-            Self::Backup(_) => SizeHint::default(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, warn};
 
-use crate::admin::backup::{self, AnswerBody};
+use crate::admin::backup;
 use crate::admin::checks::{Examine, Examined};
 use crate::admin::dead_letter::{
     DeadLetterClear, DeadLetterList, DeadLetterShow, DeadLetterShown, DeadLetters,
@@ -49,7 +49,7 @@ use crate::admin::suppression::{
 };
 use crate::admin::test_send::{TestSend, TestSent};
 use crate::admin::{Admin, Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal, Served};
-use crate::http::body::BodyReader;
+use crate::http::body::{BodyReader, ResponseBody};
 use crate::http::drain::DrainSignal;
 use crate::http::limits::{Limits, WhenFull};
 use crate::http::rejection::{ErrorAnswer, JSON, Rejection};
@@ -303,12 +303,12 @@ struct Calls {
 }
 
 impl Handler for Calls {
-    type Body = AnswerBody;
+    type Body = ResponseBody;
 
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<AnswerBody> {
+    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<ResponseBody> {
         self.answer(request).await.unwrap_or_else(|error| {
             debug!(request_id = %id, status = error.status.as_u16(), error.code, "refused");
-            error.into_response().map(AnswerBody::from)
+            error.into_response().map(ResponseBody::from)
         })
     }
 }
@@ -317,7 +317,7 @@ impl Calls {
     async fn answer(
         &self,
         request: Request<Incoming>,
-    ) -> Result<Response<AnswerBody>, ErrorAnswer<'static>> {
+    ) -> Result<Response<ResponseBody>, ErrorAnswer<'static>> {
         let (head, body) = request.into_parts();
         if head.method != Method::POST {
             return Err(Rejection::MethodNotAllowed { allow: "POST" }.answer());

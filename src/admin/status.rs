@@ -454,7 +454,7 @@ impl Admin {
         Some(Certificate {
             expires_at: tls.expires_at().map(|at| at.to_string()),
             troubles: troubles
-                .map(|trouble| format!("{}. {}", trouble.message, trouble.advice))
+                .map(|trouble| format!("{}. {}", trouble.message, trouble.fault.explained().1))
                 .collect(),
         })
     }

@@ -15,6 +15,7 @@ use crate::admin::status::{
 use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::escaped;
+use crate::operator::conditions::Kind;
 use crate::queue::Fill;
 use crate::store::DamagedRow;
 
@@ -90,32 +91,44 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
     }
 }
 
-/// Conditions that lines of their own tell, with more facts.
-const HAVE_LINES: [&str; 23] = [
-    "store_refusing",
-    "data_file_lost",
-    "unreachable",
-    "quota_exhausted",
-    "account_paused",
-    "setup_fault",
-    "credentials_missing",
-    "credentials_refused",
-    "account_access_denied",
-    "queue_full",
-    "queue_nearly_full",
-    "queue_share_full",
-    "clock_jumped",
-    "domain_paused",
-    "provider_slow",
-    "outcomes_unknown",
-    "events_unavailable",
-    "events_unreadable",
-    "certificate_expired",
-    "certificate_expires",
-    "certificate_refused",
-    "rows_damaged",
-    "bodies_lost",
-];
+/// Whether lines of their own tell of a condition, with more facts.
+const fn has_lines(kind: Kind) -> bool {
+    match kind {
+        Kind::StoreRefusing
+        | Kind::StoreFailing
+        | Kind::DataFileLost
+        | Kind::SendingPaused(_)
+        | Kind::Account(_)
+        | Kind::QueueFull
+        | Kind::QueueNearlyFull
+        | Kind::QueueShareFull
+        | Kind::ClockJumped
+        | Kind::DomainPaused
+        | Kind::ProviderSlow
+        | Kind::OutcomesUnknown
+        | Kind::EventsUnavailable
+        | Kind::EventsUnreadable
+        | Kind::Certificate(_)
+        | Kind::RowsDamaged
+        | Kind::BodiesLost => true,
+        Kind::Stopping
+        | Kind::Starting
+        | Kind::QueueFilling
+        | Kind::QueueStuck
+        | Kind::RequestsRefused
+        | Kind::Throttled
+        | Kind::MessagesFailed
+        | Kind::OutcomesUnrecorded
+        | Kind::QuotaLow
+        | Kind::ConnectionsNearLimit
+        | Kind::FilesNearLimit
+        | Kind::PurgeBehind
+        | Kind::InternalErrors
+        | Kind::CommitsSlow
+        | Kind::Bounces
+        | Kind::Complaints => false,
+    }
+}
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
@@ -156,7 +169,10 @@ fn shown(status: &ServiceStatus) -> String {
             ),
         ));
     }
-    let besides = status.conditions.iter().filter(|one| !HAVE_LINES.contains(&&*one.code));
+    let told = |code: &str| {
+        Kind::ALL.into_iter().any(|kind| has_lines(kind) && kind.definition().code == code)
+    };
+    let besides = status.conditions.iter().filter(|one| !told(&one.code));
     lines.extend(besides.map(|one| ("condition", format!("{}. {}", one.message, one.advice))));
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending));

@@ -4,15 +4,18 @@
 //! one budget; the responses that clients have not read come out of another. Both have a share for
 //! each holder, such as an organisation. Knows nothing of what a body says.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::hash::Hash;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use hyper::body::Body;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::http::limits::{BodyPace, Limits};
@@ -258,6 +261,61 @@ impl<K: Copy + Eq + Hash + Send + 'static> Responses<K> {
     pub fn count(&self, holder: K, body: Bytes) -> Result<Bytes, Rejection> {
         let reserved = self.0.reserve(holder, body.len()).map_err(unread)?;
         Ok(Bytes::from_owner(Counted { body, _reserved: reserved }))
+    }
+}
+
+/// Body of a response: all of it, or parts that come one after the other.
+pub enum ResponseBody {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// Its parts, as they come.
+    Parts(NextPart),
+}
+
+/// Asks for the next part, as a future is polled; there is none after `None`.
+type NextPart = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Bytes>> + Send>;
+
+impl ResponseBody {
+    /// A body of the parts that `next` gives, until it gives none. It is polled as a future is.
+    pub fn parts(
+        next: impl FnMut(&mut Context<'_>) -> Poll<Option<Bytes>> + Send + 'static,
+    ) -> Self {
+        Self::Parts(Box::new(next))
+    }
+}
+
+impl From<Full<Bytes>> for ResponseBody {
+    fn from(body: Full<Bytes>) -> Self {
+        Self::Whole(body)
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Pin::new(body).poll_frame(context),
+            Self::Parts(next) => next(context).map(|part| Some(Ok(Frame::data(part?)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Parts(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Parts(_) => SizeHint::default(),
+        }
     }
 }
 

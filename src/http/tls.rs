@@ -75,12 +75,46 @@ struct Current {
 /// Something that is wrong with the certificate, or soon will be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateTrouble {
-    /// A name for programs.
-    pub code: &'static str,
+    /// The fault.
+    pub fault: CertificateFault,
     /// The problem.
     pub message: String,
-    /// The next step for the operator.
-    pub advice: &'static str,
+}
+
+/// Fault of the certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateFault {
+    /// It is past its end.
+    Expired,
+    /// It is near its end.
+    Expires,
+    /// The new one cannot be used.
+    Refused,
+}
+
+impl CertificateFault {
+    /// A name for programs.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Expired => "certificate_expired",
+            Self::Expires => "certificate_expires",
+            Self::Refused => "certificate_refused",
+        }
+    }
+
+    /// What it means, and what to do.
+    pub const fn explained(self) -> (&'static str, &'static str) {
+        const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl \
+                             reload pillarbox)";
+        match self {
+            Self::Expired => ("The certificate expired; clients refuse it", RENEW),
+            Self::Expires => ("The certificate expires soon", RENEW),
+            Self::Refused => (
+                "The new certificate is not in use, and the one before it still is",
+                "Put the files right and send SIGHUP again (systemctl reload pillarbox)",
+            ),
+        }
+    }
 }
 
 impl std::fmt::Debug for Tls {
@@ -127,30 +161,22 @@ impl Tls {
 
     /// Returns what is wrong with the certificate now.
     pub fn troubles(&self, now: Timestamp) -> Vec<CertificateTrouble> {
-        const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl \
-                             reload pillarbox)";
         let current = self.read();
         let mut troubles = Vec::new();
         if let Some(validity) = current.validity {
             let until = validity.until;
             if now >= until {
                 let message = format!("The certificate expired at {until}; clients refuse it");
-                let code = "certificate_expired";
-                troubles.push(CertificateTrouble { code, message, advice: RENEW });
+                troubles.push(CertificateTrouble { fault: CertificateFault::Expired, message });
             } else if now >= validity.renew_by() {
                 let message = format!("The certificate expires at {until}");
-                let code = "certificate_expires";
-                troubles.push(CertificateTrouble { code, message, advice: RENEW });
+                troubles.push(CertificateTrouble { fault: CertificateFault::Expires, message });
             }
         }
         if let Some(reason) = &current.refused {
-            troubles.push(CertificateTrouble {
-                code: "certificate_refused",
-                message: format!(
-                    "The new certificate is not in use, and the one before it still is: {reason}"
-                ),
-                advice: "Put the files right and send SIGHUP again (systemctl reload pillarbox)",
-            });
+            let (what, _) = CertificateFault::Refused.explained();
+            let message = format!("{what}: {reason}");
+            troubles.push(CertificateTrouble { fault: CertificateFault::Refused, message });
         }
         troubles
     }
@@ -242,7 +268,8 @@ mod tests {
             std::fs::write(&files.certificate, certificate.pem()).unwrap();
             std::fs::write(&files.key, key.serialize_pem()).unwrap();
             let tls = Tls::load(&files).unwrap();
-            let codes = |now| tls.troubles(now).iter().map(|one| one.code).collect::<Vec<_>>();
+            let codes =
+                |now| tls.troubles(now).iter().map(|one| one.fault.code()).collect::<Vec<_>>();
             assert_eq!(codes(quiet), Vec::<&str>::new(), "{end:?}");
             assert_eq!(codes(soon), ["certificate_expires"], "{end:?}");
             let end = day(end.0, end.1, end.2);

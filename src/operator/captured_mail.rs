@@ -13,9 +13,9 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::domain::time::Timestamp;
+use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
 use crate::operator::key::PageKey;
-use crate::operator::live::PageBody;
 use crate::operator::{HTML, page_json, page_response};
 
 use sanitize::sanitize;
@@ -125,7 +125,7 @@ pub(super) fn answer(
     path: Path<'_>,
     catcher: Option<&Arc<dyn Catcher>>,
     key: &PageKey,
-) -> Result<Response<PageBody>, Rejection> {
+) -> Result<Response<ResponseBody>, Rejection> {
     let catcher = catcher.ok_or(Rejection::NotFound)?;
     match path {
         Path::List => {
@@ -145,7 +145,7 @@ pub(super) fn answer(
     }
 }
 
-fn frame(html: &str) -> Response<PageBody> {
+fn frame(html: &str) -> Response<ResponseBody> {
     let body = Full::from(sanitize(html).into_bytes()).into();
     let mut response = page_response(StatusCode::OK, HTML, body);
     let headers = response.headers_mut();

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::admin::live;
 use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::recent_calls;
+use crate::http::tls::CertificateFault;
 use crate::quota::AccountFault;
 
 /// How far back the conditions of the last minutes look.
@@ -113,12 +114,8 @@ pub enum Kind {
     EventsUnavailable,
     /// Event documents cannot be read.
     EventsUnreadable,
-    /// The certificate is past its end.
-    CertificateExpired,
-    /// The certificate is near its end.
-    CertificateExpires,
-    /// The new certificate cannot be used.
-    CertificateRefused,
+    /// The certificate is at fault.
+    Certificate(CertificateFault),
     /// Outcomes of calls are not stored yet.
     OutcomesUnrecorded,
     /// Rows cannot be read.
@@ -199,9 +196,6 @@ use Severity::{Page, Ticket};
 const QUEUE_ALERT: Alerts = Rules(&[("PillarboxQueueFilling", Page)]);
 const QUEUE_ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
 const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
-const EXPIRY_ALERT: Alerts = Rules(&[("PillarboxCertificateExpires", Ticket)]);
-const RENEW: &str = "Renew it, put the files in their place and send SIGHUP (systemctl reload \
-                     pillarbox)";
 
 impl Kind {
     /// Every kind, the worst first.
@@ -232,9 +226,9 @@ impl Kind {
         Self::MessagesFailed,
         Self::EventsUnavailable,
         Self::EventsUnreadable,
-        Self::CertificateExpired,
-        Self::CertificateExpires,
-        Self::CertificateRefused,
+        Self::Certificate(CertificateFault::Expired),
+        Self::Certificate(CertificateFault::Expires),
+        Self::Certificate(CertificateFault::Refused),
         Self::OutcomesUnrecorded,
         Self::RowsDamaged,
         Self::QuotaLow,
@@ -409,23 +403,16 @@ impl Kind {
                 "See what else writes to the topic or the queue: pillarbox dead-letter list; then \
                  clear them: pillarbox dead-letter clear",
             ),
-            Self::CertificateExpired => (
-                "certificate_expired",
-                Ready,
-                EXPIRY_ALERT,
-                "The certificate expired; clients refuse it",
-                RENEW,
-            ),
-            Self::CertificateExpires => {
-                ("certificate_expires", Ready, EXPIRY_ALERT, "The certificate expires soon", RENEW)
+            Self::Certificate(fault) => {
+                let (meaning, advice) = fault.explained();
+                let alerts = match fault {
+                    CertificateFault::Expired | CertificateFault::Expires => {
+                        Rules(&[("PillarboxCertificateExpires", Ticket)])
+                    }
+                    CertificateFault::Refused => Rules(&[("PillarboxCertificateRefused", Ticket)]),
+                };
+                (fault.code(), Ready, alerts, meaning, advice)
             }
-            Self::CertificateRefused => (
-                "certificate_refused",
-                Ready,
-                Rules(&[("PillarboxCertificateRefused", Ticket)]),
-                "The new certificate is not in use, and the one before it still is",
-                "Put the files right and send SIGHUP again (systemctl reload pillarbox)",
-            ),
             Self::OutcomesUnrecorded => (
                 "outcomes_unrecorded",
                 Ready,

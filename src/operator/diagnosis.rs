@@ -51,14 +51,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
         found.push(Kind::EventsUnavailable.says(message));
     }
     let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
-    found.extend(certificate.map(|trouble| {
-        let kind = match trouble.code {
-            "certificate_expired" => Kind::CertificateExpired,
-            "certificate_expires" => Kind::CertificateExpires,
-            _ => Kind::CertificateRefused,
-        };
-        kind.says(trouble.message)
-    }));
+    found.extend(certificate.map(|trouble| Kind::Certificate(trouble.fault).says(trouble.message)));
     if status.unrecorded > 0 {
         let message = format!("{} outcomes of calls wait for the store", status.unrecorded);
         found.push(Kind::OutcomesUnrecorded.says(message));

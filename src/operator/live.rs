@@ -2,21 +2,18 @@
 //! page as events.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::{Body, Frame};
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::live;
+use crate::http::body::ResponseBody;
 use crate::operator::Parts;
 use crate::operator::conditions::Condition;
 use crate::operator::diagnosis;
@@ -240,25 +237,19 @@ fn event(name: &str, data: &impl Serialize) -> Bytes {
     format!("event: {name}\ndata: {data}\n\n").into()
 }
 
-/// A response's body.
-pub enum PageBody {
-    /// All of it.
-    Whole(Full<Bytes>),
-    /// Events, until the service stops looking.
-    Live(Watching),
-}
-
 type Next = Pin<Box<dyn Future<Output = Option<(watch::Receiver<LiveUpdate>, Bytes)>> + Send>>;
 
-/// One who watches.
-pub struct Watching(Next);
-
-impl PageBody {
-    /// The history, and from then on each look.
-    pub(super) fn live(mut told: watch::Receiver<LiveUpdate>) -> Self {
-        let history = event("history", &told.borrow_and_update().history);
-        Self::Live(Watching(Box::pin(async move { Some((told, history)) })))
-    }
+/// The history, and from then on each look, until the service stops looking.
+pub(super) fn events(mut told: watch::Receiver<LiveUpdate>) -> ResponseBody {
+    let history = event("history", &told.borrow_and_update().history);
+    let mut waiting: Next = Box::pin(async move { Some((told, history)) });
+    ResponseBody::parts(move |context| {
+        waiting.as_mut().poll(context).map(|come| {
+            let (told, event) = come?;
+            waiting = Box::pin(next(told));
+            Some(event)
+        })
+    })
 }
 
 async fn next(
@@ -267,43 +258,4 @@ async fn next(
     told.changed().await.ok()?;
     let event = told.borrow_and_update().event.clone();
     Some((told, event))
-}
-
-impl From<Full<Bytes>> for PageBody {
-    fn from(body: Full<Bytes>) -> Self {
-        Self::Whole(body)
-    }
-}
-
-impl Body for PageBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Whole(body) => Pin::new(body).poll_frame(context),
-            Self::Live(Watching(waiting)) => waiting.as_mut().poll(context).map(|come| {
-                let (told, event) = come?;
-                *waiting = Box::pin(next(told));
-                Some(Ok(Frame::data(event)))
-            }),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(body) => body.is_end_stream(),
-            Self::Live(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        match self {
-            Self::Whole(body) => body.size_hint(),
-            Self::Live(_) => hyper::body::SizeHint::default(),
-        }
-    }
 }

@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::admin::message::{MessageList, MessageShow};
 use crate::admin::suppression::{SuppressionCursor, SuppressionList};
 use crate::admin::{Call, Refusal};
+use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
-use crate::operator::live::PageBody;
-use crate::operator::{HTML, Operator, captured_mail, page_json, page_response};
+use crate::operator::{HTML, Operator, captured_mail, live, page_json, page_response};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
@@ -60,7 +60,7 @@ impl Operator {
         path: Path<'_>,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Result<Response<PageBody>, Rejection> {
+    ) -> Result<Response<ResponseBody>, Rejection> {
         if let Path::File { media_type, text } = path {
             return Ok(page_response(StatusCode::OK, media_type, Full::from(text).into()));
         }
@@ -76,7 +76,7 @@ impl Operator {
         Ok(match path {
             Path::File { .. } => unreachable!("answered above"),
             Path::Live => {
-                let body = PageBody::live(self.told.clone());
+                let body = live::events(self.told.clone());
                 page_response(StatusCode::OK, EVENT_STREAM, body)
             }
             Path::Caught(path) => {
@@ -103,7 +103,7 @@ impl Operator {
     }
 }
 
-fn answered(answer: &Result<impl Serialize, Refusal>) -> Response<PageBody> {
+fn answered(answer: &Result<impl Serialize, Refusal>) -> Response<ResponseBody> {
     match answer {
         Ok(answer) => page_json(StatusCode::OK, answer),
         Err(refusal) => page_json(StatusCode::BAD_REQUEST, refusal),
