@@ -179,10 +179,7 @@ impl Admin {
 
     /// The name of an organisation, or the number of one that was removed.
     fn shown(&self, id: OrganisationId) -> String {
-        self.store.organisation_by_id(id).map_or_else(
-            || format!("{REMOVED_MARK}{}", id.0),
-            |organisation| organisation.name.as_str().to_owned(),
-        )
+        shown_name(&self.store, id)
     }
 }
 
@@ -213,6 +210,14 @@ impl From<StoreError> for Refusal {
         };
         Self::new(format!("{error}; {advice}"))
     }
+}
+
+/// The name of an organisation, or the number of one that was removed.
+pub fn shown_name(store: &Store, id: OrganisationId) -> String {
+    store.organisation_by_id(id).map_or_else(
+        || format!("{REMOVED_MARK}{}", id.0),
+        |organisation| organisation.name.as_str().to_owned(),
+    )
 }
 
 fn organisation_name(text: &str) -> Result<OrganisationName, Refusal> {

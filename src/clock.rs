@@ -11,7 +11,7 @@
 //! A doubt begins if the wall clock moves by over an hour against the time since boot, or if at the
 //! start it is behind the file's time stamp or more than 24 hours ahead of it. A doubt ends if the
 //! clock agrees again, if the kernel says that its clock is synchronised, or if an operator
-//! confirms the clock. Then the error of the reckoned instants is known. The file keeps it as a
+//! confirms the clock. Then the error of the recorded instants is known. The file keeps it as a
 //! correction ([`clock_corrections`](crate::domain::clock_corrections)), so that each message has its real age.
 //! A doubt and the corrections outlive the process: see [`TimeRecord`]. The clock itself writes
 //! nothing. It proposes a record, and goes by it once the record is durable.
@@ -68,7 +68,7 @@ struct State {
     since_boot: Duration,
     corrections: Arc<[Correction]>,
     assurance: Assurance,
-    /// First reckoned instant of this process, or since the clock was last confirmed.
+    /// First recorded instant of this process, or since the clock was last confirmed.
     unsure_from: Timestamp,
     doubt: Option<Doubt>,
     /// Number that grows with each change that makes a proposal outdated.
@@ -245,7 +245,7 @@ impl Clock {
         WindowTime::new(now, Arc::clone(&state.corrections))
     }
 
-    /// Returns the doubt that holds the settled time back, if there is one.
+    /// Returns the doubt that holds the window time back, if there is one.
     pub fn jump(&self) -> Option<Jump> {
         let state = self.look();
         let doubt = state.doubt?;
@@ -273,13 +273,13 @@ impl Clock {
     pub fn propose(&self, confirmed_by: ConfirmedBy) -> Proposal {
         let state = self.look();
         let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
-        let (reckoned, expected) = (state.record_time(since_boot), state.expected(since_boot));
+        let (recorded, expected) = (state.record_time(since_boot), state.expected(since_boot));
         let assurance = match confirmed_by {
             ConfirmedBy::Nobody => state.assurance,
             ConfirmedBy::Kernel | ConfirmedBy::Operator => Assurance::Given,
         };
         let record = TimeRecord {
-            stamp: reckoned,
+            stamp: recorded,
             doubt: state.doubt.map(|doubt| doubt.kept),
             assurance,
             corrections: state.corrections.to_vec(),
@@ -295,12 +295,12 @@ impl Clock {
         if !is_near(wall, expected) {
             let adjustment = Adjustment {
                 unsure_from: doubt.kept.unsure_from.min(state.unsure_from),
-                stored: reckoned,
+                stored: recorded,
                 right: wall,
                 assurance: state.assurance,
             };
             corrections = adjustment.applied_to(&corrections);
-            if let Some(last) = corrections.last().filter(|last| last.from > reckoned) {
+            if let Some(last) = corrections.last().filter(|last| last.from > recorded) {
                 before = last.from;
             }
         }
@@ -315,8 +315,8 @@ impl Clock {
     pub fn adopt(&self, proposal: &Proposal) -> Adoption {
         let Proposal { generation, confirmed_by, record, end } = proposal;
         let mut state = self.state();
-        let reckoned = state.record_time(self.0.source.since_boot());
-        if state.generation != *generation || end.is_some_and(|end| reckoned >= end.before) {
+        let recorded = state.record_time(self.0.source.since_boot());
+        if state.generation != *generation || end.is_some_and(|end| recorded >= end.before) {
             return Adoption::Outdated;
         }
         state.generation += 1;

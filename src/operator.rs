@@ -107,9 +107,7 @@ pub struct Parts {
 impl Parts {
     /// The name of an organisation, or the number of one that was removed.
     fn organisation_name(&self, id: OrganisationId) -> String {
-        self.store
-            .organisation_by_id(id)
-            .map_or_else(|| format!("#{}", id.0), |found| found.name.as_str().to_owned())
+        admin::shown_name(&self.store, id)
     }
 }
 

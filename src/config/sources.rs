@@ -1,4 +1,4 @@
-//! The layers and how they are merged: file first, environment over it, as one flat table.
+//! The sources of a configuration and how they are merged: file first, environment over it, as one flat table.
 //!
 //! Knows the names of all keys, and nothing of what their values mean.
 
@@ -56,7 +56,7 @@ pub(super) struct Given {
     pub(super) origin: Origin,
 }
 
-/// All layers, merged: the values of known keys, and what names no key.
+/// All sources, merged: the values of known keys, and what names no key.
 #[derive(Debug)]
 pub(super) struct Sources {
     pub(super) values: BTreeMap<String, Given>,
@@ -79,21 +79,21 @@ pub(super) fn merge(
         (None, Some(path)) => Origin::File(path.to_owned()),
         (None, None) => Origin::Default,
     };
-    let mut layers = Sources { values: BTreeMap::new(), unknown: Vec::new() };
+    let mut sources = Sources { values: BTreeMap::new(), unknown: Vec::new() };
     for (name, value) in leaves {
         let origin = origin(&value);
         if KEYS.contains(&name.as_str()) {
-            layers.values.insert(name, Given { value: value.kind, origin });
+            sources.values.insert(name, Given { value: value.kind, origin });
         } else if let Some(instead) = removed(|key| key == name) {
-            layers.unknown.push(Problem::Removed { name, origin, instead });
+            sources.unknown.push(Problem::Removed { name, origin, instead });
         } else {
             let likely = likely_key(&name).map(str::to_owned);
-            layers.unknown.push(Problem::Unknown { name, origin, likely });
+            sources.unknown.push(Problem::Unknown { name, origin, likely });
         }
     }
-    layers.unknown.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
-    layers.unknown.extend(stray);
-    Ok(layers)
+    sources.unknown.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
+    sources.unknown.extend(stray);
+    Ok(sources)
 }
 
 fn unknown_name(problem: &Problem) -> &str {

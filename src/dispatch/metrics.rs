@@ -20,8 +20,7 @@ const SENT: &str = "sent";
 pub struct SendingMetrics {
     attempts: Family<AttemptLabels, Counter>,
     duration: Histogram,
-    /// Finished calls, and the sum of their durations in microseconds: a histogram cannot be read.
-    calls: Counter,
+    /// The sum of the durations in microseconds: a histogram cannot be read.
     call_micros: Counter,
 }
 
@@ -39,7 +38,7 @@ impl Default for SendingMetrics {
             drop(attempts.get_or_create(&AttemptLabels { outcome }));
         }
         let duration = Histogram::new(CALL_BOUNDS);
-        Self { attempts, duration, calls: Counter::default(), call_micros: Counter::default() }
+        Self { attempts, duration, call_micros: Counter::default() }
     }
 }
 
@@ -70,7 +69,7 @@ impl SendingMetrics {
 
     /// Finished calls.
     pub fn calls(&self) -> u64 {
-        self.calls.get()
+        self.sent() + ProblemKind::ALL.map(|kind| self.not_sent(kind)).iter().sum::<u64>()
     }
 
     /// The sum of the calls' durations, in microseconds.
@@ -87,7 +86,6 @@ impl SendingMetrics {
         };
         self.attempts.get_or_create(&AttemptLabels { outcome }).inc();
         self.duration.observe(took.as_secs_f64());
-        self.calls.inc();
         self.call_micros.inc_by(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
