@@ -17,7 +17,7 @@ use crate::api::wire::{ListQuery, SendDocument};
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKey;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::Message;
+use crate::domain::message::{Message, Status};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
 use crate::http::Handler;
@@ -274,9 +274,15 @@ impl Inner {
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
-        // The live state first: where the message ends in between, its record says so.
-        let live = self.queue.live(id);
-        let message = self.message_of(organisation, id)?;
+        let mut message = self.message_of(organisation, id)?;
+        let mut live = None;
+        if message.status() == Status::Queued {
+            live = self.queue.live(id);
+            if live.is_none() {
+                // It may have ended in between. Then its record says so now.
+                message = self.message_of(organisation, id)?;
+            }
+        }
         self.counted(organisation, wire::message(message, live.as_ref()))
     }
 

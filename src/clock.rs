@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use arc_swap::{ArcSwap, Guard};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::domain::clock_corrections::{
@@ -42,6 +43,9 @@ mod kernel;
 const LARGEST_DRIFT: Duration = Duration::from_hours(1);
 /// Largest distance of a start from the file's time stamp that is not a doubt.
 const LONGEST_ABSENCE: Duration = Duration::from_hours(24);
+/// Time for which a look at the clock holds, and largest distance between the wall clock and the time
+/// since boot meanwhile.
+const LOOK_HOLDS: Duration = Duration::from_secs(1);
 /// Smallest difference between two instants.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -52,7 +56,10 @@ pub struct Clock(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     source: Source,
-    state: Mutex<State>,
+    /// Read without a lock, because every request asks for the time.
+    state: ArcSwap<State>,
+    /// Held by whoever changes the state.
+    changing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -61,7 +68,7 @@ enum Source {
     Manual { wall: AtomicU64, since_boot_millis: AtomicU64, synchronised: AtomicBool },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct State {
     /// Reckoned instant of the last moment without a doubt, and the time since boot then.
     stored: Timestamp,
@@ -168,7 +175,8 @@ impl Clock {
             doubt: None,
             generation: 0,
         };
-        Self(Arc::new(Inner { source, state: Mutex::new(state) }))
+        let state = ArcSwap::from_pointee(state);
+        Self(Arc::new(Inner { source, state, changing: Mutex::new(()) }))
     }
 
     /// Compares the clock with a file's record, and goes by the record's corrections. `newest` is
@@ -211,9 +219,9 @@ impl Clock {
             let doubt = Doubt { kept, cause: Cause::Start { stamp: expected } };
             (stored, record.corrections, Some(doubt))
         };
-        let mut state = self.state();
-        let generation = state.generation + 1;
-        *state = State {
+        let _changing = self.changing();
+        let generation = self.0.state.load().generation + 1;
+        self.0.state.store(Arc::new(State {
             stored,
             since_boot,
             corrections: corrections.into(),
@@ -221,7 +229,7 @@ impl Clock {
             unsure_from: stored,
             doubt,
             generation,
-        };
+        }));
     }
 
     /// Returns the wall clock's time.
@@ -231,18 +239,24 @@ impl Clock {
 
     /// Returns the instant to store with a message that comes in now.
     pub fn record_time(&self) -> Timestamp {
+        if let Some((_, stored)) = self.last_look() {
+            return stored;
+        }
         let state = self.look();
         state.record_time(self.0.source.since_boot())
     }
 
     /// Returns the time by which windows are judged: now, unless the wall clock is in doubt.
     pub fn window_time(&self) -> WindowTime {
+        if let Some((state, stored)) = self.last_look() {
+            return WindowTime::new(corrected(&state.corrections, stored), &state.corrections);
+        }
         let state = self.look();
         let now = match state.doubt {
             Some(doubt) => doubt.kept.frozen_at,
             None => corrected(&state.corrections, state.stored),
         };
-        WindowTime::new(now, Arc::clone(&state.corrections))
+        WindowTime::new(now, &state.corrections)
     }
 
     /// Returns the doubt that holds the window time back, if there is one.
@@ -314,7 +328,8 @@ impl Clock {
     /// Goes by a proposal from now on. Its record must be durable.
     pub fn adopt(&self, proposal: &Proposal) -> Adoption {
         let Proposal { generation, confirmed_by, record, end } = proposal;
-        let mut state = self.state();
+        let _changing = self.changing();
+        let mut state = State::clone(&self.0.state.load());
         let recorded = state.record_time(self.0.source.since_boot());
         if state.generation != *generation || end.is_some_and(|end| recorded >= end.before) {
             return Adoption::Outdated;
@@ -329,13 +344,27 @@ impl Clock {
             state.corrections = record.corrections.clone().into();
             (state.stored, state.since_boot, state.doubt) = (stored, since_boot, None);
         }
+        self.0.state.store(Arc::new(state));
         Adoption::Adopted
     }
 
-    /// Compares the wall clock with the time since boot.
-    fn look(&self) -> MutexGuard<'_, State> {
+    /// Returns the state and the instant to store now, if the last look still holds: the clock was
+    /// trusted a moment ago and has gone on evenly.
+    fn last_look(&self) -> Option<(Guard<Arc<State>>, Timestamp)> {
+        let state = self.0.state.load();
         let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
-        let mut state = self.state();
+        let holds = state.doubt.is_none()
+            && since_boot.saturating_sub(state.since_boot) < LOOK_HOLDS
+            && is_within(LOOK_HOLDS, wall, state.expected(since_boot));
+        let stored = state.stored_at(wall);
+        holds.then_some((state, stored))
+    }
+
+    /// Compares the wall clock with the time since boot.
+    fn look(&self) -> Guard<Arc<State>> {
+        let _changing = self.changing();
+        let (wall, since_boot) = (self.0.source.wall(), self.0.source.since_boot());
+        let mut state = State::clone(&self.0.state.load());
         let agrees = is_near(wall, state.expected(since_boot));
         match state.doubt {
             Some(Doubt { cause: Cause::Start { .. }, .. }) => {}
@@ -348,8 +377,7 @@ impl Clock {
             }
             doubt @ (None | Some(Doubt { cause: Cause::Moved, .. })) => {
                 // Small steps of the clock are followed.
-                let shift = state.corrections.last().map_or(0, |last| last.shift_millis);
-                state.stored = shifted(wall, shift.saturating_neg());
+                state.stored = state.stored_at(wall);
                 state.since_boot = since_boot;
                 if doubt.is_some() {
                     state.doubt = None;
@@ -357,7 +385,8 @@ impl Clock {
                 }
             }
         }
-        state
+        self.0.state.store(Arc::new(state));
+        self.0.state.load()
     }
 
     /// Moves a manual clock on, wall clock and time since boot together. The system's clock is not
@@ -386,18 +415,28 @@ impl Clock {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.0.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn is_near(wall: Timestamp, expected: Timestamp) -> bool {
-    u128::from(wall.unix_millis().abs_diff(expected.unix_millis())) <= LARGEST_DRIFT.as_millis()
+    is_within(LARGEST_DRIFT, wall, expected)
+}
+
+fn is_within(distance: Duration, wall: Timestamp, expected: Timestamp) -> bool {
+    u128::from(wall.unix_millis().abs_diff(expected.unix_millis())) <= distance.as_millis()
 }
 
 impl State {
     fn record_time(&self, since_boot: Duration) -> Timestamp {
         self.stored.plus(since_boot.saturating_sub(self.since_boot))
+    }
+
+    /// Returns the instant to store while the wall clock is trusted and shows `wall`.
+    fn stored_at(&self, wall: Timestamp) -> Timestamp {
+        let shift = self.corrections.last().map_or(0, |last| last.shift_millis);
+        shifted(wall, shift.saturating_neg())
     }
 
     /// Returns the time that the wall clock should show.

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::in_flight::InFlight;
+
 pub use slots::{Slot, Slots, TooMany};
 
 mod slots;
@@ -45,6 +47,8 @@ pub enum Exhausted {
 struct Inner<K> {
     ledger: Mutex<Ledger<K>>,
     released: Notify,
+    /// Callers that wait for a release. Without one, a release has nobody to tell.
+    waiting: InFlight,
 }
 
 #[derive(Debug)]
@@ -67,7 +71,8 @@ impl<K: Copy + Eq + Hash> Budget<K> {
     /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         let ledger = Ledger { max, in_use: 0, released: 0, held: HashMap::new() };
-        Self(Arc::new(Inner { ledger: Mutex::new(ledger), released: Notify::new() }))
+        let ledger = Mutex::new(ledger);
+        Self(Arc::new(Inner { ledger, released: Notify::new(), waiting: InFlight::default() }))
     }
 
     /// Reserves bytes for a holder.
@@ -79,6 +84,7 @@ impl<K: Copy + Eq + Hash> Budget<K> {
     /// Reserves bytes for a holder once they are granted. One caller after the other tries, in no
     /// order: who has many callers lets one of each holder's wait here.
     pub async fn reserve_later(&self, holder: K, bytes: usize) -> Reservation<K> {
+        let _waiting = self.0.waiting.enter();
         loop {
             let released = self.0.released.notified();
             tokio::pin!(released);
@@ -164,7 +170,10 @@ impl<K: Copy + Eq + Hash> Reservation<K> {
 impl<K: Copy + Eq + Hash> Drop for Reservation<K> {
     fn drop(&mut self) {
         self.budget.ledger().give_back(self.holder, self.bytes);
-        self.budget.released.notify_waiters();
+        // Whoever found no room before this counts as waiting since then.
+        if self.budget.waiting.count() > 0 {
+            self.budget.released.notify_waiters();
+        }
     }
 }
 

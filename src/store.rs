@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use arc_swap::{ArcSwap, Guard};
 use redb::{ReadTransaction, TableHandle};
 use tokio::sync::{Notify, Semaphore};
 
@@ -231,7 +232,7 @@ impl Store {
 /// What readers and the writer share.
 struct Shared {
     database: SharedDatabase,
-    organisations: RwLock<Arc<OrganisationIndex>>,
+    organisations: ArcSwap<OrganisationIndex>,
     idempotency: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     refusing: AtomicBool,
@@ -243,7 +244,7 @@ struct Shared {
     suppression_epoch: AtomicU64,
     suppression_filter: RwLock<SuppressionFilter>,
     /// When each API key was last used.
-    key_use: RwLock<KeyUse>,
+    key_use: ArcSwap<KeyUse>,
     metrics: StoreMetrics,
     /// Rows that cannot be read.
     damage: Damage,
@@ -262,14 +263,14 @@ impl Shared {
     fn new(database: SharedDatabase, damage: Damage) -> Self {
         Self {
             database,
-            organisations: RwLock::default(),
+            organisations: ArcSwap::default(),
             idempotency: RwLock::default(),
             refusing: AtomicBool::new(false),
             file_loss: RwLock::default(),
             health_changed: Notify::new(),
             suppression_epoch: AtomicU64::new(0),
             suppression_filter: RwLock::default(),
-            key_use: RwLock::default(),
+            key_use: ArcSwap::default(),
             metrics: StoreMetrics::default(),
             damage,
             listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
@@ -311,12 +312,12 @@ impl Shared {
     }
 
     fn set_organisations(&self, index: OrganisationIndex) {
-        *write_lock(&self.organisations) = Arc::new(index);
+        self.organisations.store(Arc::new(index));
     }
 
     /// The snapshot of organisations, keys and domains.
-    fn organisations(&self) -> Arc<OrganisationIndex> {
-        Arc::clone(&read_lock(&self.organisations))
+    fn organisations(&self) -> Guard<Arc<OrganisationIndex>> {
+        self.organisations.load()
     }
 }
 

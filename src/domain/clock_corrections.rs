@@ -60,7 +60,7 @@ impl TimeRecord {
 
     /// Returns the time of the stamp, to judge windows by.
     pub fn reached(self) -> WindowTime {
-        WindowTime::new(corrected(&self.corrections, self.stamp), self.corrections.into())
+        WindowTime::new(corrected(&self.corrections, self.stamp), &self.corrections.into())
     }
 }
 
@@ -81,12 +81,14 @@ pub struct Adjustment {
 #[derive(Debug, Clone)]
 pub struct WindowTime {
     now: Timestamp,
-    corrections: Arc<[Correction]>,
+    /// `None` if there is none, which is nearly always: then the time is shared with nobody.
+    corrections: Option<Arc<[Correction]>>,
 }
 
 impl WindowTime {
     /// Returns a time that judges by `now`.
-    pub fn new(now: Timestamp, corrections: Arc<[Correction]>) -> Self {
+    pub fn new(now: Timestamp, corrections: &Arc<[Correction]>) -> Self {
+        let corrections = (!corrections.is_empty()).then(|| Arc::clone(corrections));
         Self { now, corrections }
     }
 
@@ -97,7 +99,11 @@ impl WindowTime {
 
     /// Returns a stored instant without its error.
     pub fn corrected(&self, stored: Timestamp) -> Timestamp {
-        corrected(&self.corrections, stored)
+        corrected(self.corrections(), stored)
+    }
+
+    fn corrections(&self) -> &[Correction] {
+        self.corrections.as_deref().unwrap_or_default()
     }
 
     /// Returns true from exactly `window` after a stored instant on.
@@ -116,7 +122,7 @@ impl WindowTime {
     pub fn before(&self, instant: Timestamp) -> Vec<Range<Timestamp>> {
         let mut runs: Vec<Range<Timestamp>> = Vec::new();
         let first = Correction { from: Timestamp::from_unix_millis(0), shift_millis: 0 };
-        let mut corrections = std::iter::once(&first).chain(self.corrections.iter()).peekable();
+        let mut corrections = std::iter::once(&first).chain(self.corrections()).peekable();
         while let Some(Correction { from, shift_millis }) = corrections.next() {
             let next = corrections.peek().map(|next| next.from);
             let end = shifted(instant, shift_millis.saturating_neg());
@@ -134,7 +140,7 @@ impl WindowTime {
 impl From<Timestamp> for WindowTime {
     /// Returns a time that judges by an instant and corrects nothing.
     fn from(now: Timestamp) -> Self {
-        Self::new(now, Arc::default())
+        Self { now, corrections: None }
     }
 }
 
@@ -215,7 +221,7 @@ mod tests {
     fn what_was_stored_under_a_clock_that_was_behind_is_as_old_as_it_is() {
         let start = NOON.minus(DAY * 95);
         let corrections = finding(start, start.plus(DAY), NOON).applied_to(&[]);
-        let time = WindowTime::new(NOON, corrections.into());
+        let time = WindowTime::new(NOON, &corrections.into());
         assert_eq!(time.corrected(start), NOON.minus(DAY));
         assert_eq!(time.corrected(start.plus(DAY)), NOON);
         assert_eq!(time.corrected(start.minus(DAY)), start.minus(DAY), "it was sure");
@@ -227,7 +233,7 @@ mod tests {
     fn what_was_stored_under_a_clock_that_was_ahead_is_as_old_as_it_is() {
         let ahead = NOON.plus(DAY * 95);
         let corrections = finding(ahead, ahead.plus(DAY), NOON).applied_to(&[]);
-        let time = WindowTime::new(NOON.plus(DAY), corrections.into());
+        let time = WindowTime::new(NOON.plus(DAY), &corrections.into());
         assert_eq!(time.corrected(ahead), NOON.minus(DAY));
         assert!(time.is_past(ahead, DAY * 2));
         assert!(!time.is_past(ahead.plus(DAY), DAY * 2));
@@ -286,7 +292,7 @@ mod tests {
                     shift_millis,
                 })
                 .collect();
-            let time = WindowTime::new(NOON, corrections.into());
+            let time = WindowTime::new(NOON, &corrections.into());
             let instant = Timestamp::from_unix_millis(instant);
             let runs = time.before(instant);
             for stored in 0..300 {

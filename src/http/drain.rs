@@ -5,6 +5,8 @@
 //! a deadline.
 
 use std::future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -29,17 +31,26 @@ pub enum DrainPhase {
 
 /// The driver's end. The steps go forward alone; dropping it stops nothing.
 #[derive(Debug)]
-pub struct Drain(watch::Sender<DrainPhase>);
+pub struct Drain {
+    phase: watch::Sender<DrainPhase>,
+    has_begun: Arc<AtomicBool>,
+}
 
 /// The server's end; clones see the same steps.
 #[derive(Debug, Clone)]
-pub struct DrainSignal(watch::Receiver<DrainPhase>);
+pub struct DrainSignal {
+    phase: watch::Receiver<DrainPhase>,
+    /// Every response asks for the step: as long as there is none, without a lock.
+    has_begun: Arc<AtomicBool>,
+}
 
 impl Drain {
     /// A drain that has not begun.
     pub fn new() -> (Self, DrainSignal) {
         let (sender, receiver) = watch::channel(DrainPhase::Serving);
-        (Self(sender), DrainSignal(receiver))
+        let has_begun = Arc::default();
+        let signal = DrainSignal { phase: receiver, has_begun: Arc::clone(&has_begun) };
+        (Self { phase: sender, has_begun }, signal)
     }
 
     /// Stops taking connections, and lets every response ask its client to come back on a new one.
@@ -58,7 +69,9 @@ impl Drain {
     }
 
     fn advance(&self, next: DrainPhase) {
-        self.0.send_if_modified(|phase| {
+        // Before the step itself, so that nobody who knows of it is told that there is none.
+        self.has_begun.store(true, Ordering::SeqCst);
+        self.phase.send_if_modified(|phase| {
             let forward = next > *phase;
             if forward {
                 *phase = next;
@@ -71,12 +84,16 @@ impl Drain {
 impl DrainSignal {
     /// Returns the current step.
     pub fn phase(&self) -> DrainPhase {
-        *self.0.borrow()
+        if self.has_begun.load(Ordering::SeqCst) {
+            *self.phase.borrow()
+        } else {
+            DrainPhase::Serving
+        }
     }
 
     /// Ends once the drain is at another step than `phase`.
     pub async fn left(&mut self, phase: DrainPhase) {
-        if self.0.wait_for(|now| *now != phase).await.is_err() {
+        if self.phase.wait_for(|now| *now != phase).await.is_err() {
             // The driver is gone, and with it whoever could take another step.
             future::pending::<()>().await;
         }
@@ -84,7 +101,8 @@ impl DrainSignal {
 
     /// Ends once the drain is at [`DrainPhase::Stopped`], with its deadline.
     pub async fn stopped(mut self) -> Instant {
-        let stopped = self.0.wait_for(|phase| matches!(phase, DrainPhase::Stopped { .. })).await;
+        let stopped =
+            self.phase.wait_for(|phase| matches!(phase, DrainPhase::Stopped { .. })).await;
         match stopped.map(|phase| *phase) {
             Ok(DrainPhase::Stopped { deadline }) => deadline,
             // The driver is gone, and with it whoever could stop the server.

@@ -4,6 +4,7 @@
 //! would cost more than the answer is worth. A crash forgets the uses since they were last stored.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::{ReadTransaction, ReadableTable};
@@ -15,7 +16,7 @@ use crate::domain::time::Timestamp;
 use crate::store::error::ReadError;
 use crate::store::record::encode_api_key;
 use crate::store::tables::{KEY_USE, LAST_KEY};
-use crate::store::{Change, ROW_WEIGHT, Store, StoreError, read_lock, write_lock};
+use crate::store::{Change, ROW_WEIGHT, Store, StoreError};
 
 /// An API key to be added.
 #[derive(Debug, Clone)]
@@ -40,24 +41,28 @@ impl Store {
 
     fn note_key_use(&self, id: KeyId, now: Timestamp) {
         let now = now.unix_millis();
-        if let Some(times) = read_lock(&self.shared.key_use).0.get(&id.0) {
-            times.used.fetch_max(now, Ordering::Relaxed);
-            return;
+        match self.shared.key_use.load().0.get(&id.0) {
+            // Many requests come in the same millisecond: only the first of them writes.
+            Some(times) if times.used.load(Ordering::Relaxed) >= now => {}
+            Some(times) => {
+                times.used.fetch_max(now, Ordering::Relaxed);
+            }
+            None => {
+                self.shared.key_use.rcu(|key_use| key_use.with(id, now));
+            }
         }
-        let mut key_use = write_lock(&self.shared.key_use);
-        key_use.0.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
     }
 
     /// When an API key was last used, to the millisecond while the service runs.
     pub fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {
-        let key_use = read_lock(&self.shared.key_use);
+        let key_use = self.shared.key_use.load();
         let used = key_use.0.get(&id.0)?.used.load(Ordering::Relaxed);
         Some(Timestamp::from_unix_millis(used))
     }
 
     /// Stores when the API keys were last used, as far as that is newer than what is stored.
     pub async fn store_key_use(&self) -> Result<(), StoreError> {
-        let newer = read_lock(&self.shared.key_use).take_unstored();
+        let newer = self.shared.key_use.load().take_unstored();
         if newer.is_empty() {
             return Ok(());
         }
@@ -73,7 +78,7 @@ impl Store {
         });
         let stored = stored.await;
         if stored.is_err() {
-            read_lock(&self.shared.key_use).give_back(&newer);
+            self.shared.key_use.load().give_back(&newer);
         }
         stored
     }
@@ -120,8 +125,8 @@ impl Store {
 }
 
 /// When each key was last used, and what of it is stored; in milliseconds.
-#[derive(Debug, Default)]
-pub(super) struct KeyUse(HashMap<u32, Times>);
+#[derive(Debug, Default, Clone)]
+pub(super) struct KeyUse(HashMap<u32, Arc<Times>>);
 
 #[derive(Debug, Default)]
 struct Times {
@@ -136,9 +141,16 @@ impl KeyUse {
         for row in transaction.open_table(KEY_USE)?.iter()? {
             let (id, time) = row?;
             let (used, stored) = (AtomicU64::new(time.value()), AtomicU64::new(time.value()));
-            key_use.0.insert(id.value(), Times { used, stored });
+            key_use.0.insert(id.value(), Arc::new(Times { used, stored }));
         }
         Ok(key_use)
+    }
+
+    /// Returns the same uses with one of a key that may have had none.
+    fn with(&self, id: KeyId, now: u64) -> Self {
+        let mut key_use = self.clone();
+        key_use.0.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
+        key_use
     }
 
     /// Returns what is newer than what is stored, which counts as stored from here on.

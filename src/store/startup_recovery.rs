@@ -1,5 +1,7 @@
 //! Recovery: what a start sets right that the end of the last process left.
 
+use std::sync::Arc;
+
 use redb::ReadableTable;
 
 use crate::domain::id::MessageId;
@@ -49,7 +51,7 @@ pub(super) fn recover(shared: &Shared, now: Timestamp) -> Result<Recovery, OpenE
     let damage = &shared.damage;
     shared.database.read(|transaction| damage::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
-    *write_lock(&shared.key_use) = shared.database.read(KeyUse::load)?;
+    shared.key_use.store(Arc::new(shared.database.read(KeyUse::load)?));
     *write_lock(&shared.suppression_filter) =
         shared.database.read(|transaction| SuppressionFilter::load(transaction, damage))?;
     let index =

@@ -8,6 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use arc_swap::Guard;
 use hashbrown::HashTable;
 use redb::{ReadTransaction, ReadableTable};
 
@@ -194,7 +195,7 @@ fn read_page(
 pub struct OrganisationFacts<'a> {
     store: &'a Store,
     organisation: OrganisationId,
-    index: Arc<OrganisationIndex>,
+    index: Guard<Arc<OrganisationIndex>>,
 }
 
 impl Facts for OrganisationFacts<'_> {
