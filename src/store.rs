@@ -34,13 +34,14 @@ pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Sna
 pub use data_file::{FileId, FileLoss, OwnFiles};
 pub use dead_letters::{DeadLetter, EventBacklog};
 pub use error::{DamagedRow, ListError, OpenError, StoreError};
+pub use journal::JOURNAL_NAME;
 pub use lost_messages::LostMessages;
 pub use messages::{MessageFilter, MessagePage};
 pub use open::FileOrigin;
 pub use purge::Purged;
 #[cfg(any(test, fuzzing))]
 pub use record::check::check_row;
-pub use restore::{Candidate, Contents, RestoreError, Restored};
+pub use restore::{Candidate, Contents, RestoreError, Restored, Unclosed};
 pub use startup_recovery::Recovery;
 pub use suppressions::{OrganisationFacts, SuppressionKey, SuppressionPage};
 
@@ -49,6 +50,7 @@ mod api_keys;
 mod apply;
 mod backup;
 mod batch;
+mod changes;
 #[cfg(test)]
 mod conformance;
 mod damage;
@@ -58,6 +60,7 @@ mod domains;
 mod error;
 mod events;
 mod idempotency;
+mod journal;
 mod lost_messages;
 mod messages;
 pub mod metrics;
@@ -157,6 +160,11 @@ impl Store {
             (Some(loss), false) => Health::FileLost(loss),
             (None, false) => Health::Writable,
         }
+    }
+
+    /// Bytes in the journal that are not in the data file yet.
+    pub fn journal_bytes(&self) -> u64 {
+        self.shared.database.journal_bytes()
     }
 
     /// Ends once the writer has answered, be it that it refuses: it is alive.

@@ -142,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_doubt_is_kept_and_ends_by_itself_once_the_kernel_calls_the_clock_synchronised() {
-        let (store, ..) = Store::on_small_disk(NOON);
+        let (store, ..) = Store::on_failing_disk(NOON);
         let clock = Clock::manual(NOON);
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         assert_eq!(stamp(&store), Some(NOON));
@@ -170,20 +170,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_stamp_is_renewed_every_hour_and_waits_for_a_full_disk() {
-        let (store, fill, free) = Store::on_small_disk(NOON);
+    async fn the_time_stamp_is_renewed_every_hour_and_waits_for_a_failing_disk() {
+        let (store, fail, work) = Store::on_failing_disk(NOON);
         let clock = Clock::manual(NOON);
         let mut keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         clock.advance(STAMP_INTERVAL.saturating_sub(Duration::from_millis(1)));
         keeper.step().await;
         assert_eq!(stamp(&store), Some(NOON));
-        fill();
+        fail();
         clock.advance(Duration::from_millis(1));
         keeper.step().await;
         clock.set(NOON.plus(DAY * 95));
         assert!(settle(&store, &clock, ConfirmedBy::Operator).await.is_err());
         assert!(clock.jump().is_some(), "what is not durable does not count");
-        free();
+        work();
         clock.set(NOON.plus(STAMP_INTERVAL));
         store.writable().await;
         keeper.step().await;

@@ -109,7 +109,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_backup_that_nobody_reads_does_not_keep_a_failing_store_from_reading() {
-        let (store, fill, free) = Store::on_small_disk(NOW);
+        let (store, fail, work) = Store::on_failing_disk(NOW);
         for number in (0..LETTERS).step_by(100) {
             keep(&store, number..number + 100).await.unwrap();
         }
@@ -121,7 +121,7 @@ mod tests {
         }
         // By now it has read ahead as far as it may, and holds its snapshot.
         sleep(Duration::from_millis(500)).await;
-        fill();
+        fail();
         let mut number = LETTERS;
         while keep(&store, number..number + 1).await.is_ok() {
             number += 1;
@@ -135,7 +135,7 @@ mod tests {
         let rest =
             timeout(PATIENCE, body.collect()).await.expect("the backup ends with the writes");
         assert!(!rest.unwrap().to_bytes().ends_with(&[0; LENGTH_BYTES]), "no end mark");
-        free();
+        work();
         store.writable().await;
         keep(&store, number..number + 1).await.unwrap();
     }

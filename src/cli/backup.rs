@@ -15,7 +15,7 @@ use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::Clock;
 use crate::store::{
-    Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store,
+    Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store, Unclosed,
 };
 
 #[derive(Debug, Args)]
@@ -70,6 +70,10 @@ pub(super) struct Restore {
     /// Replace an existing data file, and keep that one under another name.
     #[arg(long)]
     replace: bool,
+    /// Restore a data file that was copied without its journal. What the service accepted in its
+    /// last moments is lost.
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 #[derive(Serialize)]
@@ -96,7 +100,9 @@ impl Restore {
         }
         let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
         let progress = Progress::of(size, "checking");
-        let candidate = Candidate::check(&self.file, &directory, |bytes| progress.at(bytes))?;
+        let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
+        let copied = |bytes| progress.at(bytes);
+        let candidate = Candidate::check(&self.file, &directory, unclosed, copied)?;
         drop(progress);
         if self.check {
             return Ok(format.show(&Restored::of(candidate.contents(), None, false), |done| {

@@ -97,12 +97,12 @@ fn hand_over(from: &MessageQueue, to: &MessageQueue) {
     }
 }
 
-/// The outcomes of a thousand calls wait for room on the disk, and nothing is sent meanwhile.
+/// The outcomes of a thousand calls wait until the disk takes writes, and nothing is sent meanwhile.
 #[tokio::test]
-async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
+async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
     const UNDER_WAY: usize = 1_000;
     const WAITING: usize = 100;
-    let (store, full, free) = Store::on_small_disk(START);
+    let (store, fail, work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
     let (queue, later) =
         (Arc::new(MessageQueue::new(1 << 30)), Arc::new(MessageQueue::new(1 << 30)));
@@ -130,7 +130,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
     let (_phase, watched) = watch::channel(Phase::Running);
     let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
     until(|| dispatcher.provider().calls() == UNDER_WAY).await;
-    full();
+    fail();
     dispatcher.provider().gate.close();
     until(|| dispatcher.unrecorded.count() > 0).await;
     hand_over(&later, &queue);
@@ -141,7 +141,7 @@ async fn outcomes_outlast_a_full_disk_and_nothing_is_sent_twice() {
         assert_eq!(dispatcher.provider().calls(), UNDER_WAY, "a call started meanwhile");
     }
 
-    free();
+    work();
     until(|| queue.pending().messages == 0).await;
     let messages = store.list(MessageFilter::default(), 2_000, START).await.unwrap().messages;
     assert_eq!(messages.len(), UNDER_WAY + WAITING);
@@ -173,7 +173,7 @@ impl Provider for Down {
 /// The calls of a burst started together, so they say one thing together, however late each runs.
 #[tokio::test]
 async fn a_burst_of_failures_does_not_count_as_failed_probes() {
-    let (store, _full, _free) = Store::on_small_disk(START);
+    let (store, _fail, _work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
     let queue = Arc::new(MessageQueue::new(1 << 30));
     accept(&store, &queue, &acme, 60).await;

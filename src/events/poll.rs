@@ -307,7 +307,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_received_or_deleted_while_the_store_refuses() {
-        let (store, fill, free) = Store::on_small_disk(NOW);
+        let (store, fail, work) = Store::on_failing_disk(NOW);
         let queue = Arc::new(MessageQueue::new(1 << 20));
         let events = Arc::new(EventProcessor::new(store.clone(), queue, Clock::manual(NOW)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -319,7 +319,7 @@ mod tests {
             let _ = stopped.await;
         }));
         until(|| endless.counts().1 >= 3).await;
-        fill();
+        fail();
         until(|| store.health() == Health::Refusing).await;
         // What is under way comes to rest: one batch that is held, and no receive.
         sleep(Duration::from_millis(100)).await;
@@ -327,7 +327,7 @@ mod tests {
         sleep(Duration::from_millis(500)).await;
         assert_eq!(endless.counts(), (received, deleted));
         assert!(deleted < received, "the batch that the store refused is not deleted");
-        free();
+        work();
         until(|| endless.counts().1 > received).await;
         stop.send(()).unwrap();
         polling.await.unwrap();

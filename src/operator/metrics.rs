@@ -274,6 +274,11 @@ fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
             fs::metadata(&parts.file).ok().map(|file| count(file.len())),
         ),
         (
+            "pillarbox_store_journal_bytes",
+            "Bytes in the journal that are not in the data file yet.",
+            Some(count(parts.store.journal_bytes())),
+        ),
+        (
             "pillarbox_store_damaged_rows",
             "Rows of the data file that cannot be read and are left out.",
             Some(count(parts.store.damaged().len() as u64)),

@@ -160,7 +160,6 @@ impl<F> Accept<F> {
         batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
         batch.tables.pending.insert(self.id.as_bytes(), ())?;
         batch.tables.note_lead(self.id, self.created_at)?;
-        batch.accepted.push(self.id);
         batch.increments.push((self.organisation, Increment::Accepted));
         Ok(Accepted::New(self.id))
     }
@@ -175,7 +174,7 @@ impl<F> Accept<F> {
         let claimed = batch.claimed.iter().filter(|(hash, _)| *hash == claim.hash).map(|c| c.1);
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(claim.hash)).collect();
-        let log = &batch.tables.idempotency;
+        let log = &*batch.tables.idempotency;
         find_live(log, candidates, self.organisation, &claim.key, &claim.window_now)
     }
 }

@@ -1,7 +1,7 @@
 //! Backups and other copies of the file: a snapshot is read row by row, and a copy is put in its
 //! place whole or not at all.
 
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,13 @@ use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use tempfile::NamedTempFile;
 
 use crate::domain::time::Timestamp;
+use crate::store::changes::Changes;
 use crate::store::data_file::FileLoss;
 use crate::store::error::ReadError;
-use crate::store::tables::{AnyTable, FORMAT_KEY, META, TABLES, Tables, begin_write};
+use crate::store::open::kept_checkpoint;
+use crate::store::tables::{
+    AnyTable, FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
+};
 use crate::store::{FILE_NAME, Shared, Store, StoreError, temp_files};
 
 /// Entered by its owner alone.
@@ -92,6 +96,8 @@ impl Snapshot {
         for table in TABLES {
             rows += table.rows(&transaction)?;
         }
+        // The copy has everything, and no journal.
+        rows -= u64::from(kept_checkpoint(&transaction)?.is_some());
         Ok(Self { transaction, shared: Arc::clone(shared), rows })
     }
 
@@ -111,6 +117,9 @@ impl Snapshot {
                 if refusing { ControlFlow::Break(()) } else { take(chunk) }
             };
             let read = table.each(&self.transaction, &mut |key, value| {
+                if table.name() == META.name() && key == JOURNAL_EPOCH.as_bytes() {
+                    return ControlFlow::Continue(());
+                }
                 chunk.push(key, value);
                 if !chunk.is_full() {
                     return ControlFlow::Continue(());
@@ -353,7 +362,7 @@ impl FileCopy {
                 Existing::Replace => temporary.persist(&path),
             }
             .map_err(|error| error.error)?;
-            sync_directory_of(&path)?;
+            temp_files::sync_directory_of(&path)?;
             Ok(bytes)
         })();
         placed.map_err(|source: std::io::Error| match source.kind() {
@@ -368,16 +377,11 @@ pub(super) fn behind_link(path: PathBuf) -> PathBuf {
     std::fs::canonicalize(&path).unwrap_or(path)
 }
 
-/// Makes the names in a file's directory durable.
-pub(super) fn sync_directory_of(path: &Path) -> std::io::Result<()> {
-    File::open(path.parent().unwrap_or(path))?.sync_all()
-}
-
 /// Makes tables that had no rows, gives back what is free, and leaves the file quick to open.
 fn complete(database: &mut Database) -> Result<(), redb::Error> {
     database.compact()?;
     let transaction = begin_write(database)?;
-    Tables::open(&transaction)?.create()?;
+    Tables::open(&transaction, &Changes::default())?.create()?;
     Ok(transaction.commit()?)
 }
 

@@ -41,8 +41,6 @@ pub(super) enum Kind {
 /// The transaction that operations share.
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
-    /// Messages that this batch accepts: what has to be undone where its commit is in doubt.
-    pub(super) accepted: Vec<MessageId>,
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
     pub(super) claimed: Vec<(KeyHash, MessageId)>,
     /// What is to be counted once it is durable.

@@ -14,7 +14,6 @@ use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
-use crate::store::open::Opener;
 use crate::store::{
     Accepted, Applied, CACHE_BYTES, Change, LostMessages, MessageFilter, Reference, Report, Store,
     StoreError,
@@ -25,6 +24,7 @@ use disk::{Disk, Fault};
 mod damage;
 mod disk;
 mod events;
+mod journal;
 mod list;
 mod organisations;
 mod power;
@@ -81,13 +81,13 @@ impl Fixture {
 }
 
 impl Store {
-    /// A store on a disk in memory, with what fills the disk up and what makes room again.
-    pub(crate) fn on_small_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
+    /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
+    pub(crate) fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
         let disk = Disk::formatted();
-        let (opened, full, free) = (disk.clone(), disk.clone(), disk);
-        let (store, _) = Self::start(Opener::backend(CACHE_BYTES, move || opened.clone()), now)
-            .expect("a formatted disk opens");
-        (store, move || full.set(Fault::Full), move || free.set(Fault::None))
+        let (store, _) =
+            Self::start(disk.opener(CACHE_BYTES), now).expect("a formatted disk opens");
+        let (failing, working) = (disk.clone(), disk);
+        (store, move || failing.set(Fault::WritesFail), move || working.set(Fault::None))
     }
 }
 

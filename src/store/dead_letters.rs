@@ -17,6 +17,7 @@ use crate::domain::event::Event;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::store::batch::Batch;
+use crate::store::changes::Table;
 use crate::store::error::{InRow, ReadError};
 use crate::store::record::{
     UnmatchedEvent, decode_dead_letter, decode_unmatched, encode_dead_letter, encode_unmatched,
@@ -182,7 +183,7 @@ pub(super) fn take_unmatched(
     if table.range::<&[u8]>(range.clone())?.next().is_none() {
         return Ok(events);
     }
-    table.retain_in::<&[u8], _>(range, |_, (_, row)| {
+    table.retain_in::<&[u8]>(range, |_, (_, row)| {
         events.extend(damage.left_out(decode_unmatched(row).in_row(UNMATCHED, ses_message_id)));
         false
     })?;
@@ -208,11 +209,7 @@ pub(super) fn expire(tables: &mut Tables<'_>, window_now: &WindowTime) -> Result
 }
 
 /// Removes the oldest rows of a table that has `max` of them.
-fn make_room(
-    table: &mut redb::Table<'_, Row, TimedRow>,
-    max: u64,
-    what: &str,
-) -> Result<(), ReadError> {
+fn make_room(table: &mut Table<'_, Row, TimedRow>, max: u64, what: &str) -> Result<(), ReadError> {
     if table.len()? < max {
         return Ok(());
     }

@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use redb::{DatabaseError, StorageError, TableHandle};
 use serde::{Deserialize, Serialize};
 
+use crate::store::JOURNAL_NAME;
+use crate::store::journal::JournalError;
+
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -62,6 +65,20 @@ pub enum OpenError {
         /// Why.
         source: std::io::Error,
     },
+    /// The file was not closed, and its journal is missing, another's or damaged.
+    #[error(
+        "the file was in use when the service ended, and what was accepted last is in the journal \
+         {JOURNAL_NAME} beside it, which cannot be used: {0}; put the right journal beside the \
+         file, or restore a backup"
+    )]
+    Journal(String),
+    /// The file was not closed, and a copy of it alone is not enough.
+    #[error(
+        "it is a copy of a data file that was in use, without its journal, so what was accepted last \
+         is missing; copy both files into a data directory and start the service there, make a copy \
+         with: pillarbox backup, or add --accept-loss"
+    )]
+    Unclosed,
     /// The disk failed.
     #[error("the file cannot be read or written: {0}")]
     Io(redb::Error),
@@ -92,6 +109,33 @@ impl From<DatabaseError> for OpenError {
             }
             other => Self::Io(other.into()),
         }
+    }
+}
+
+impl From<JournalError> for OpenError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Io(error) => Self::Io(StorageError::Io(error).into()),
+            JournalError::Foreign | JournalError::Damaged { .. } => {
+                Self::Journal(error.to_string())
+            }
+        }
+    }
+}
+
+impl From<JournalError> for ReadError {
+    fn from(error: JournalError) -> Self {
+        let error = match error {
+            JournalError::Io(error) => StorageError::Io(error),
+            other => StorageError::Corrupted(other.to_string()),
+        };
+        error.into()
+    }
+}
+
+impl From<redb::Error> for OpenError {
+    fn from(error: redb::Error) -> Self {
+        Self::Io(error)
     }
 }
 

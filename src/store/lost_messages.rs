@@ -40,7 +40,7 @@ impl Store {
     ) -> Result<Option<LostMessages>, StoreError> {
         let acknowledge = self.writer.run(ROW_WEIGHT, move |batch| {
             let meta = batch.tables.meta.open()?;
-            let lost = read(meta, now)?;
+            let lost = read(&**meta, now)?;
             meta.remove(LOST_MESSAGES)?;
             meta.remove(LOST_MESSAGES_AT)?;
             Ok(lost)
@@ -55,7 +55,7 @@ pub(super) fn add(tables: &mut Tables<'_>, messages: u64, now: Timestamp) -> Res
         return Ok(());
     }
     let meta = tables.meta.open()?;
-    let before = read(meta, now)?.map_or(0, |lost| lost.messages);
+    let before = read(&**meta, now)?.map_or(0, |lost| lost.messages);
     meta.insert(LOST_MESSAGES, before + messages)?;
     meta.insert(LOST_MESSAGES_AT, now.unix_millis())?;
     Ok(())

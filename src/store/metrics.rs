@@ -24,6 +24,7 @@ pub const SLOW_COMMIT: Duration = Duration::from_millis(500);
 pub struct StoreMetrics {
     batch_operations: Histogram,
     commit_duration: Histogram,
+    checkpoint_duration: Histogram,
     failed_commits: Counter,
     purged_messages: Counter,
     purged_keys: Counter,
@@ -41,6 +42,7 @@ impl Default for StoreMetrics {
         Self {
             batch_operations: Histogram::new(BATCH_BOUNDS),
             commit_duration: Histogram::new(COMMIT_BOUNDS),
+            checkpoint_duration: Histogram::new(COMMIT_BOUNDS),
             failed_commits: Counter::default(),
             purged_messages: Counter::default(),
             purged_keys: Counter::default(),
@@ -65,6 +67,11 @@ impl StoreMetrics {
             "pillarbox_store_commit_operations",
             "Operations in each commit",
             self.batch_operations.clone(),
+        );
+        registry.register(
+            "pillarbox_store_checkpoint_duration_seconds",
+            "Duration of checkpoints, which move what is in the journal into the data file",
+            self.checkpoint_duration.clone(),
         );
         registry.register(
             "pillarbox_store_failed_commits",
@@ -108,6 +115,11 @@ impl StoreMetrics {
         if !increments.is_empty() {
             self.organisations.add(increments);
         }
+    }
+
+    /// A checkpoint became durable after so long.
+    pub(super) fn checkpointed(&self, took: Duration) {
+        self.checkpoint_duration.observe(took.as_secs_f64());
     }
 
     pub(super) fn commit_failed(&self) {

@@ -10,6 +10,7 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::time::Timestamp;
 use crate::store::batch::Batch;
+use crate::store::changes::Table;
 use crate::store::error::ReadError;
 use crate::store::record::organisation_of;
 use crate::store::tables::{IdKey, Row};
@@ -87,7 +88,7 @@ fn purge_messages(
     }
     let end = events::last_key(last);
     let run = first.as_slice()..=end.as_slice();
-    batch.tables.events.open()?.retain_in::<&[u8], _>(run, |_, _| false)?;
+    batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
     Ok(messages.count)
 }
 
@@ -97,7 +98,7 @@ struct Range {
 }
 
 fn purge_range(
-    table: &mut redb::Table<'_, IdKey, Row>,
+    table: &mut Table<'_, IdKey, Row>,
     ids: &ops::Range<MessageId>,
     limit: usize,
     mut look_at: impl FnMut(&[u8]),

@@ -8,9 +8,9 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::backup::{Existing, behind_link, sync_directory_of};
+use crate::store::backup::{Existing, behind_link};
 use crate::store::error::{InRow, OpenError, ReadError};
-use crate::store::open::require_format;
+use crate::store::open::{forget_journal, kept_checkpoint, require_format};
 use crate::store::organisations::OrganisationIndex;
 use crate::store::record::decode_message;
 use crate::store::tables::{MESSAGES, SUPPRESSIONS};
@@ -88,6 +88,15 @@ pub enum RestoreError {
     },
 }
 
+/// What to do with a copy of a data file that was not closed, without its journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unclosed {
+    /// Refuse it: something may be missing.
+    Refuse,
+    /// Take it as it is.
+    AcceptLoss,
+}
+
 /// A backup that has been copied beside the data file and found good.
 #[derive(Debug)]
 pub struct Candidate {
@@ -102,6 +111,7 @@ impl Candidate {
     pub fn check(
         backup: &Path,
         directory: &Path,
+        unclosed: Unclosed,
         mut copied: impl FnMut(u64),
     ) -> Result<Self, RestoreError> {
         let target = behind_link(directory.join(FILE_NAME));
@@ -124,7 +134,7 @@ impl Candidate {
         }
         // redb locks it itself.
         temporary.as_file().unlock().map_err(unwritable)?;
-        let contents = inspect(temporary.path())
+        let contents = inspect(temporary.path(), unclosed)
             .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })?;
         temporary.as_file().lock().map_err(unwritable)?;
         Ok(Self { temporary, target, contents })
@@ -163,7 +173,7 @@ impl Candidate {
             // One that has come into being since then is not to be lost.
             if there { temporary.persist(&target) } else { temporary.persist_noclobber(&target) }
                 .map_err(|error| error.error)?;
-            sync_directory_of(&target)?;
+            temp_files::sync_directory_of(&target)?;
             Ok(kept)
         })();
         drop(lock);
@@ -176,12 +186,18 @@ impl Candidate {
 }
 
 /// Reads a file that nobody else uses from end to end.
-fn inspect(path: &Path) -> Result<Contents, OpenError> {
+fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
     let mut database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
     if !database.check_integrity()? {
         return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
     }
     require_format(&database)?;
+    if kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?.is_some() {
+        match unclosed {
+            Unclosed::Refuse => return Err(OpenError::Unclosed),
+            Unclosed::AcceptLoss => forget_journal(&database)?,
+        }
+    }
     Ok(read_contents(&database)?)
 }
 
@@ -232,7 +248,8 @@ mod tests {
         for round in 0..100 {
             let directory = tempfile::tempdir().unwrap();
             let backup = there.path().join(FILE_NAME);
-            let candidate = Candidate::check(&backup, directory.path(), |_| ()).unwrap();
+            let candidate =
+                Candidate::check(&backup, directory.path(), Unclosed::Refuse, |_| ()).unwrap();
             let target = directory.path().join(FILE_NAME);
             // A service that is started while the restoration comes to its end.
             let start = Instant::now() + Duration::from_micros(20 * round);

@@ -7,16 +7,16 @@
 use std::ops::ControlFlow;
 
 use redb::{
-    Database, Durability, Key, ReadTransaction, ReadableTable, ReadableTableMetadata,
+    Database, Durability, Key, ReadTransaction, ReadableTable, ReadableTableMetadata, StorageError,
     TableDefinition, TableHandle, Value, WriteTransaction,
 };
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::record::organisation_of;
+use crate::store::changes::{Changes, RowChange, Table, row_changes};
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub(super) const FORMAT_VERSION: u64 = 2;
+pub(super) const FORMAT_VERSION: u64 = 3;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
@@ -33,6 +33,12 @@ pub(super) const LOST_MESSAGES: &str = "lost_messages";
 pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
 /// The key of [`META`] that is written to see whether the file takes writes again.
 pub(super) const PROBE: &str = "probe";
+
+/// The key of [`META`] that holds the epoch of the journal that belongs to the file. It is missing
+/// if the file has everything.
+pub(super) const JOURNAL_EPOCH: &str = "journal_epoch";
+/// The key of [`META`] that holds the number of the last record of the journal that the file has.
+pub(super) const JOURNAL_RECORD: &str = "journal_record";
 
 /// A suppression's scope where it holds for every organisation; no organisation has this number.
 pub(super) const ALL_ORGANISATIONS: u32 = 0;
@@ -102,34 +108,47 @@ pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, redb:
 /// takes 8 % of a small transaction's processor time.
 pub(super) struct OnDemand<'txn, K: Key + 'static, V: Value + 'static> {
     transaction: &'txn WriteTransaction,
+    changes: &'txn Changes,
     definition: TableDefinition<'static, K, V>,
-    table: Option<redb::Table<'txn, K, V>>,
+    table: Option<Table<'txn, K, V>>,
 }
 
 impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
     fn new(
         transaction: &'txn WriteTransaction,
+        changes: &'txn Changes,
         definition: TableDefinition<'static, K, V>,
     ) -> Self {
-        Self { transaction, definition, table: None }
+        Self { transaction, changes, definition, table: None }
     }
 
     /// The table, created where it is missing.
-    pub(super) fn open(&mut self) -> Result<&mut redb::Table<'txn, K, V>, redb::Error> {
+    pub(super) fn open(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
         let table = match self.table.take() {
             Some(table) => table,
-            None => self.transaction.open_table(self.definition)?,
+            None => open_table(self.transaction, self.changes, self.definition)?,
         };
         Ok(self.table.insert(table))
     }
 }
 
+fn open_table<'txn, K: Key + 'static, V: Value + 'static>(
+    transaction: &'txn WriteTransaction,
+    changes: &'txn Changes,
+    definition: TableDefinition<'static, K, V>,
+) -> Result<Table<'txn, K, V>, redb::Error> {
+    let number = TABLES.iter().position(|table| table.name() == definition.name());
+    let number = number.and_then(|number| u8::try_from(number).ok());
+    let table = transaction.open_table(definition)?;
+    Ok(Table::new(table, number.expect("every table has its number"), changes))
+}
+
 /// All tables of one write transaction.
 pub(super) struct Tables<'txn> {
-    pub(super) messages: redb::Table<'txn, IdKey, Row>,
-    pub(super) by_organisation: redb::Table<'txn, (u32, IdKey), ()>,
-    pub(super) pending: redb::Table<'txn, IdKey, ()>,
-    pub(super) idempotency: redb::Table<'txn, IdKey, Row>,
+    pub(super) messages: Table<'txn, IdKey, Row>,
+    pub(super) by_organisation: Table<'txn, (u32, IdKey), ()>,
+    pub(super) pending: Table<'txn, IdKey, ()>,
+    pub(super) idempotency: Table<'txn, IdKey, Row>,
     pub(super) meta: OnDemand<'txn, &'static str, u64>,
     pub(super) events: OnDemand<'txn, Row, Row>,
     pub(super) sent: OnDemand<'txn, (u64, IdKey), Row>,
@@ -146,24 +165,27 @@ pub(super) struct Tables<'txn> {
 
 impl<'txn> Tables<'txn> {
     /// Opens the tables, those on demand not yet.
-    pub(super) fn open(transaction: &'txn WriteTransaction) -> Result<Self, redb::Error> {
+    pub(super) fn open(
+        transaction: &'txn WriteTransaction,
+        changes: &'txn Changes,
+    ) -> Result<Self, redb::Error> {
         Ok(Self {
-            messages: transaction.open_table(MESSAGES)?,
-            by_organisation: transaction.open_table(BY_ORGANISATION)?,
-            pending: transaction.open_table(PENDING)?,
-            idempotency: transaction.open_table(IDEMPOTENCY)?,
-            meta: OnDemand::new(transaction, META),
-            events: OnDemand::new(transaction, EVENTS),
-            sent: OnDemand::new(transaction, SENT),
-            unmatched: OnDemand::new(transaction, UNMATCHED),
-            dead_letters: OnDemand::new(transaction, DEAD_LETTERS),
-            damaged_messages: OnDemand::new(transaction, DAMAGED_MESSAGES),
-            suppressions: OnDemand::new(transaction, SUPPRESSIONS),
-            organisations: OnDemand::new(transaction, ORGANISATIONS),
-            api_keys: OnDemand::new(transaction, API_KEYS),
-            domains: OnDemand::new(transaction, DOMAINS),
-            key_use: OnDemand::new(transaction, KEY_USE),
-            clock: OnDemand::new(transaction, CLOCK),
+            messages: open_table(transaction, changes, MESSAGES)?,
+            by_organisation: open_table(transaction, changes, BY_ORGANISATION)?,
+            pending: open_table(transaction, changes, PENDING)?,
+            idempotency: open_table(transaction, changes, IDEMPOTENCY)?,
+            meta: OnDemand::new(transaction, changes, META),
+            events: OnDemand::new(transaction, changes, EVENTS),
+            sent: OnDemand::new(transaction, changes, SENT),
+            unmatched: OnDemand::new(transaction, changes, UNMATCHED),
+            dead_letters: OnDemand::new(transaction, changes, DEAD_LETTERS),
+            damaged_messages: OnDemand::new(transaction, changes, DAMAGED_MESSAGES),
+            suppressions: OnDemand::new(transaction, changes, SUPPRESSIONS),
+            organisations: OnDemand::new(transaction, changes, ORGANISATIONS),
+            api_keys: OnDemand::new(transaction, changes, API_KEYS),
+            domains: OnDemand::new(transaction, changes, DOMAINS),
+            key_use: OnDemand::new(transaction, changes, KEY_USE),
+            clock: OnDemand::new(transaction, changes, CLOCK),
         })
     }
 
@@ -208,22 +230,9 @@ impl<'txn> Tables<'txn> {
         }
         Ok(())
     }
-
-    /// Takes every trace of a message out of the tables that an acceptance writes.
-    pub(super) fn remove_accepted(&mut self, id: MessageId) -> Result<(), redb::Error> {
-        if let Some(row) = self.messages.remove(id.as_bytes())?
-            && let Some(organisation) = organisation_of(row.value())
-        {
-            self.by_organisation.remove((organisation.0, *id.as_bytes()))?;
-        }
-        self.pending.remove(id.as_bytes())?;
-        self.idempotency.remove(id.as_bytes())?;
-        Ok(())
-    }
 }
 
-/// Every table of the file; a position here is the table's number in a
-/// backup.
+/// Every table of the file; a position here is the table's number in a backup and in the journal.
 pub(super) const TABLES: [&dyn AnyTable; 16] = [
     &META,
     &MESSAGES,
@@ -242,6 +251,22 @@ pub(super) const TABLES: [&dyn AnyTable; 16] = [
     &DAMAGED_MESSAGES,
     &CLOCK,
 ];
+
+/// Makes changes again in a transaction.
+pub(super) fn replay(transaction: &WriteTransaction, changes: &[u8]) -> Result<(), redb::Error> {
+    let unknown = || StorageError::Corrupted("a record of the journal cannot be read".to_owned());
+    for change in row_changes(changes) {
+        let RowChange { table, key, value } = change.ok_or_else(unknown)?;
+        let table = TABLES.get(usize::from(table)).ok_or_else(unknown)?;
+        match value {
+            Some(value) => {
+                table.insert(transaction, &mut std::iter::once((key, value)))?;
+            }
+            None => table.remove(transaction, key)?,
+        }
+    }
+    Ok(())
+}
 
 /// Is shown a key and a value, and says whether it wants more.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
@@ -269,6 +294,9 @@ pub(super) trait AnyTable: Sync {
         transaction: &WriteTransaction,
         rows: ByteRows<'_, '_>,
     ) -> Result<u64, redb::Error>;
+
+    /// Removes a row, if it is there.
+    fn remove(&self, transaction: &WriteTransaction, key: &[u8]) -> Result<(), redb::Error>;
 }
 
 impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
@@ -309,5 +337,10 @@ impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
             count += 1;
         }
         Ok(count)
+    }
+
+    fn remove(&self, transaction: &WriteTransaction, key: &[u8]) -> Result<(), redb::Error> {
+        transaction.open_table(*self)?.remove(K::from_bytes(key))?;
+        Ok(())
     }
 }

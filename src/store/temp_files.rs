@@ -34,6 +34,11 @@ pub(super) fn make_data_file(directory: &Path) -> io::Result<NamedTempFile> {
     Ok(new)
 }
 
+/// Makes the names in a file's directory durable.
+pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(path))?.sync_all()
+}
+
 /// Removes the files of that kind that nobody is making any more. One that cannot be removed is no
 /// reason to do nothing else: the log tells of it.
 pub(super) fn remove(directory: &Path, prefix: &str) {

@@ -33,7 +33,7 @@ pub(super) fn read(transaction: &ReadTransaction) -> Result<Option<TimeRecord>, 
 /// Returns the time of the stamp. A record that cannot be read counts as none here; a later read
 /// reports it.
 pub(super) fn reached(tables: &mut Tables<'_>) -> Result<Option<WindowTime>, ReadError> {
-    let read = read_from(tables.clock.open()?)?;
+    let read = read_from(&**tables.clock.open()?)?;
     Ok(read.ok().flatten().map(TimeRecord::reached))
 }
 

@@ -48,7 +48,7 @@ impl Writer {
         let (queue, operations) = mpsc::channel(QUEUE_CAPACITY);
         let thread =
             std::thread::Builder::new().name("pillarbox-writer".to_owned()).spawn(move || {
-                let thread = Thread { shared, operations };
+                let thread = Thread::new(shared, operations);
                 if catch_unwind(AssertUnwindSafe(|| thread.work())).is_err() {
                     // The last resort: without this thread nothing is accepted or recorded.
                     tracing::error!("the writer's thread panicked; the process ends");

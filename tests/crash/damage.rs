@@ -49,7 +49,25 @@ impl Damaged {
         let database = Database::open(self.site.data_dir().join("pillarbox.redb")).unwrap();
         let transaction = database.begin_write().unwrap();
         change(&transaction);
+        // What came after the last checkpoint must not be put over it.
+        let meta = TableDefinition::<&str, u64>::new("meta");
+        transaction.open_table(meta).unwrap().insert("journal_record", u64::MAX / 2).unwrap();
         transaction.commit().unwrap();
+    }
+
+    /// Kills a process once everything is in the data file.
+    async fn kill(&self, process: Process) {
+        let metrics = format!("http://{}/metrics", process.operator_listening());
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let text = self.client.get(&metrics).send().await.unwrap().text().await.unwrap();
+            if text.contains("\npillarbox_store_journal_bytes 0.0\n") {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "there is no checkpoint: {text}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        drop(process);
     }
 
     async fn get(&self, base: &str, path: &str) -> (u16, Value) {
@@ -153,7 +171,7 @@ async fn a_pending_row_that_cannot_be_read_is_set_aside_and_the_start_goes_on() 
     damaged.site.simulator.set_faults(Faults::always(Fault::Throttled));
     let bad = damaged.accepted(&base, "bob@example.org", Some("bad")).await;
     let good = damaged.accepted(&base, "bob@example.org", Some("good")).await;
-    drop(process);
+    damaged.kill(process).await;
     damaged.change(|transaction| ruin(transaction, MESSAGES, row_of(&bad), GARBAGE));
 
     for _ in 0..2 {
@@ -193,7 +211,7 @@ async fn a_record_that_cannot_be_read_is_left_out_of_listings_and_costs_no_other
         damaged.until_sent(&base, &id).await;
         ids.push(id);
     }
-    drop(process);
+    damaged.kill(process).await;
     let bad = &ids[1];
     damaged.change(|transaction| ruin(transaction, MESSAGES, row_of(bad), GARBAGE));
     let process = spawn(&damaged.site);
@@ -219,7 +237,7 @@ async fn an_event_that_cannot_be_read_is_left_out_of_its_timeline() {
         assert!(std::time::Instant::now() < end, "no event comes");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    drop(process);
+    damaged.kill(process).await;
     damaged.change(|transaction| {
         let mut events = transaction.open_table(EVENTS).unwrap();
         let key = events.first_key();
@@ -342,7 +360,7 @@ async fn a_damaged_idempotency_key_is_named_and_the_others_replay() {
     let base = listening(&process);
     let bad = damaged.accepted(&base, "bob@example.org", Some("bad")).await;
     let good = damaged.accepted(&base, "bob@example.org", Some("good")).await;
-    drop(process);
+    damaged.kill(process).await;
     damaged.change(|transaction| ruin(transaction, IDEMPOTENCY, row_of(&bad), GARBAGE));
     let process = spawn(&damaged.site);
     let base = listening(&process);

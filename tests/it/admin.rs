@@ -213,7 +213,7 @@ async fn the_socket_is_its_owners_alone_and_goes_with_the_service() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     left.sort();
-    assert_eq!(left, ["pillarbox.redb", "pillarbox.toml"]);
+    assert_eq!(left, ["pillarbox.journal", "pillarbox.redb", "pillarbox.toml"]);
 }
 
 #[tokio::test]

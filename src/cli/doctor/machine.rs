@@ -12,10 +12,11 @@ use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::store::{FILE_NAME, OpenError, Store};
+use crate::store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
 
 const DIRECTORY: &str = "data directory";
 const FILE: &str = "data file";
+const JOURNAL: &str = "journal";
 const MIB: u64 = 1 << 20;
 /// Below this the store is about to refuse writes.
 const LITTLE_ROOM: u64 = 64 * MIB;
@@ -43,7 +44,11 @@ pub(super) fn files(config: &Config) -> Vec<Finding> {
         }
     };
     let mut findings = vec![directory_rights(path, &directory)];
-    findings.push(file(&path.join(FILE_NAME), &directory));
+    findings.push(file(FILE, &path.join(FILE_NAME), &directory));
+    let journal = path.join(JOURNAL_NAME);
+    if journal.exists() {
+        findings.push(file(JOURNAL, &journal, &directory));
+    }
     findings.extend(room(path));
     findings
 }
@@ -57,23 +62,23 @@ fn directory_rights(path: &Path, found: &Metadata) -> Finding {
     Finding::ok(DIRECTORY, format!("{shown}, mode {mode:04o}, of user {}", found.uid()))
 }
 
-fn file(path: &Path, directory: &Metadata) -> Finding {
+fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
     let shown = path.display();
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("{shown} is not there yet");
-            return Finding::warning(FILE, message, "the service makes it when it first starts");
+            return Finding::warning(about, message, "the service makes it when it first starts");
         }
         Err(error) => {
             let advice = "run this as the service's user or as root";
-            return Finding::not_ok(FILE, format!("{shown}: {error}"), advice);
+            return Finding::not_ok(about, format!("{shown}: {error}"), advice);
         }
     };
     let mode = found.permissions().mode() & 0o7777;
     if mode & NOT_OWNER != 0 {
         return Finding::not_ok(
-            FILE,
+            about,
             format!(
                 "{shown} is open to others (mode {mode:04o}); it holds recipients and subjects"
             ),
@@ -82,13 +87,13 @@ fn file(path: &Path, directory: &Metadata) -> Finding {
     }
     if found.uid() != directory.uid() {
         return Finding::not_ok(
-            FILE,
+            about,
             format!("{shown} is user {}'s, its directory user {}'s", found.uid(), directory.uid()),
             format!("give both to the service's user: chown USER {shown}"),
         );
     }
     let size = found.len().div_ceil(MIB);
-    Finding::ok(FILE, format!("{shown}, {size} MiB, mode {mode:04o}, of user {}", found.uid()))
+    Finding::ok(about, format!("{shown}, {size} MiB, mode {mode:04o}, of user {}", found.uid()))
 }
 
 fn room(path: &Path) -> Option<Finding> {

@@ -29,9 +29,7 @@ fn address(text: &str) -> SuppressedAddress {
 
 /// A store on a disk in memory that fails when told to.
 async fn on_disk(disk: &Disk) -> Fixture {
-    let backend = disk.clone();
-    let opener = Opener::backend(NO_CACHE, move || backend.clone());
-    Fixture::on(Store::start(opener, START).unwrap().0).await
+    Fixture::on(Store::start(disk.opener(NO_CACHE), START).unwrap().0).await
 }
 
 #[tokio::test]
@@ -196,9 +194,10 @@ async fn a_sign_of_life_costs_no_commit() {
 const BLOCK: u64 = 4_096;
 
 /// How the disk fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Fault {
     /// It does not.
+    #[default]
     None,
     /// No space is left: what was never written before cannot be written, as on a file system
     /// that gives out blocks at the first write.
@@ -217,32 +216,58 @@ pub(super) enum Fault {
     SyncPanics { after: usize },
 }
 
-/// A disk; clones are the same disk.
+/// One of the two files of a disk; clones are the same file.
 #[derive(Debug, Clone)]
-pub(super) struct Disk(Arc<Mutex<Content>>);
+pub(super) struct Disk {
+    content: Arc<Mutex<Content>>,
+    file: Which,
+}
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Data,
+    Journal,
+}
+
+#[derive(Debug, Default)]
 struct Content {
+    data: FileContent,
+    journal: FileContent,
+    fault: Fault,
+}
+
+#[derive(Debug, Default)]
+struct FileContent {
     bytes: Vec<u8>,
     /// As of the last sync.
     synced: Vec<u8>,
     /// The blocks that have been given out.
     given: HashSet<u64>,
-    fault: Fault,
+}
+
+impl Content {
+    fn file(&mut self, which: Which) -> &mut FileContent {
+        match which {
+            Which::Data => &mut self.data,
+            Which::Journal => &mut self.journal,
+        }
+    }
 }
 
 impl Disk {
     /// A disk that holds an empty store.
     pub(super) fn formatted() -> Self {
-        let disk = Self(Arc::new(Mutex::new(Content {
-            bytes: Vec::new(),
-            synced: Vec::new(),
-            given: HashSet::new(),
-            fault: Fault::None,
-        })));
+        let disk = Self { content: Arc::default(), file: Which::Data };
         let database = Database::builder().create_with_backend(disk.clone()).unwrap();
         initialize(&database).unwrap();
         disk
+    }
+
+    /// Opens a store on it.
+    pub(super) fn opener(&self, cache_bytes: usize) -> Opener {
+        let data = self.clone();
+        let journal = Self { content: Arc::clone(&self.content), file: Which::Journal };
+        Opener::backend(cache_bytes, move || data.clone(), move || journal.clone())
     }
 
     /// Sets how it fails from now on.
@@ -251,18 +276,18 @@ impl Disk {
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
-        self.0.lock().unwrap()
+        self.content.lock().unwrap()
     }
 }
 
 impl StorageBackend for Disk {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.content().bytes.len() as u64)
+        Ok(self.content().file(self.file).bytes.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
-        let content = self.content();
+        let mut content = self.content();
         match content.fault {
             Fault::ReadsFail => return Err(io::Error::other("read failed")),
             Fault::ReadsPanic => {
@@ -272,7 +297,7 @@ impl StorageBackend for Disk {
             }
             _ => {}
         }
-        let bytes = content.bytes.get(offset..offset + out.len());
+        let bytes = content.file(self.file).bytes.get(offset..offset + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -282,7 +307,17 @@ impl StorageBackend for Disk {
         if content.fault == Fault::WritesFail {
             return Err(io::Error::other("write failed"));
         }
-        content.bytes.resize(usize::try_from(len).unwrap(), 0);
+        let is_full = content.fault == Fault::Full;
+        let file = content.file(self.file);
+        let length = usize::try_from(len).unwrap();
+        if self.file == Which::Journal && length > file.bytes.len() {
+            // The journal's file is written to its end when it grows.
+            if is_full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            file.given.extend(0..len.div_ceil(BLOCK));
+        }
+        file.bytes.resize(length, 0);
         Ok(())
     }
 
@@ -296,12 +331,14 @@ impl StorageBackend for Disk {
             }
             Fault::SyncLoses { after: 0 } => {
                 content.fault = Fault::None;
-                content.bytes.clone_from(&content.synced);
+                let file = content.file(self.file);
+                file.bytes.clone_from(&file.synced);
                 return Err(io::Error::other("sync failed"));
             }
             Fault::SyncPanics { after: 0 } => {
                 content.fault = Fault::None;
-                content.synced.clone_from(&content.bytes);
+                let file = content.file(self.file);
+                file.synced.clone_from(&file.bytes);
                 drop(guard);
                 panic!("sync panics");
             }
@@ -311,7 +348,8 @@ impl StorageBackend for Disk {
             | Fault::SyncPanics { after } => *after -= 1,
             Fault::None | Fault::Full | Fault::ReadsFail | Fault::ReadsPanic => {}
         }
-        content.synced.clone_from(&content.bytes);
+        let file = content.file(self.file);
+        file.synced.clone_from(&file.bytes);
         Ok(())
     }
 
@@ -320,14 +358,16 @@ impl StorageBackend for Disk {
         if content.fault == Fault::WritesFail {
             return Err(io::Error::other("write failed"));
         }
+        let is_full = content.fault == Fault::Full;
+        let file = content.file(self.file);
         for block in offset / BLOCK..=(offset + data.len() as u64 - 1) / BLOCK {
-            if content.fault == Fault::Full && !content.given.contains(&block) {
+            if is_full && !file.given.contains(&block) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            content.given.insert(block);
+            file.given.insert(block);
         }
         let offset = usize::try_from(offset).unwrap();
-        let bytes = content.bytes.get_mut(offset..offset + data.len());
+        let bytes = file.bytes.get_mut(offset..offset + data.len());
         bytes.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
         Ok(())
     }

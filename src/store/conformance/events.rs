@@ -14,7 +14,6 @@ use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReas
 use crate::domain::time::Timestamp;
 use crate::store::conformance::disk::Disk;
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::store::open::Opener;
 use crate::store::{Applied, CACHE_BYTES, DeadLetter, Reference, Report, Store};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -605,8 +604,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let disk = Disk::formatted();
-            let opener = Opener::backend(CACHE_BYTES, move || disk.clone());
-            let store = Store::start(opener, START).unwrap().0;
+            let store = Store::start(disk.opener(CACHE_BYTES), START).unwrap().0;
             let shuffled: Vec<Event> = order.iter().map(|&index| events[index].clone()).collect();
             // Each in an organisation of its own, so that suppressions are told apart.
             let expected = arrived(&store, &events, None).await;

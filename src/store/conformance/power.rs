@@ -13,7 +13,8 @@ use ledger::Ledger;
 use redb::{Database, StorageBackend};
 use story::Story;
 
-use crate::store::open::initialize;
+use crate::store::CACHE_BYTES;
+use crate::store::open::{Opener, initialize};
 
 mod ledger;
 mod story;
@@ -107,19 +108,35 @@ pub(super) enum Syncs {
     Lying,
 }
 
-/// A disk; clones are the same disk.
+/// One of the two files of a drive; clones are the same file.
 #[derive(Debug, Clone)]
-pub(super) struct Drive(Arc<Mutex<State>>);
+pub(super) struct Drive {
+    state: Arc<Mutex<State>>,
+    file: Which,
+}
 
-#[derive(Debug)]
-struct State {
-    syncs: Syncs,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Data,
+    Journal,
+}
+
+/// Content of one file.
+#[derive(Debug, Clone, Default)]
+struct Content {
     /// What the process sees.
     seen: Vec<u8>,
     /// What a loss of power leaves in any case.
     safe: Vec<u8>,
     /// What was done since the last sync, oldest first.
     unsafe_changes: Vec<Change>,
+}
+
+#[derive(Debug)]
+struct State {
+    syncs: Syncs,
+    data: Content,
+    journal: Content,
     /// How many more changes and syncs begin before the power goes; it stays on without.
     until_loss: Option<u64>,
     power: Power,
@@ -131,7 +148,7 @@ enum Power {
     Off,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Change {
     Length(usize),
     Write { offset: usize, data: Vec<u8> },
@@ -140,28 +157,37 @@ enum Change {
 impl Drive {
     /// A drive with an empty store that is safely on it.
     pub(super) fn formatted(syncs: Syncs) -> Self {
-        let drive = Self::with(Vec::new(), Syncs::Honest);
+        let drive = Self::empty();
         let database = Database::builder().create_with_backend(drive.clone()).unwrap();
         initialize(&database).unwrap();
         drop(database);
-        let content = drive.state().seen.clone();
-        Self::with(content, syncs)
+        let content = drive.state().data.seen.clone();
+        Self::with(content, Vec::new(), syncs)
+    }
+
+    /// Opens a store on it.
+    pub(super) fn opener(&self) -> Opener {
+        let data = self.clone();
+        let journal = Self { state: Arc::clone(&self.state), file: Which::Journal };
+        Opener::backend(CACHE_BYTES, move || data.clone(), move || journal.clone())
     }
 
     /// A drive without any content.
     pub(super) fn empty() -> Self {
-        Self::with(Vec::new(), Syncs::Honest)
+        Self::with(Vec::new(), Vec::new(), Syncs::Honest)
     }
 
-    fn with(content: Vec<u8>, syncs: Syncs) -> Self {
-        Self(Arc::new(Mutex::new(State {
+    fn with(data: Vec<u8>, journal: Vec<u8>, syncs: Syncs) -> Self {
+        let content =
+            |bytes: Vec<u8>| Content { safe: bytes.clone(), seen: bytes, ..Content::default() };
+        let state = State {
             syncs,
-            safe: content.clone(),
-            seen: content,
-            unsafe_changes: Vec::new(),
+            data: content(data),
+            journal: content(journal),
             until_loss: None,
             power: Power::On,
-        })))
+        };
+        Self { state: Arc::new(Mutex::new(state)), file: Which::Data }
     }
 
     /// Has the power go after so many more changes and syncs, in the middle of the next one.
@@ -183,8 +209,20 @@ impl Drive {
     pub(super) fn after_loss(&self, random: &mut fastrand::Rng) -> Self {
         let mut state = self.state();
         state.power = Power::Off;
-        let mut content = state.safe.clone();
-        let number = state.unsafe_changes.len();
+        let [data, journal] = [&state.data, &state.journal].map(|file| file.after_loss(random));
+        Self::with(data, journal, state.syncs)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Content {
+    /// What a loss of power leaves.
+    fn after_loss(&self, random: &mut fastrand::Rng) -> Vec<u8> {
+        let mut content = self.safe.clone();
+        let number = self.unsafe_changes.len();
         // How many of the changes the drive had begun with, and how likely a sector arrived.
         let (begun, chance) = match random.u8(0..4) {
             0 => (0, 0.0),
@@ -192,7 +230,7 @@ impl Drive {
             2 => (random.usize(0..=number), 1.0),
             _ => (number, [0.1, 0.5, 0.9][random.usize(0..3)]),
         };
-        for (position, change) in state.unsafe_changes[..begun].iter().enumerate() {
+        for (position, change) in self.unsafe_changes[..begun].iter().enumerate() {
             let torn = position + 1 == begun && begun < number;
             let chance = if torn { 0.5 } else { chance };
             match change {
@@ -203,11 +241,7 @@ impl Drive {
                 }
             }
         }
-        Self::with(content, state.syncs)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        content
     }
 }
 
@@ -231,6 +265,13 @@ fn write_sectors(
 }
 
 impl State {
+    fn file(&mut self, which: Which) -> &mut Content {
+        match which {
+            Which::Data => &mut self.data,
+            Which::Journal => &mut self.journal,
+        }
+    }
+
     fn is_on(&self) -> io::Result<()> {
         match self.power {
             Power::On => Ok(()),
@@ -251,16 +292,16 @@ impl State {
 
 impl StorageBackend for Drive {
     fn len(&self) -> io::Result<u64> {
-        let state = self.state();
+        let mut state = self.state();
         state.is_on()?;
-        Ok(state.seen.len() as u64)
+        Ok(state.file(self.file).seen.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
-        let state = self.state();
+        let mut state = self.state();
         state.is_on()?;
-        let bytes = state.seen.get(offset..offset + out.len());
+        let bytes = state.file(self.file).seen.get(offset..offset + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -269,8 +310,9 @@ impl StorageBackend for Drive {
         let length = usize::try_from(len).unwrap();
         let mut state = self.state();
         state.is_on()?;
-        state.seen.resize(length, 0);
-        state.unsafe_changes.push(Change::Length(length));
+        let file = state.file(self.file);
+        file.seen.resize(length, 0);
+        file.unsafe_changes.push(Change::Length(length));
         state.step()
     }
 
@@ -279,11 +321,12 @@ impl StorageBackend for Drive {
         state.is_on()?;
         state.step()?;
         if state.syncs == Syncs::Honest {
-            for change in std::mem::take(&mut state.unsafe_changes) {
+            let file = state.file(self.file);
+            for change in std::mem::take(&mut file.unsafe_changes) {
                 match change {
-                    Change::Length(length) => state.safe.resize(length, 0),
+                    Change::Length(length) => file.safe.resize(length, 0),
                     Change::Write { offset, data } => {
-                        write_sectors(&mut state.safe, offset, &data, || true);
+                        write_sectors(&mut file.safe, offset, &data, || true);
                     }
                 }
             }
@@ -295,9 +338,10 @@ impl StorageBackend for Drive {
         let offset = usize::try_from(offset).unwrap();
         let mut state = self.state();
         state.is_on()?;
-        let bytes = state.seen.get_mut(offset..offset + data.len());
+        let file = state.file(self.file);
+        let bytes = file.seen.get_mut(offset..offset + data.len());
         bytes.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
-        state.unsafe_changes.push(Change::Write { offset, data: data.to_vec() });
+        file.unsafe_changes.push(Change::Write { offset, data: data.to_vec() });
         state.step()
     }
 }

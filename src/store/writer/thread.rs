@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -16,8 +17,8 @@ use crate::store::batch::{Batch, Kind, Operation};
 use crate::store::data_file::FileLoss;
 use crate::store::error::ReadError;
 use crate::store::idempotency::KeyHash;
+use crate::store::open::{CHECKPOINT_INTERVAL, Written};
 use crate::store::organisations::OrganisationIndex;
-use crate::store::tables::{MESSAGES, PROBE};
 use crate::store::writer::settle;
 use crate::store::{Change, Shared, StoreError, write_lock};
 
@@ -25,6 +26,8 @@ use crate::store::{Change, Shared, StoreError, write_lock};
 const BATCH_OPERATIONS: usize = 512;
 /// How many bytes of rows share one commit.
 const BATCH_BYTES: usize = 8 << 20;
+/// Operations after which redb's file is made durable. Few in tests, so that they meet checkpoints.
+const CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
 /// How long to wait between attempts to write again after a failure.
 const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -37,37 +40,74 @@ struct Effects {
     suppressed: Change,
 }
 
-/// How far a batch came.
-#[derive(Default)]
-struct Progress {
-    /// Messages that it accepts, once their commit may have begun: they have to be undone if the
-    /// commit fails.
-    in_doubt: Option<Vec<MessageId>>,
-    /// The operation that panicked.
-    panicked: Option<usize>,
-}
-
 /// What the thread works with.
 pub(super) struct Thread {
-    pub(super) shared: Arc<Shared>,
-    pub(super) operations: mpsc::Receiver<Box<dyn Operation>>,
+    shared: Arc<Shared>,
+    operations: mpsc::Receiver<Box<dyn Operation>>,
+    /// Operations since the last checkpoint.
+    since_checkpoint: usize,
+    /// When the next checkpoint is due; `None` if there is nothing to make durable.
+    checkpoint_at: Option<Instant>,
+}
+
+/// What the thread does next.
+enum Step {
+    Commit(Vec<Box<dyn Operation>>),
+    Checkpoint,
+    End,
 }
 
 impl Thread {
+    pub(super) fn new(shared: Arc<Shared>, operations: mpsc::Receiver<Box<dyn Operation>>) -> Self {
+        Self { shared, operations, since_checkpoint: 0, checkpoint_at: None }
+    }
+
     /// Works until the last writer's handle is gone.
     pub(super) fn work(mut self) {
-        while let Some(batch) = self.next_batch() {
-            if let Err(failed) = self.commit(batch) {
-                reopen(&self.shared, &mut self.operations, failed);
+        loop {
+            let done = match self.next_step() {
+                Step::Commit(batch) => self.commit(batch),
+                Step::Checkpoint => self.checkpoint(),
+                Step::End => break,
+            };
+            if let Err(failed) = done {
+                if reopen(&self.shared, &mut self.operations, *failed) == Ended::Yes {
+                    break;
+                }
+                // What was in the journal is in redb's file.
+                (self.since_checkpoint, self.checkpoint_at) = (0, None);
             }
         }
         self.shared.database.close();
     }
 
-    /// Waits for an operation and takes whatever else is queued, within limits. Where several
-    /// come at once, those who are about to hand over theirs get the processor first.
-    fn next_batch(&mut self) -> Option<Vec<Box<dyn Operation>>> {
-        let first = self.operations.blocking_recv()?;
+    /// Waits for an operation, or until a checkpoint is due.
+    fn next_step(&mut self) -> Step {
+        let is_much = self.since_checkpoint >= CHECKPOINT_OPERATIONS
+            || self.shared.database.is_journal_full();
+        // A file that somebody wrote over takes no checkpoint any more.
+        if is_much && self.shared.look() != Some(FileLoss::WrittenOver) {
+            return Step::Checkpoint;
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let left = self.checkpoint_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Step::Checkpoint;
+            }
+            match (self.operations.poll_recv(&mut context), left) {
+                (Poll::Ready(Some(first)), _) => return Step::Commit(self.gather(first)),
+                (Poll::Ready(None), _) => return Step::End,
+                (Poll::Pending, Some(left)) => std::thread::park_timeout(left),
+                (Poll::Pending, None) => std::thread::park(),
+            }
+        }
+    }
+
+    /// Takes whatever else is queued, within limits. Where several come at once, those who are
+    /// about to hand over theirs get the processor first.
+    fn gather(&mut self, first: Box<dyn Operation>) -> Vec<Box<dyn Operation>> {
         let mut bytes = first.weight();
         let mut batch = vec![first];
         let mut gathered = 1;
@@ -82,10 +122,34 @@ impl Thread {
                 break;
             }
         }
-        Some(batch)
+        batch
     }
 
-    fn commit(&self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), FailedBatch> {
+    fn checkpoint(&mut self) -> Result<(), Box<FailedBatch>> {
+        let started = Instant::now();
+        match catch_unwind(AssertUnwindSafe(|| self.shared.database.checkpoint())) {
+            Ok(Ok(())) => {
+                self.shared.metrics.checkpointed(started.elapsed());
+                (self.since_checkpoint, self.checkpoint_at) = (0, None);
+                return Ok(());
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "a checkpoint failed; writes are refused for now");
+            }
+            Err(_) => tracing::error!("a checkpoint panicked; writes are refused for now"),
+        }
+        self.begin_refusing();
+        let operations = Vec::new();
+        Err(Box::new(FailedBatch { operations, written: Written::Not, started }))
+    }
+
+    fn begin_refusing(&self) {
+        self.shared.metrics.commit_failed();
+        self.shared.refusing.store(true, Ordering::Release);
+        self.shared.health_changed.notify_waiters();
+    }
+
+    fn commit(&mut self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Box<FailedBatch>> {
         if let Some(loss) = self.shared.look() {
             operations = refuse(operations, loss);
         }
@@ -93,10 +157,18 @@ impl Thread {
             settle(operations, Ok(()));
             return Ok(());
         }
-        let mut progress = Progress::default();
-        match catch_unwind(AssertUnwindSafe(|| self.run(&mut operations, &mut progress))) {
+        let started = Instant::now();
+        let (mut written, mut panicked) = (Written::Not, None);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            self.run(&mut operations, &mut written, &mut panicked)
+        }));
+        match ran {
             Ok(Ok(())) => {
-                settle(operations, Ok(()));
+                self.since_checkpoint += operations.len();
+                if self.shared.database.journal_bytes() > 0 {
+                    self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
+                }
+                accept(&self.shared, operations, written, started);
                 return Ok(());
             }
             Ok(Err(error)) => {
@@ -105,26 +177,23 @@ impl Thread {
             // The rows may be on disk or not, as after a failed write.
             Err(_) => tracing::error!("a commit panicked; writes are refused for now"),
         }
-        self.shared.metrics.commit_failed();
-        self.shared.refusing.store(true, Ordering::Release);
-        self.shared.health_changed.notify_waiters();
-        if let Some(guilty) = progress.panicked {
+        self.begin_refusing();
+        if let Some(guilty) = panicked {
             // It would panic again: it must not be tried again.
             settle([operations.remove(guilty)], Err(StoreError::Damaged));
         }
-        Err(FailedBatch { operations, accepted: progress.in_doubt })
+        Err(Box::new(FailedBatch { operations, written, started }))
     }
 
     fn run(
         &self,
         operations: &mut [Box<dyn Operation>],
-        progress: &mut Progress,
+        written: &mut Written<Effects>,
+        panicked: &mut Option<usize>,
     ) -> Result<(), ReadError> {
-        let started = Instant::now();
-        let effects = self.shared.database.write(|tables| {
+        self.shared.database.write_batch(written, |tables| {
             let mut batch = Batch {
                 tables,
-                accepted: Vec::new(),
                 claimed: Vec::new(),
                 increments: Vec::new(),
                 organisations: Change::None,
@@ -135,32 +204,51 @@ impl Thread {
             for (position, operation) in operations.iter_mut().enumerate() {
                 let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
                 ran.unwrap_or_else(|_| {
-                    progress.panicked = Some(position);
+                    *panicked = Some(position);
                     Err(redb::CommitError::TransactionPoisoned.into())
                 })?;
             }
             // Read before the commit: nothing after it may fail.
             let organisations = match batch.organisations {
                 Change::Made => Some(OrganisationIndex::of(
-                    batch.tables.organisations.open()?,
-                    batch.tables.api_keys.open()?,
-                    batch.tables.domains.open()?,
+                    &**batch.tables.organisations.open()?,
+                    &**batch.tables.api_keys.open()?,
+                    &**batch.tables.domains.open()?,
                 )?),
                 Change::None => None,
             };
-            let Batch { accepted, claimed, increments, suppressed, .. } = batch;
-            progress.in_doubt = Some(accepted);
+            let Batch { claimed, increments, suppressed, .. } = batch;
             Ok(Effects { claimed, increments, organisations, suppressed })
-        })?;
-        self.shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
-        publish(&self.shared, effects.claimed);
+        })
+    }
+}
+
+/// Makes what a durable batch changed known to all readers, and answers.
+fn accept(
+    shared: &Shared,
+    operations: Vec<Box<dyn Operation>>,
+    written: Written<Effects>,
+    started: Instant,
+) {
+    if let Written::Durably(effects) = written {
+        shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
+        publish(shared, effects.claimed);
         if effects.suppressed == Change::Made {
-            self.shared.suppression_epoch.fetch_add(1, Ordering::Release);
+            shared.suppression_epoch.fetch_add(1, Ordering::Release);
         }
         if let Some(organisations) = effects.organisations {
-            self.shared.set_organisations(organisations);
+            shared.set_organisations(organisations);
         }
-        Ok(())
+    }
+    settle(operations, Ok(()));
+}
+
+/// Wakes a thread that waits.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -190,34 +278,48 @@ fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId)>) {
 /// What a failed batch leaves to clear up.
 struct FailedBatch {
     operations: Vec<Box<dyn Operation>>,
-    /// Messages that it accepts, if its commit may have begun: they have to be undone.
-    accepted: Option<Vec<MessageId>>,
+    written: Written<Effects>,
+    started: Instant,
 }
 
-/// Brings the file back to a state that takes writes, then refuses the batch in doubt.
+/// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed, as
+/// soon as it is known whether it is on disk.
 fn reopen(
     shared: &Shared,
     operations: &mut mpsc::Receiver<Box<dyn Operation>>,
     failed: FailedBatch,
-) {
+) -> Ended {
     let mut pause = REOPEN_PAUSE_MIN;
-    let FailedBatch { operations: mut waiting, accepted } = failed;
-    let may_be_on_disk = accepted.is_some();
-    let accepted = accepted.unwrap_or_default();
+    let FailedBatch { operations: mut waiting, mut written, started } = failed;
     loop {
         if shared.look() == Some(FileLoss::WrittenOver) {
             // What is in memory can still be read. The file never takes writes again.
-            settle(waiting, Err(StoreError::FileLost));
+            match written {
+                Written::Durably(_) => accept(shared, waiting, written, started),
+                Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
+            }
             shared.suppression_epoch.fetch_add(1, Ordering::Release);
             shared.refusing.store(false, Ordering::Release);
             shared.health_changed.notify_waiters();
-            return;
+            return Ended::No;
         }
         // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
-        let opened = catch_unwind(AssertUnwindSafe(|| open_again(shared, &accepted, &mut waiting)));
-        if !may_be_on_disk {
-            // Not before the file is open for reading: who is refused may read at once.
-            settle(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            shared.database.reopen()?;
+            shared.reload_organisations()
+        }));
+        let is_open = matches!(opened, Ok(Ok(())));
+        // Not before the file is open for reading: who is answered may read at once.
+        match &written {
+            Written::Durably(_) if is_open || shared.database.is_readable() => {
+                let written = std::mem::replace(&mut written, Written::Not);
+                accept(shared, std::mem::take(&mut waiting), written, started);
+            }
+            Written::Perhaps if !is_open && shared.database.is_doubt_on_disk() => {}
+            Written::Perhaps | Written::Not => {
+                settle(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
+            }
+            Written::Durably(_) => {}
         }
         match opened {
             Ok(Ok(())) => break,
@@ -225,7 +327,8 @@ fn reopen(
             Err(_) => tracing::error!("the attempt to open the store again panicked"),
         }
         if refuse_until(operations, Instant::now() + pause) == Ended::Yes {
-            break;
+            settle(waiting, Err(StoreError::Unavailable));
+            return Ended::Yes;
         }
         pause = (pause * 2).min(REOPEN_PAUSE_MAX);
     }
@@ -235,41 +338,7 @@ fn reopen(
     shared.refusing.store(false, Ordering::Release);
     shared.health_changed.notify_waiters();
     tracing::info!("the store takes writes again");
-}
-
-/// Opens the file again and removes the rows of the batch in doubt; the write itself proves
-/// that writes succeed. If it fails, callers whose rows are not on disk are refused at once:
-/// they need not wait until a write succeeds.
-fn open_again(
-    shared: &Shared,
-    accepted: &[MessageId],
-    waiting: &mut Vec<Box<dyn Operation>>,
-) -> Result<(), ReadError> {
-    let cleaned = shared.database.reopen(|mut tables| {
-        for id in accepted {
-            tables.remove_accepted(*id)?;
-        }
-        tables.meta.open()?.insert(PROBE, 0)?;
-        Ok(())
-    });
-    if cleaned.is_err() && !waiting.is_empty() && is_absent(shared, accepted) {
-        settle(std::mem::take(waiting), Err(StoreError::Unavailable));
-    }
-    cleaned?;
-    shared.reload_organisations()
-}
-
-fn is_absent(shared: &Shared, accepted: &[MessageId]) -> bool {
-    let found = shared.database.read(|transaction| {
-        let messages = transaction.open_table(MESSAGES)?;
-        for id in accepted {
-            if messages.get(id.as_bytes())?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    });
-    matches!(found, Ok(false))
+    Ended::No
 }
 
 /// Refuses what arrives until `end`: none of it was in a transaction.

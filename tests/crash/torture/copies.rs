@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pillarbox::store::{Candidate, Existing, FILE_NAME};
+use pillarbox::store::{Candidate, Existing, FILE_NAME, Unclosed};
 use tokio::time::sleep;
 
 use crate::kit::Process;
@@ -113,7 +113,8 @@ impl Torture {
         }
         self.copies.whole += 1;
         let scratch = tempfile::tempdir().unwrap();
-        let candidate = Candidate::check(&backup.file, scratch.path(), |_| {}).unwrap();
+        let candidate =
+            Candidate::check(&backup.file, scratch.path(), Unclosed::Refuse, |_| {}).unwrap();
         candidate.install(Existing::Keep, old::now()).unwrap();
         let all = old::all(&old::open(scratch.path())).await;
         let all: BTreeSet<String> = all.iter().map(|message| message.id.to_string()).collect();

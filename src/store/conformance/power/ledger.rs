@@ -11,8 +11,7 @@ use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::store::conformance::START;
 use crate::store::conformance::power::Drive;
-use crate::store::open::Opener;
-use crate::store::{CACHE_BYTES, MessageFilter, Store};
+use crate::store::{MessageFilter, Store};
 
 /// When messages were accepted whose retention is over; by this time's windows all are read.
 pub(super) const LONG_AGO: Timestamp =
@@ -77,8 +76,7 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Opens a store that holds nothing.
     pub(super) fn open_empty(&self, drive: &Drive) -> Result<(), String> {
-        let drive = drive.clone();
-        let opened = Store::start(Opener::backend(CACHE_BYTES, move || drive.clone()), START);
+        let opened = Store::start(drive.opener(), START);
         let (store, recovery) = opened.map_err(|error| format!("does not open: {error}"))?;
         assert!(self.messages.is_empty() && store.organisations().is_empty());
         assert_eq!((recovery.bodies_lost, recovery.live_keys), (0, 0));

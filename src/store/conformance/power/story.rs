@@ -23,8 +23,7 @@ use crate::store::conformance::power::Survived;
 use crate::store::conformance::power::ledger::{Certainty, Known, LONG_AGO, Ledger};
 use crate::store::conformance::power::{Drive, Syncs};
 use crate::store::conformance::{START, hard_bounce};
-use crate::store::open::Opener;
-use crate::store::{Accepted, CACHE_BYTES, OpenError, Reference, Report, Store, StoreError};
+use crate::store::{Accepted, OpenError, Reference, Report, Store, StoreError};
 
 /// How often the power goes in one story.
 const LIVES: u32 = 4;
@@ -104,8 +103,7 @@ impl Story {
             if attempt < CUT_STARTS && self.random.bool() {
                 self.drive.lose_power_after(self.random.u64(0..20));
             }
-            let drive = self.drive.clone();
-            match Store::start(Opener::backend(CACHE_BYTES, move || drive.clone()), START) {
+            match Store::start(self.drive.opener(), START) {
                 Ok((store, _)) if !self.drive.is_off() => {
                     self.drive.stay_on();
                     if life == 0 {

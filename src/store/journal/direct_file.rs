@@ -1,0 +1,112 @@
+//! The journal's file: every write is durable when it returns, and goes past the page cache if the
+//! file system lets it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use redb::StorageBackend;
+use rustix::fs::OFlags;
+
+use crate::store::data_file::FileId;
+use crate::store::journal::{BLOCK_BYTES, FIRST_BYTES, JournalFile};
+use crate::store::temp_files;
+
+/// An open file of whole blocks. All of its blocks are written once before they are used, so that
+/// a later write changes no metadata.
+#[derive(Debug)]
+pub(in crate::store) struct DirectFile {
+    /// For reads and growth.
+    plain: File,
+    /// Synchronous, through the page cache (`O_DSYNC` of open(2)).
+    synchronous: File,
+    /// Synchronous and past the page cache. `None` if the file system has no such writes.
+    direct: Option<File>,
+}
+
+impl DirectFile {
+    /// Opens and locks the file at a path, if there is one. If another process has it open, the
+    /// error is [`io::ErrorKind::WouldBlock`].
+    pub(in crate::store) fn open(path: &Path) -> io::Result<Option<Self>> {
+        let plain = match File::options().read(true).write(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let with = |flags: OFlags| {
+            let flags = i32::try_from(flags.bits()).expect("open's flags are an int");
+            File::options().write(true).custom_flags(flags).open(path)
+        };
+        // Beside the data file's lock: of two copies of that, each has a lock of its own.
+        plain.try_lock()?;
+        let synchronous = with(OFlags::DSYNC)?;
+        let direct = with(OFlags::DIRECT | OFlags::DSYNC).ok();
+        Ok(Some(Self { plain, synchronous, direct }))
+    }
+
+    pub(in crate::store) fn into_journal_file(self) -> io::Result<JournalFile> {
+        let id = Some(FileId::from(&self.plain.metadata()?));
+        Ok(JournalFile { storage: Box::new(self), id })
+    }
+
+    /// Makes the file, whole or not at all, and opens it.
+    pub(in crate::store) fn create(path: &Path) -> io::Result<Self> {
+        let directory = path.parent().expect("the file's path has a directory");
+        let new = temp_files::make_data_file(directory)?;
+        // So that nobody takes it for a stray.
+        new.as_file().lock()?;
+        write_zeros(new.as_file(), 0, FIRST_BYTES)?;
+        new.as_file().sync_all()?;
+        drop(new.persist(path).map_err(|error| error.error)?);
+        temp_files::sync_directory_of(path)?;
+        Self::open(path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; 256 * 1024];
+    let mut at = from;
+    while at < to {
+        let length = zeros.len().min(usize::try_from(to - at).unwrap_or(usize::MAX));
+        file.write_all_at(&zeros[..length], at)?;
+        at += length as u64;
+    }
+    Ok(())
+}
+
+impl StorageBackend for DirectFile {
+    fn len(&self) -> io::Result<u64> {
+        // What is behind the last whole block was cut off while the file grew.
+        Ok(self.plain.metadata()?.len() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.plain.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let before = self.len()?;
+        let grown = write_zeros(&self.plain, before, length).and_then(|()| self.plain.sync_all());
+        if grown.is_err() {
+            // A full disk gets its space back.
+            let _ = self.plain.set_len(before);
+        }
+        grown
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        // Every write is.
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            match direct.write_all_at(data, offset) {
+                // The file system takes no direct write of this kind.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                written => return written,
+            }
+        }
+        self.synchronous.write_all_at(data, offset)
+    }
+}
