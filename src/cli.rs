@@ -33,7 +33,7 @@ const EXIT_USAGE: u8 = 2;
 /// What the program is called.
 const NAME: &str = "pillarbox";
 
-/// Self-hosted transactional email: one binary, one file, sent through Amazon SES.
+/// Self-hosted transactional email: one binary, one directory, sent through Amazon SES.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.")]

@@ -60,7 +60,7 @@ impl StoreMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "pillarbox_store_commit_duration_seconds",
-            "Duration of commits, including the work of their operations",
+            "Duration of commits, including the work of their operations, and of checkpoints",
             self.commit_duration.clone(),
         );
         registry.register(
@@ -95,7 +95,7 @@ impl StoreMetrics {
         self.commits.get()
     }
 
-    /// Commits that took longer than [`SLOW_COMMIT`].
+    /// Commits and checkpoints that took longer than [`SLOW_COMMIT`].
     pub fn slow_commits(&self) -> u64 {
         self.slow_commits.get()
     }
@@ -117,9 +117,11 @@ impl StoreMetrics {
         }
     }
 
-    /// A checkpoint became durable after so long.
+    /// A checkpoint became durable after so long. Batches wait for it as for a commit.
     pub(super) fn checkpointed(&self, took: Duration) {
         self.checkpoint_duration.observe(took.as_secs_f64());
+        self.commit_duration.observe(took.as_secs_f64());
+        self.slow_commits.inc_by(u64::from(took > SLOW_COMMIT));
     }
 
     pub(super) fn commit_failed(&self) {

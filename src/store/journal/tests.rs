@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use redb::backends::InMemoryBackend;
 
 use super::*;
@@ -152,6 +153,24 @@ fn bytes_that_look_like_a_record_are_none_without_the_epoch() {
     bytes[24..HEAD_BYTES].copy_from_slice(&checksum);
     memory.write(2 * record, &bytes).unwrap();
     assert_eq!(open(&memory, Some(START), SECOND).unwrap().1, [b"first"]);
+}
+
+proptest! {
+    /// Whatever lies in the journal, no open panics, and nothing but whole records is replayed.
+    #[test]
+    fn any_bytes_behind_the_owners_are_read_or_refused(
+        blocks in proptest::collection::vec((1..6_u64, 0..64_u64, any::<[u8; 8]>()), 0..12),
+    ) {
+        let (memory, records) = three_records();
+        for (block, at, bytes) in blocks {
+            memory.write(block * BLOCK_BYTES as u64 + at, &bytes).unwrap();
+        }
+        match open(&memory, Some(START), SECOND) {
+            Ok((_, replayed)) => assert_eq!(replayed, records[..replayed.len()]),
+            Err(JournalError::Damaged { record }) => assert!((1..=3).contains(&record)),
+            Err(other) => panic!("{other}"),
+        }
+    }
 }
 
 #[test]
