@@ -13,9 +13,9 @@ use tempfile::NamedTempFile;
 
 use crate::domain::time::Timestamp;
 use crate::store::changes::Changes;
+use crate::store::checkpoint::kept_checkpoint;
 use crate::store::data_file::FileLoss;
 use crate::store::error::ReadError;
-use crate::store::open::kept_checkpoint;
 use crate::store::tables::{
     AnyTable, FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
 };

@@ -14,6 +14,7 @@ use redb::{
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::changes::{Changes, RowChange, Table, row_changes};
+use crate::store::error::ReadError;
 
 /// The version of the file's layout. A file of a newer version is refused.
 pub(super) const FORMAT_VERSION: u64 = 3;
@@ -102,6 +103,25 @@ pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, redb:
     transaction.set_durability(Durability::Immediate).expect("no persistent savepoint is used");
     transaction.set_quick_repair(true);
     Ok(transaction)
+}
+
+/// Runs one write transaction and commits it durably.
+pub(super) fn write<T>(
+    database: &Database,
+    work: impl FnOnce(&WriteTransaction) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let transaction = begin_write(database)?;
+    let done = work(&transaction)?;
+    transaction.commit()?;
+    Ok(done)
+}
+
+/// Runs one write transaction over all tables, outside of the journal.
+pub(super) fn write_tables<T>(
+    database: &Database,
+    work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    write(database, |transaction| work(Tables::open(transaction, &Changes::default())?))
 }
 
 /// A table that not every transaction touches. It is opened at its first use: to open all of them

@@ -1,10 +1,12 @@
-//! The one thread that writes: runs what is queued in one transaction, commits once, answers all.
+//! The one thread that writes: runs what is queued in one transaction, writes its changes to the
+//! journal once, answers all.
 //!
-//! There is no timer: while one commit is on its way to the disk, the next batch gathers. Where a
-//! commit fails, its outcome is in doubt. The file is then opened again, rows of that batch which
-//! did reach the disk are removed, and only then is the batch refused, so that a refused message
-//! can never come to life later. Until a write succeeds again, everything is refused at once. All of
-//! that is in `thread`.
+//! While one write is on its way to the disk, the next batch gathers. If the write to the journal
+//! fails, its outcome is in doubt. The file is then opened again, a checkpoint makes the record in
+//! doubt void, and only then is the batch refused, so that a refused message can never come to life
+//! later. What fails after that write does not undo it: the batch is answered once the journal is
+//! replayed. Until a write succeeds again, everything else is refused at once. All of that is in
+//! `thread`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -383,8 +383,16 @@ async fn a_command_says_what_is_wrong_with_an_answer() {
     }
     let client = Client::connect(&path).await.unwrap();
     drop(listener);
-    let gone = client.call(&OrganisationAdd { name: "acme".to_owned() }).await.unwrap_err();
-    assert!(matches!(gone, CallError::Gone(_)), "{gone}");
+    let call = OrganisationAdd { name: "acme".to_owned() };
+    let end = Instant::now() + PATIENCE;
+    // A process that another test starts holds the listener too, until it becomes its program.
+    loop {
+        match client.call(&call).await.unwrap_err() {
+            CallError::Gone(_) => break,
+            CallError::Broken(error) => assert!(Instant::now() < end, "{error}"),
+            error => panic!("{error}"),
+        }
+    }
     let long = OrganisationAdd { name: "a".repeat(1 << 20) };
     assert!(matches!(client.call(&long).await.unwrap_err(), CallError::TooLong));
 }

@@ -1,5 +1,5 @@
-//! The writer's thread: it gathers batches and commits them. After a failed commit it opens the file
-//! again, undoes what is in doubt, and refuses what arrives until a write succeeds.
+//! The writer's thread: it gathers batches and commits them, and makes a checkpoint when one is due.
+//! After a failure it opens the file again, and refuses what arrives until a write succeeds.
 //!
 //! A panic costs the batch in which it happens, and never the thread.
 
@@ -15,9 +15,9 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::organisation_counts::Increment;
 use crate::store::batch::{Batch, Kind, Operation};
 use crate::store::data_file::FileLoss;
+use crate::store::database::Written;
 use crate::store::error::ReadError;
 use crate::store::idempotency::KeyHash;
-use crate::store::open::{CHECKPOINT_INTERVAL, Written};
 use crate::store::organisations::OrganisationIndex;
 use crate::store::writer::settle;
 use crate::store::{Change, Shared, StoreError, write_lock};
@@ -26,8 +26,11 @@ use crate::store::{Change, Shared, StoreError, write_lock};
 const BATCH_OPERATIONS: usize = 512;
 /// How many bytes of rows share one commit.
 const BATCH_BYTES: usize = 8 << 20;
-/// Operations after which redb's file is made durable. Few in tests, so that they meet checkpoints.
+/// Operations, bytes in the journal and time after which the data file is made durable: what a start
+/// after a crash replays, at most. Few operations in tests, so that they meet checkpoints.
 const CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
+const CHECKPOINT_BYTES: u64 = 8 << 20;
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
 /// How long to wait between attempts to write again after a failure.
 const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -84,7 +87,7 @@ impl Thread {
     /// Waits for an operation, or until a checkpoint is due.
     fn next_step(&mut self) -> Step {
         let is_much = self.since_checkpoint >= CHECKPOINT_OPERATIONS
-            || self.shared.database.is_journal_full();
+            || self.shared.database.journal_bytes() >= CHECKPOINT_BYTES;
         // A file that somebody wrote over takes no checkpoint any more.
         if is_much && self.shared.look() != Some(FileLoss::WrittenOver) {
             return Step::Checkpoint;
