@@ -1,10 +1,11 @@
 //! The journal's file: every write is durable when it returns, and goes past the page cache if the
 //! file system lets it.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
 use redb::StorageBackend;
 use rustix::fs::OFlags;
@@ -12,6 +13,10 @@ use rustix::fs::OFlags;
 use crate::store::data_file::FileId;
 use crate::store::journal::{BLOCK_BYTES, FIRST_BYTES, JournalFile};
 use crate::store::temp_files;
+
+/// How often a lock is tried, and the pause in between.
+const LOCK_ATTEMPTS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// An open file of whole blocks. All of its blocks are written once before they are used, so that
 /// a later write changes no metadata.
@@ -33,15 +38,20 @@ impl DirectFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
+        // Beside the data file's lock: of two copies of that, each has a lock of its own.
+        lock(&plain)?;
+        Self::over(plain, path).map(Some)
+    }
+
+    /// Opens the other handles of a file that is locked.
+    fn over(plain: File, path: &Path) -> io::Result<Self> {
         let with = |flags: OFlags| {
             let flags = i32::try_from(flags.bits()).expect("open's flags are an int");
             File::options().write(true).custom_flags(flags).open(path)
         };
-        // Beside the data file's lock: of two copies of that, each has a lock of its own.
-        plain.try_lock()?;
         let synchronous = with(OFlags::DSYNC)?;
         let direct = with(OFlags::DIRECT | OFlags::DSYNC).ok();
-        Ok(Some(Self { plain, synchronous, direct }))
+        Ok(Self { plain, synchronous, direct })
     }
 
     pub(in crate::store) fn into_journal_file(self) -> io::Result<JournalFile> {
@@ -57,10 +67,23 @@ impl DirectFile {
         new.as_file().lock()?;
         write_zeros(new.as_file(), 0, FIRST_BYTES)?;
         new.as_file().sync_all()?;
-        drop(new.persist(path).map_err(|error| error.error)?);
+        // The lock stays with this handle.
+        let plain = new.persist(path).map_err(|error| error.error)?;
         temp_files::sync_directory_of(path)?;
-        Self::open(path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+        Self::over(plain, path)
     }
+}
+
+/// Locks a file. Tries again for a moment, because a process that is being started holds copies of
+/// its parent's locks until it becomes its program.
+fn lock(file: &File) -> io::Result<()> {
+    for _ in 1..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            locked => return Ok(locked?),
+        }
+    }
+    Ok(file.try_lock()?)
 }
 
 fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
