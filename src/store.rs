@@ -35,7 +35,6 @@ pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Sna
 pub use data_file::{FileId, FileLoss, OwnFiles};
 pub use dead_letters::{DeadLetter, EventBacklog};
 pub use error::{DamagedRow, ListError, OpenError, StoreError};
-pub use journal::JOURNAL_NAME;
 pub use lost_messages::LostMessages;
 pub use messages::{MessageFilter, MessagePage};
 pub use open::FileOrigin;
@@ -83,6 +82,8 @@ mod writer;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "pillarbox.redb";
+/// The journal's name in the data directory.
+pub const JOURNAL_NAME: &str = "pillarbox.journal";
 /// How many bytes of the file are cached. Recent rows are what sending and reading touch.
 pub const CACHE_BYTES: usize = 64 << 20;
 

@@ -135,20 +135,4 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
             is_kept
         })
     }
-
-    /// Removes the rows for which `keep` returns false.
-    pub(super) fn retain(
-        &mut self,
-        mut keep: impl for<'f> FnMut(K::SelfType<'f>, V::SelfType<'f>) -> bool,
-    ) -> Result<(), StorageError> {
-        let (number, changes) = (self.number, self.changes);
-        self.inner.retain(|key, value| {
-            let noted = K::as_bytes(&key).as_ref().to_vec();
-            let is_kept = keep(key, value);
-            if !is_kept {
-                changes.note(number, &noted, None);
-            }
-            is_kept
-        })
-    }
 }

@@ -1,10 +1,10 @@
 //! Checkpoint: what the data file keeps of its journal, and what it still needs of it.
 
-use redb::{Database, ReadTransaction, ReadableTable, WriteTransaction};
+use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 
 use crate::store::error::ReadError;
 use crate::store::journal::{Checkpoint, Epoch, Journal};
-use crate::store::tables::{self, JOURNAL_EPOCH, JOURNAL_RECORD, META, write};
+use crate::store::tables::{self, JOURNAL_EPOCH, JOURNAL_RECORD, META};
 
 /// Replays what the file does not have yet.
 pub(super) fn replay_kept(
@@ -18,12 +18,10 @@ pub(super) fn replay_kept(
     journal.replay(kept, |record| Ok(tables::replay(transaction, record)?))
 }
 
-/// Writes durably that the file has everything, and needs no journal.
-pub(super) fn forget_journal(database: &Database) -> Result<(), ReadError> {
-    write(database, |transaction| {
-        transaction.open_table(META)?.remove(JOURNAL_EPOCH)?;
-        Ok(())
-    })
+/// Writes that the file has everything, and needs no journal, once this transaction is durable.
+pub(super) fn forget_journal(transaction: &WriteTransaction) -> Result<(), ReadError> {
+    transaction.open_table(META)?.remove(JOURNAL_EPOCH)?;
+    Ok(())
 }
 
 /// Returns what the file has of its journal; `None` if it needs none.

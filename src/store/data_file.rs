@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 
-use crate::store::FILE_NAME;
+use crate::store::{FILE_NAME, JOURNAL_NAME};
 
 /// Length of redb's header.
 const HEADER_BYTES: usize = 320;
 
 /// Files of a data directory that no command may write to.
-const OWN: [(&str, &str); 2] = [(FILE_NAME, "data file"), ("pillarbox.journal", "journal")];
+const OWN: [(&str, &str); 2] = [(FILE_NAME, "data file"), (JOURNAL_NAME, "journal")];
 
 /// What became of the data file of an open store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

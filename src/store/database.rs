@@ -16,7 +16,7 @@ use crate::store::data_file::DataFile;
 use crate::store::error::{OpenError, ReadError};
 use crate::store::journal::{Journal, JournalError};
 use crate::store::open::{Opener, migrate_from_1, require_format, start_journal};
-use crate::store::tables::{JOURNAL_EPOCH, META, PROBE, Tables, write};
+use crate::store::tables::{META, PROBE, Tables, write};
 use crate::store::{read_lock, write_lock};
 
 /// Database handle that readers and the writer share, and that is opened again after a failure.
@@ -60,7 +60,7 @@ impl SharedDatabase {
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
-        lock(&self.journal)
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file, if the storage is one.
@@ -198,7 +198,7 @@ impl SharedDatabase {
                     keep_checkpoint(transaction, checkpoint)?;
                 } else {
                     // The file has everything, and needs no journal until there is one.
-                    transaction.open_table(META)?.remove(JOURNAL_EPOCH)?;
+                    forget_journal(transaction)?;
                 }
                 transaction.open_table(META)?.insert(PROBE, 0)?;
                 Ok(())
@@ -250,7 +250,7 @@ impl SharedDatabase {
     pub(super) fn close(&self) {
         let mut guard = write_lock(&self.handle);
         if let Handle::Writing(database) = &*guard {
-            let forgotten = forget_journal(database);
+            let forgotten = write(database, forget_journal);
             // Not before the data file needs it no more.
             let closed = forgotten.and_then(|()| {
                 self.journal().disown().map_err(|error| JournalError::from(error).into())
@@ -276,8 +276,4 @@ pub(super) enum Written<T> {
 
 fn closed() -> ReadError {
     redb::StorageError::DatabaseClosed.into()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

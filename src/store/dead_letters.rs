@@ -200,7 +200,7 @@ pub(super) fn expire(tables: &mut Tables<'_>, window_now: &WindowTime) -> Result
     let both = [(tables.unmatched.open()?, WAIT), (tables.dead_letters.open()?, RECORD_RETENTION)];
     for (table, window) in both {
         if !table.is_empty()? {
-            table.retain(|_, (time, _)| {
+            table.retain_in::<&[u8]>(.., |_, (time, _)| {
                 !window_now.is_past(Timestamp::from_unix_millis(time), window)
             })?;
         }
@@ -221,7 +221,7 @@ fn make_room(table: &mut Table<'_, Row, TimedRow>, max: u64, what: &str) -> Resu
     let (older, cut, _) = times.select_nth_unstable(number - 1);
     let cut = *cut;
     let mut at_the_cut = number - older.iter().filter(|&&time| time < cut).count();
-    table.retain(|_, (time, _)| {
+    table.retain_in::<&[u8]>(.., |_, (time, _)| {
         let goes = time < cut || (time == cut && at_the_cut > 0);
         if goes && time == cut {
             at_the_cut -= 1;

@@ -20,9 +20,6 @@ pub(super) use direct_file::DirectFile;
 
 mod direct_file;
 
-/// The file's name in the data directory.
-pub const JOURNAL_NAME: &str = "pillarbox.journal";
-
 /// What a direct write is aligned to, in memory and in the file, in bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
 /// Length of a new journal in bytes.
@@ -231,19 +228,9 @@ impl Journal {
         if checkpoint.epoch != self.epoch {
             return Err(JournalError::Foreign.into());
         }
-        if checkpoint.record >= self.last {
-            return Ok(());
-        }
-        let (mut position, mut expected) = (BLOCK_BYTES as u64, checkpoint.record + 1);
-        while expected <= self.last {
-            match self.read(self.epoch, position).map_err(JournalError::from)? {
-                Some((number, changes)) if number == expected => {
-                    replay(&changes)?;
-                    position += record_bytes(changes.len());
-                    expected += 1;
-                }
-                Some(_) | None => return Err(JournalError::Damaged { record: expected }.into()),
-            }
+        let (last, _) = self.replay_up_to(self.last, checkpoint, &mut replay)?;
+        if last < self.last {
+            return Err(JournalError::Damaged { record: last + 1 }.into());
         }
         Ok(())
     }
@@ -255,27 +242,36 @@ impl Journal {
         checkpoint: Checkpoint,
         replay: &mut impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Checkpoint { epoch, record: mut last } = checkpoint;
-        let mut position = BLOCK_BYTES as u64;
-        while let Some((number, changes)) =
-            self.read(epoch, position).map_err(JournalError::from)?
+        let (last, end) = self.replay_up_to(u64::MAX, checkpoint, replay)?;
+        // A write that was cut off was the last one.
+        for behind in (end..self.length).step_by(BLOCK_BYTES) {
+            let found = self.read(checkpoint.epoch, behind).map_err(JournalError::from)?;
+            if found.is_some_and(|(number, _)| number > last) {
+                return Err(JournalError::Damaged { record: last + 1 }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays the records after a checkpoint, up to this number or the first that is not whole;
+    /// gives the number of the last, and where the next one would begin.
+    fn replay_up_to<E: From<JournalError>>(
+        &self,
+        up_to: u64,
+        checkpoint: Checkpoint,
+        replay: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(u64, u64), E> {
+        let (mut last, mut position) = (checkpoint.record, BLOCK_BYTES as u64);
+        while last < up_to
+            && let Some((number, changes)) =
+                self.read(checkpoint.epoch, position).map_err(JournalError::from)?
             && number == last + 1
         {
             replay(&changes)?;
             position += record_bytes(changes.len());
             last = number;
         }
-        // A write that was cut off was the last one.
-        let mut behind = position;
-        while behind < self.length {
-            if let Some((number, _)) = self.read(epoch, behind).map_err(JournalError::from)?
-                && number > last
-            {
-                return Err(JournalError::Damaged { record: last + 1 }.into());
-            }
-            behind += BLOCK_BYTES as u64;
-        }
-        Ok(())
+        Ok((last, position))
     }
 
     /// Reads the valid record of an epoch that begins at a position, if there is one.

@@ -1,6 +1,5 @@
 //! Opening the files: the data file and its journal, their creation, version and migration.
 
-use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
@@ -13,15 +12,13 @@ use crate::store::checkpoint::{keep_checkpoint, kept_checkpoint};
 use crate::store::damage::Damage;
 use crate::store::data_file::{DataFile, FileId};
 use crate::store::error::{InRow, OpenError, ReadError};
-use crate::store::journal::{
-    self, DirectFile, Epoch, JOURNAL_NAME, Journal, JournalError, JournalFile,
-};
+use crate::store::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
 use crate::store::overlay::Overlay;
 use crate::store::record::decode_message;
 use crate::store::tables::{
     self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write_tables,
 };
-use crate::store::temp_files;
+use crate::store::{JOURNAL_NAME, temp_files};
 
 /// How many messages one transaction of a migration takes over.
 const MIGRATION_STEP: usize = 50_000;
@@ -207,7 +204,7 @@ fn create(path: &Path) -> Result<(), OpenError> {
     let renamed = (|| {
         new.as_file().sync_all()?;
         new.persist_noclobber(path).map_err(|error| error.error)?;
-        File::open(directory)?.sync_all()
+        temp_files::sync_directory_of(path)
     })();
     renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
 }

@@ -14,7 +14,7 @@ use crate::store::error::{InRow, OpenError, ReadError};
 use crate::store::open::require_format;
 use crate::store::organisations::OrganisationIndex;
 use crate::store::record::decode_message;
-use crate::store::tables::{MESSAGES, SUPPRESSIONS};
+use crate::store::tables::{MESSAGES, SUPPRESSIONS, write};
 use crate::store::{CACHE_BYTES, FILE_NAME, damage, temp_files};
 
 /// How much is copied between two reports.
@@ -196,7 +196,7 @@ fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
     if kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?.is_some() {
         match unclosed {
             Unclosed::Refuse => return Err(OpenError::Unclosed),
-            Unclosed::AcceptLoss => forget_journal(&database)?,
+            Unclosed::AcceptLoss => write(&database, forget_journal)?,
         }
     }
     Ok(read_contents(&database)?)

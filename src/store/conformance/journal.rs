@@ -1,6 +1,6 @@
 //! The data file and its journal: killed, apart, and of another file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::store::conformance::{Fixture, START};
 use crate::store::{FILE_NAME, JOURNAL_NAME, MessageFilter, OpenError, Store, StoreError};
@@ -20,6 +20,25 @@ fn killed(store: &Store) -> tempfile::TempDir {
         }
     });
     left
+}
+
+/// A store in a directory, with a message.
+async fn with_a_message() -> (tempfile::TempDir, Fixture) {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    fixture.new_message().await;
+    (directory, fixture)
+}
+
+/// The one journal in a directory that was kept under another name.
+fn kept_journal(directory: &Path) -> PathBuf {
+    let names = std::fs::read_dir(directory).unwrap();
+    let names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let prefix = format!("{JOURNAL_NAME}.kept-");
+    let kept: Vec<_> = names.iter().filter(|name| name.starts_with(&prefix)).collect();
+    let [kept] = &kept[..] else { panic!("{names:?}") };
+    directory.join(kept)
 }
 
 async fn message_count(store: Store) -> usize {
@@ -51,9 +70,7 @@ async fn what_was_answered_is_there_after_a_kill_whether_a_checkpoint_has_it_or_
 
 #[tokio::test]
 async fn a_file_that_was_closed_needs_no_journal() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (directory, fixture) = with_a_message().await;
     drop(fixture);
     std::fs::remove_file(directory.path().join(JOURNAL_NAME)).unwrap();
     assert_eq!(message_count(opened(directory.path()).unwrap()).await, 1);
@@ -61,9 +78,7 @@ async fn a_file_that_was_closed_needs_no_journal() {
 
 #[tokio::test]
 async fn a_killed_file_without_its_journal_is_refused_and_left_as_it_is() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (_directory, fixture) = with_a_message().await;
     let (left, other) = (killed(&fixture.store), killed(&fixture.store));
     let (journal, aside) = (left.path().join(JOURNAL_NAME), left.path().join("aside"));
     std::fs::rename(&journal, &aside).unwrap();
@@ -80,19 +95,12 @@ async fn a_killed_file_without_its_journal_is_refused_and_left_as_it_is() {
 
 #[tokio::test]
 async fn the_journal_of_a_file_that_is_not_there_is_kept() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (_directory, fixture) = with_a_message().await;
     let left = killed(&fixture.store);
     let (file, aside) = (left.path().join(FILE_NAME), left.path().join("aside"));
     std::fs::rename(&file, &aside).unwrap();
     assert_eq!(message_count(opened(left.path()).unwrap()).await, 0);
-    let kept = std::fs::read_dir(left.path()).unwrap().map(|entry| entry.unwrap().path());
-    let prefix = format!("{JOURNAL_NAME}.kept-");
-    let kept: Vec<_> = kept
-        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&prefix))
-        .collect();
-    let [kept] = &kept[..] else { panic!("{kept:?}") };
+    let kept = kept_journal(left.path());
     std::fs::rename(&aside, &file).unwrap();
     std::fs::rename(kept, left.path().join(JOURNAL_NAME)).unwrap();
     assert_eq!(message_count(opened(left.path()).unwrap()).await, 1);
@@ -100,9 +108,7 @@ async fn the_journal_of_a_file_that_is_not_there_is_kept() {
 
 #[tokio::test]
 async fn a_journal_that_is_deleted_while_it_is_in_use_is_made_anew() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (directory, fixture) = with_a_message().await;
     std::fs::remove_file(directory.path().join(JOURNAL_NAME)).unwrap();
     assert_eq!(fixture.accept(None, START).await, Err(StoreError::Unavailable));
     fixture.store.writable().await;
@@ -113,9 +119,7 @@ async fn a_journal_that_is_deleted_while_it_is_in_use_is_made_anew() {
 
 #[tokio::test]
 async fn an_earlier_copy_of_the_data_file_does_not_take_a_later_journal() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (_directory, fixture) = with_a_message().await;
     let (earlier, left) = (killed(&fixture.store), killed(&fixture.store));
     let later = killed(&opened(left.path()).unwrap());
     std::fs::copy(earlier.path().join(FILE_NAME), later.path().join(FILE_NAME)).unwrap();
@@ -124,9 +128,7 @@ async fn an_earlier_copy_of_the_data_file_does_not_take_a_later_journal() {
 
 #[tokio::test]
 async fn a_copy_of_the_data_file_in_its_place_does_not_get_the_journal_that_is_in_use() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (directory, fixture) = with_a_message().await;
     let left = killed(&fixture.store);
     std::fs::rename(left.path().join(FILE_NAME), directory.path().join(FILE_NAME)).unwrap();
     assert!(matches!(opened(directory.path()), Err(OpenError::InUse)));
@@ -134,20 +136,14 @@ async fn a_copy_of_the_data_file_in_its_place_does_not_get_the_journal_that_is_i
 
 #[tokio::test]
 async fn a_journal_that_is_put_in_the_place_of_the_one_in_use_is_kept() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
-    fixture.new_message().await;
+    let (directory, fixture) = with_a_message().await;
     let other = tempfile::tempdir().unwrap();
     let other = killed(&Fixture::on(opened(other.path()).unwrap()).await.store);
     std::fs::rename(other.path().join(JOURNAL_NAME), directory.path().join(JOURNAL_NAME)).unwrap();
     assert_eq!(fixture.accept(None, START).await, Err(StoreError::Unavailable));
     fixture.store.writable().await;
     fixture.new_message().await;
-    let names = std::fs::read_dir(directory.path()).unwrap();
-    let names: Vec<_> =
-        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    let kept = names.iter().find(|name| name.starts_with("pillarbox.journal.kept-"));
-    let kept = directory.path().join(kept.unwrap_or_else(|| panic!("{names:?}")));
+    let kept = kept_journal(directory.path());
     let left = killed(&fixture.store);
     assert_eq!(message_count(opened(left.path()).unwrap()).await, 2);
     std::fs::rename(kept, other.path().join(JOURNAL_NAME)).unwrap();

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use redb::backends::InMemoryBackend;
 
 use super::*;
+use crate::store::JOURNAL_NAME;
 
 const FIRST: Epoch = Epoch(11);
 const SECOND: Epoch = Epoch(22);
