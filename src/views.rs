@@ -3,6 +3,8 @@
 //! The one place where the names of these fields are written down. Knows neither who asks nor how
 //! the answer travels.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::event::{Event, EventDetail, LastEvent};
@@ -25,6 +27,9 @@ pub struct MessageView {
     pub subject: String,
     /// Tag.
     pub tag: String,
+    /// The client's own names and values, if it gave any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
     /// Calls to the provider that were started.
     pub attempts: u32,
     /// Failure, if there is one.
@@ -125,6 +130,7 @@ impl MessageView {
             to: message.recipients,
             subject: message.subject,
             tag: TRANSACTIONAL.to_owned(),
+            metadata: message.metadata,
             attempts,
             error,
             ses_message_id,

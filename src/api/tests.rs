@@ -12,7 +12,8 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
 use crate::domain::policy::{
     IDEMPOTENCY_WINDOW, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
-    MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
+    MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
+    MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
@@ -53,6 +54,7 @@ fn message() -> Message {
         from: "a@example.com".to_owned(),
         recipients: vec!["b@example.org".to_owned()],
         subject: "Hello".to_owned(),
+        metadata: Some([("order".to_owned(), "1815".to_owned())].into()),
         attempts: 1,
         state: State::Failed { failure: failure(), acceptance: Acceptance::Excluded },
         last_event: Some(LastEvent { occurred_at: NOON, event_type: EventType::Bounce }),
@@ -70,6 +72,10 @@ fn the_document_has_the_numbers_of_the_policy() {
     assert_eq!(fields["subject"]["maxLength"], MAX_SUBJECT_CHARS);
     assert_eq!(fields["headers"]["maxProperties"], MAX_HEADERS);
     assert_eq!(fields["headers"]["additionalProperties"]["maxLength"], MAX_HEADER_VALUE_CHARS);
+    assert_eq!(fields["metadata"]["maxProperties"], MAX_METADATA);
+    let name = format!("^[A-Za-z0-9_-]{{1,{MAX_METADATA_NAME_CHARS}}}$");
+    assert_eq!(fields["metadata"]["propertyNames"]["pattern"], name);
+    assert_eq!(fields["metadata"]["additionalProperties"]["maxLength"], MAX_METADATA_VALUE_CHARS);
     assert_eq!(fields["idempotencyKey"]["maxLength"], MAX_IDEMPOTENCY_KEY_CHARS);
     let window = format!("For {} hours the same key", IDEMPOTENCY_WINDOW.as_secs() / 3_600);
     assert!(fields["idempotencyKey"]["description"].as_str().unwrap().contains(&window));
@@ -88,7 +94,9 @@ fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     let record: Value = serde_json::from_slice(&wire::message(message(), None)).unwrap();
     let described = schema("Message");
     assert_eq!(keys(&described["properties"]), keys(&record));
-    assert_eq!(strings(&described["required"]), keys(&record));
+    let mut always = keys(&record);
+    assert!(always.remove("metadata"), "it is there only if it was given");
+    assert_eq!(strings(&described["required"]), always);
     assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));
     assert_eq!(keys(&schema("LastEvent")["properties"]), keys(&record["lastEvent"]));
     let listing = Listing { messages: vec![(message(), None)], next: Some(message().id) };

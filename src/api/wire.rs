@@ -21,8 +21,8 @@ use crate::queue::Live;
 use crate::store::MessageFilter;
 use crate::views::{EventView, MessageView};
 
-/// The fields of a send request (specification section 2.1).
-pub(super) const FIELDS: [&str; 11] = [
+/// The fields of a send request (specification section 2.1; `metadata` is an addition).
+pub(super) const FIELDS: [&str; 12] = [
     "from",
     "to",
     "cc",
@@ -32,6 +32,7 @@ pub(super) const FIELDS: [&str; 11] = [
     "html",
     "text",
     "headers",
+    "metadata",
     "idempotencyKey",
     "tag",
 ];
@@ -82,6 +83,7 @@ impl<'a> SendDocument<'a> {
                 "html" => draft.html = body_text(name, value)?,
                 "text" => draft.text = body_text(name, value)?,
                 "headers" => draft.headers = string_members(name, value)?,
+                "metadata" => draft.metadata = string_members(name, value)?,
                 "idempotencyKey" => draft.idempotency_key = string(name, value)?,
                 "tag" => draft.tag = string(name, value)?,
                 _ => return Err(unknown(name, "field", &FIELDS)),

@@ -185,6 +185,8 @@ fn shown(shown: &MessageShown) -> String {
     ];
     lines.extend(record.to.iter().map(|to| ("to", to.clone())));
     lines.push(("subject", record.subject.clone()));
+    let metadata = record.metadata.iter().flatten();
+    lines.extend(metadata.map(|(name, value)| ("metadata", format!("{name}={value}"))));
     lines.push(("attempts", record.attempts.to_string()));
     lines.extend(record.error.as_ref().map(|error| ("error", failure(error))));
     lines.extend(record.sent_at.clone().map(|at| ("sent", at)));

@@ -106,6 +106,11 @@ impl<'a> Admitted<'a> {
         &self.0.headers
     }
 
+    /// The client's own names and values, if it gave any.
+    pub fn metadata(&self) -> Option<&[(&'a str, &'a str)]> {
+        self.0.metadata.as_deref()
+    }
+
     /// The key that identifies the logical message.
     pub fn idempotency_key(&self) -> Option<IdempotencyKey<'a>> {
         self.0.idempotency_key

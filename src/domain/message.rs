@@ -1,5 +1,7 @@
 //! A message's record and its transitions, as pure functions of the row and their input.
 
+use std::collections::BTreeMap;
+
 use crate::domain::event::LastEvent;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::RECORD_RETENTION;
@@ -265,6 +267,8 @@ pub struct Message {
     pub recipients: Vec<String>,
     /// The subject.
     pub subject: String,
+    /// The client's own names and values, if it gave any.
+    pub metadata: Option<BTreeMap<String, String>>,
     /// Calls to the provider that were started; after a crash, a lower bound.
     pub attempts: u32,
     /// Where it stands.

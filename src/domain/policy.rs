@@ -35,3 +35,12 @@ pub const MAX_HEADER_NAME_CHARS: usize = 126;
 /// Longest value of a custom header, in characters (SES v2 API, `MessageHeader.Value`; SES limits
 /// name and value together).
 pub const MAX_HEADER_VALUE_CHARS: usize = 995;
+
+/// Most members of a message's metadata.
+pub const MAX_METADATA: usize = 20;
+
+/// Longest name of a member of the metadata, in characters.
+pub const MAX_METADATA_NAME_CHARS: usize = 40;
+
+/// Longest value of a member of the metadata, in Unicode characters.
+pub const MAX_METADATA_VALUE_CHARS: usize = 500;

@@ -6,7 +6,8 @@
 use crate::domain::mailbox::Mailbox;
 use crate::domain::policy::{
     MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
-    MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
+    MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
+    MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
 
 /// The fields of a send request as read, with no rule checked but their types.
@@ -30,6 +31,8 @@ pub struct Draft<'a> {
     pub text: Option<BodyText<'a>>,
     /// Custom headers, in the order given.
     pub headers: Option<Vec<(&'a str, &'a str)>>,
+    /// The client's own names and values, in the order given.
+    pub metadata: Option<Vec<(&'a str, &'a str)>>,
     /// The key that identifies the logical message.
     pub idempotency_key: Option<&'a str>,
     /// The kind of message.
@@ -141,6 +144,7 @@ pub struct SendRequest<'a> {
     pub(in crate::domain) subject: &'a str,
     pub(in crate::domain) body: Body<'a>,
     pub(in crate::domain) headers: Vec<(&'a str, &'a str)>,
+    pub(in crate::domain) metadata: Option<Vec<(&'a str, &'a str)>>,
     pub(in crate::domain) idempotency_key: Option<IdempotencyKey<'a>>,
 }
 
@@ -164,11 +168,12 @@ impl<'a> SendRequest<'a> {
         let subject = checked_subject(required("subject", draft.subject)?)?;
         let body = checked_body(draft.html, draft.text)?;
         let headers = checked_headers(draft.headers.unwrap_or_default())?;
+        let metadata = draft.metadata.map(checked_metadata).transpose()?;
         let idempotency_key = draft.idempotency_key.map(IdempotencyKey::parse).transpose()?;
         if draft.tag.is_some_and(|tag| tag != TRANSACTIONAL) {
             return Err(RequestError::UnsupportedTag);
         }
-        Ok(Self { from, to, cc, bcc, reply_to, subject, body, headers, idempotency_key })
+        Ok(Self { from, to, cc, bcc, reply_to, subject, body, headers, metadata, idempotency_key })
     }
 }
 
@@ -257,6 +262,30 @@ fn checked_headers<'a>(
         }
     }
     Ok(headers)
+}
+
+/// A name that is given twice is an error of the JSON already.
+fn checked_metadata<'a>(
+    metadata: Vec<(&'a str, &'a str)>,
+) -> Result<Vec<(&'a str, &'a str)>, FieldError> {
+    if metadata.len() > MAX_METADATA {
+        let rule = format!("must have at most {MAX_METADATA} members");
+        return Err(FieldError::new("metadata", rule));
+    }
+    for (name, value) in &metadata {
+        let wrong = |rule: String| Err(FieldError::new(format!("metadata.{name:.100}"), rule));
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        if !(1..=MAX_METADATA_NAME_CHARS).contains(&name.len()) || !name.bytes().all(is_name) {
+            return wrong(format!("a name has 1 to {MAX_METADATA_NAME_CHARS} of A-Z a-z 0-9 _ -"));
+        }
+        if value.chars().any(char::is_control) {
+            return wrong("must not contain control characters".to_owned());
+        }
+        if !(1..=MAX_METADATA_VALUE_CHARS).contains(&value.chars().count()) {
+            return wrong(format!("must be 1 to {MAX_METADATA_VALUE_CHARS} characters"));
+        }
+    }
+    Ok(metadata)
 }
 
 fn has_prefix(name: &str, prefix: &str) -> bool {

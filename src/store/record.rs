@@ -121,6 +121,32 @@ impl From<FailureV1<'_>> for Failure {
     }
 }
 
+/// A message with metadata; one without is a row of the first version.
+#[derive(Serialize, Deserialize)]
+struct MessageV2<'a> {
+    #[serde(borrow)]
+    message: MessageV1<'a>,
+    #[serde(borrow)]
+    metadata: Vec<(&'a str, &'a str)>,
+}
+
+/// The version of [`MessageV2`].
+const WITH_METADATA: u8 = 2;
+
+impl<'a> MessageV1<'a> {
+    fn encode(self, metadata: Option<Vec<(&'a str, &'a str)>>, size_hint: usize) -> Vec<u8> {
+        match metadata {
+            None => encode(&self, size_hint),
+            Some(metadata) => {
+                let text: usize =
+                    metadata.iter().map(|(name, value)| name.len() + value.len() + 3).sum();
+                let row = MessageV2 { message: self, metadata };
+                encode_as(WITH_METADATA, &row, size_hint + text + 1)
+            }
+        }
+    }
+}
+
 /// The row of a message at its acceptance, straight from the request.
 pub(super) fn encode_accepted(
     admitted: &Admitted<'_>,
@@ -141,7 +167,7 @@ pub(super) fn encode_accepted(
         state: StateV1::Queued(None, AcceptanceV1::Excluded),
         last_event: None,
     };
-    encode(&row, size_hint)
+    row.encode(admitted.metadata().map(<[_]>::to_vec), size_hint)
 }
 
 /// The row of a message.
@@ -170,12 +196,21 @@ pub(super) fn encode_message(message: &Message) -> Vec<u8> {
             .last_event
             .map(|event| (event.occurred_at.unix_millis(), event.event_type.into())),
     };
-    encode(&row, 512)
+    let metadata = message.metadata.as_ref().map(|metadata| {
+        metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    });
+    row.encode(metadata, 512)
 }
 
 /// Reads a message's row.
 pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, RowError> {
-    let row: MessageV1<'_> = decode(bytes)?;
+    let (row, metadata) = if version(bytes) == Some(WITH_METADATA) {
+        let MessageV2 { message, metadata } = decode_as(WITH_METADATA, bytes)?;
+        (message, Some(metadata))
+    } else {
+        (decode::<MessageV1<'_>>(bytes)?, None)
+    };
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     let state = match row.state {
         StateV1::Queued(failure, acceptance) => State::Queued {
             last_failure: failure.map(Failure::from),
@@ -197,6 +232,7 @@ pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, Row
         from: row.from.to_owned(),
         recipients: row.recipients.into_iter().map(str::to_owned).collect(),
         subject: row.subject.to_owned(),
+        metadata: metadata.map(|metadata| metadata.into_iter().map(owned).collect()),
         attempts: row.attempts,
         state,
         last_event: row.last_event.map(|(at, event_type)| LastEvent {

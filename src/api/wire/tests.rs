@@ -16,6 +16,7 @@ fn a_full_request_becomes_a_draft() {
         "from": "Ann <ann@example.com>", "to": ["a@x.org", "b@x.org"], "cc": ["c@x.org"],
         "bcc": [], "reply_to": "r@x.org", "subject": "Hi \u263a", "html": "<p>", "text": "t",
         "headers": {"X-A": "1", "List-Unsubscribe": "<mailto:u@x.org>"},
+        "metadata": {"order": "1815", "a\u002db": "\n"},
         "idempotencyKey": "k", "tag": "transactional"
     }"#;
     let document = SendDocument::parse(body).unwrap();
@@ -30,8 +31,12 @@ fn a_full_request_becomes_a_draft() {
     assert_eq!((draft.html, draft.text), (Some(BodyText::Json("<p>")), Some(BodyText::Json("t"))));
     let headers = vec![("X-A", "1"), ("List-Unsubscribe", "<mailto:u@x.org>")];
     assert_eq!(draft.headers, Some(headers));
+    assert_eq!(draft.metadata, Some(vec![("order", "1815"), ("a-b", "\n")]));
     assert_eq!((draft.idempotency_key, draft.tag), (Some("k"), Some("transactional")));
-    assert!(SendRequest::parse(draft).is_ok());
+    let error = SendRequest::parse(draft.clone()).unwrap_err();
+    let rule = "must not contain control characters";
+    assert_eq!(error, RequestError::Invalid(FieldError::new("metadata.a-b", rule)));
+    assert!(SendRequest::parse(Draft { metadata: None, ..draft }).is_ok());
 }
 
 #[test]
@@ -54,6 +59,7 @@ fn wrong_types_are_named_by_path() {
         (r#"{"cc":[null]}"#, "cc[0]", "must be a string, not null"),
         (r#"{"headers":[]}"#, "headers", "must be an object of strings, not an array"),
         (r#"{"headers":{"X-A":null}}"#, "headers.X-A", "must be a string, not null"),
+        (r#"{"metadata":{"a":1}}"#, "metadata.a", "must be a string, not a number"),
         (r#"{"tag":{}}"#, "tag", "must be a string, not an object"),
     ] {
         assert_eq!(draft_error(text), (field.to_owned(), rule.to_owned()));
@@ -106,6 +112,7 @@ fn queued() -> Message {
         from: "ann@example.com".into(),
         recipients: vec!["bob@x.org".into(), "Eve \"E\" <eve@x.org>".into()],
         subject: "Hi".into(),
+        metadata: None,
         attempts: 1,
         state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
         last_event: None,

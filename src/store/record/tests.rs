@@ -1,6 +1,6 @@
 //! Rows as they were and as they are written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{KINDS, check_row};
 use super::*;
@@ -35,6 +35,7 @@ fn every_failure_reads_back_as_it_was_written() {
                 from: "ann@example.com".to_owned(),
                 recipients: vec!["bob@example.org".to_owned()],
                 subject: "Hello".to_owned(),
+                metadata: None,
                 attempts: 1,
                 state: State::Failed { failure, acceptance },
                 last_event: None,
@@ -43,6 +44,34 @@ fn every_failure_reads_back_as_it_was_written() {
             assert_eq!(decode_message(message.id, &row).unwrap(), message);
         }
     }
+}
+
+#[test]
+fn metadata_reads_back_and_a_message_without_any_as_it_always_did() {
+    let mut message = Message {
+        id: MessageId::from_bytes([7; 16]),
+        organisation: OrganisationId(1),
+        created_at: Timestamp::from_unix_millis(1),
+        from: "a@b.c".to_owned(),
+        recipients: vec!["d@e.f".to_owned()],
+        subject: "Hi".to_owned(),
+        metadata: None,
+        attempts: 0,
+        state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
+        last_event: None,
+    };
+    let first = b"\x01\x01\x01\x05a@b.c\x01\x05d@e.f\x02Hi\x00\x00\x00\x00\x00";
+    assert_eq!(encode_message(&message), first);
+    assert_eq!(decode_message(message.id, first).unwrap(), message);
+    message.metadata = Some([("order".to_owned(), "1815".to_owned())].into());
+    let row = encode_message(&message);
+    assert_eq!(row[0], WITH_METADATA);
+    assert_eq!(row[1..first.len()], first[1..]);
+    assert_eq!(row[first.len()..], *b"\x01\x05order\x041815");
+    assert_eq!(decode_message(message.id, &row).unwrap(), message);
+    assert_eq!(organisation_of(&row), Some(OrganisationId(1)));
+    message.metadata = Some(BTreeMap::new());
+    assert_eq!(decode_message(message.id, &encode_message(&message)).unwrap(), message);
 }
 
 #[test]

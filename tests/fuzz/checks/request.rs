@@ -72,8 +72,10 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
             assert_eq!(Some(*text), elsewhere.as_str(), "{name}");
         }
     }
-    for (name, text) in draft.headers.iter().flatten() {
-        assert_eq!(Some(*text), value["headers"][*name].as_str(), "{name}");
+    for (field, members) in [("headers", &draft.headers), ("metadata", &draft.metadata)] {
+        for (name, text) in members.iter().flatten() {
+            assert_eq!(Some(*text), value[field][*name].as_str(), "{field}.{name}");
+        }
     }
 }
 

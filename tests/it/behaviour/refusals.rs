@@ -180,6 +180,17 @@ async fn every_field_is_held_to_its_rule() {
         ("headers", json!({"X-A": 1}), "headers.X-A"),
         ("headers", json!({"x-ses-configuration-set": "x"}), "headers.x-ses-configuration-set"),
         ("headers", json!({"X-A": "1", "x-a": "2"}), "headers.x-a"),
+        ("metadata", json!([]), "metadata"),
+        ("metadata", json!("order"), "metadata"),
+        ("metadata", json!({"order": 1815}), "metadata.order"),
+        ("metadata", json!({"order": null}), "metadata.order"),
+        ("metadata", json!({"order": ""}), "metadata.order"),
+        ("metadata", json!({"order": "x".repeat(501)}), "metadata.order"),
+        ("metadata", json!({"order": "a\nb"}), "metadata.order"),
+        ("metadata", json!({"order": "a\u{85}b"}), "metadata.order"),
+        ("metadata", json!({"": "x"}), "metadata."),
+        ("metadata", json!({"order id": "x"}), "metadata.order id"),
+        ("metadata", json!({"\u{e9}": "x"}), "metadata.\u{e9}"),
         ("idempotencyKey", json!(""), "idempotencyKey"),
         ("idempotencyKey", json!("\u{1f4ee}".repeat(257)), "idempotencyKey"),
         ("idempotencyKey", json!(7), "idempotencyKey"),
@@ -233,6 +244,18 @@ async fn limits_end_where_they_say() {
     };
     server.send(&message_with("headers", headers(15))).await;
     assert_eq!(refused(&server, &message_with("headers", headers(16))).await, invalid("headers"));
+    let members = |count: usize| -> Value {
+        (0..count)
+            .map(|n| (format!("{n:a>40}"), json!("\u{1f4ee}".repeat(500))))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let id = server.send(&message_with("metadata", members(20))).await;
+    assert_eq!(server.record(&id).await["metadata"], members(20));
+    assert_eq!(refused(&server, &message_with("metadata", members(21))).await, invalid("metadata"));
+    let name = "a".repeat(41);
+    let got = refused(&server, &message_with("metadata", json!({ &*name: "x" }))).await;
+    assert_eq!(got, invalid(&format!("metadata.{name}")));
     let name = format!("X-{}", "a".repeat(125));
     let got = refused(&server, &message_with("headers", json!({ name: "x" }))).await;
     assert_eq!((got.0, got.1.as_str()), (422, "ValidationError"));
