@@ -31,4 +31,6 @@ pub mod retry;
 
 pub mod event;
 
+pub mod feed;
+
 pub mod suppression;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
-use crate::store::{Health, Store};
+use crate::store::{Health, Purged, Store};
 
 /// How many records and keys go in one transaction: a few milliseconds of the writer's time.
 const STEP: usize = 1_000;
@@ -25,9 +25,14 @@ pub async fn run(store: Store, clock: Clock) {
 
 async fn step(store: &Store, clock: &Clock) -> Duration {
     match store.purge(clock.window_time(), STEP).await {
-        Ok(purged) if purged.messages < STEP && purged.idempotency_keys < STEP => REST,
+        Ok(Purged { messages, idempotency_keys, feed_entries })
+            if [messages, idempotency_keys, feed_entries].iter().all(|&count| count < STEP) =>
+        {
+            REST
+        }
         Ok(purged) => {
-            debug!(messages = purged.messages, keys = purged.idempotency_keys, "purged");
+            let Purged { messages, idempotency_keys: keys, feed_entries } = purged;
+            debug!(messages, keys, feed_entries, "purged");
             PAUSE
         }
         Err(error) => {

@@ -21,6 +21,7 @@ use api_keys::KeyUse;
 use damage::Damage;
 use database::SharedDatabase;
 use error::ReadError;
+use feed::FeedIndex;
 use idempotency::IdempotencyIndex;
 use metrics::StoreMetrics;
 use open::Opener;
@@ -35,6 +36,7 @@ pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Sna
 pub use data_file::{FileId, FileLoss, OwnFiles};
 pub use dead_letters::{DeadLetter, EventBacklog};
 pub use error::{DamagedRow, ListError, OpenError, StoreError};
+pub use feed::FeedPage;
 pub use lost_messages::LostMessages;
 pub use messages::{MessageFilter, MessagePage};
 pub use open::FileOrigin;
@@ -61,6 +63,7 @@ mod dead_letters;
 mod domains;
 mod error;
 mod events;
+mod feed;
 mod idempotency;
 mod journal;
 mod lost_messages;
@@ -257,6 +260,7 @@ struct Shared {
     suppression_filter: RwLock<SuppressionFilter>,
     /// When each API key was last used.
     key_use: ArcSwap<KeyUse>,
+    feed: FeedIndex,
     metrics: StoreMetrics,
     /// Rows that cannot be read.
     damage: Damage,
@@ -283,6 +287,7 @@ impl Shared {
             suppression_epoch: AtomicU64::new(0),
             suppression_filter: RwLock::default(),
             key_use: ArcSwap::default(),
+            feed: FeedIndex::default(),
             metrics: StoreMetrics::default(),
             damage,
             listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::event::{Event, EventDetail, LastEvent};
+use crate::domain::feed::{FeedChange, FeedEntry};
 use crate::domain::message::{Failure, Message, State};
 use crate::domain::policy::TRANSACTIONAL;
 use crate::queue::{Live, View};
@@ -81,6 +82,45 @@ pub struct EventView {
     pub recipients: Vec<String>,
     /// What the provider told of it.
     pub detail: DetailView,
+}
+
+/// Entry of the event feed (contract, section 11).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FeedEventView {
+    /// Identifier, the same whenever and however it is read.
+    pub id: String,
+    /// Type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// Time at which the change was committed.
+    pub timestamp: String,
+    /// The message as it was after the change, and what the type adds.
+    pub data: FeedDataView,
+}
+
+/// Message of an entry of the event feed, as it was after the change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FeedDataView {
+    /// The message's identifier.
+    pub id: String,
+    /// Status.
+    pub status: String,
+    /// Recipients as given: to, cc and bcc.
+    pub to: Vec<String>,
+    /// The client's own names and values, if it gave any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Failure of a message that failed or was suppressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<FailureView>,
+    /// The provider's identifier of a message that was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ses_message_id: Option<String>,
+    /// Event that the provider reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<EventView>,
 }
 
 /// Details of an event from the provider; those that it left out are absent.
@@ -167,6 +207,37 @@ impl From<&Event> for EventView {
             occurred_at: event.occurred_at.to_string(),
             recipients: event.recipients.clone(),
             detail: DetailView::from(&event.detail),
+        }
+    }
+}
+
+impl From<&FeedEntry> for FeedEventView {
+    fn from(entry: &FeedEntry) -> Self {
+        let FeedEntry { position: _, recorded_at, message, change } = entry;
+        let mut data = FeedDataView {
+            id: message.id.to_string(),
+            status: message.status().as_str().to_owned(),
+            to: message.recipients.clone(),
+            metadata: message.metadata.clone(),
+            error: None,
+            ses_message_id: None,
+            event: None,
+        };
+        match (change, &message.state) {
+            (FeedChange::Sent, State::Sent { ses_message_id, .. }) => {
+                data.ses_message_id = Some(ses_message_id.clone());
+            }
+            (FeedChange::Failed | FeedChange::Suppressed, _) => {
+                data.error = message.failure().map(FailureView::from);
+            }
+            (FeedChange::Observed(event), _) => data.event = Some(EventView::from(event)),
+            (FeedChange::Sent, _) => {}
+        }
+        Self {
+            id: entry.id().to_string(),
+            event_type: entry.event_type().as_str().to_owned(),
+            timestamp: recorded_at.to_string(),
+            data,
         }
     }
 }

@@ -125,7 +125,7 @@ async fn live(
     let sent_at = created_at.plus(Duration::from_millis(80));
     let ses_message_id = ses_message_id(number);
     let sent = Transition::Sent { ses_message_id: ses_message_id.clone(), sent_at };
-    store.record(id, 1, sent).await?;
+    store.record(id, 1, sent, sent_at).await?;
     for event in 0..events {
         store.apply(report(id, &ses_message_id, sent_at, event), sent_at).await?;
     }

@@ -135,7 +135,7 @@ async fn apply(messages: usize) -> anyhow::Result<(usize, Duration)> {
                 let ses_message_id = ses_message_id(number);
                 let transition =
                     Transition::Sent { ses_message_id: ses_message_id.clone(), sent_at: now() };
-                store.record(id, 1, transition).await?;
+                store.record(id, 1, transition, now()).await?;
                 anyhow::Ok((id, ses_message_id))
             }
         });

@@ -269,7 +269,11 @@ impl<P: Provider> Dispatcher<P> {
     async fn record(&self, id: MessageId, attempts: u32, transition: Transition) -> Recorded {
         let mut refused = None;
         loop {
-            match self.store.record(id, attempts, transition.clone()).await {
+            match self
+                .store
+                .record(id, attempts, transition.clone(), self.clock.record_time())
+                .await
+            {
                 Ok(recorded) => return recorded,
                 Err(StoreError::Damaged) => {
                     error!(%id, "a message's record cannot be read; its outcome is lost");

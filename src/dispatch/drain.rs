@@ -73,8 +73,9 @@ impl<P: Provider> Dispatcher<P> {
             let mut records = JoinSet::new();
             for &(id, attempts, acceptance) in step {
                 let store = self.store.clone();
-                let lost = lost(acceptance, now);
-                records.spawn(async move { (id, store.record(id, attempts, lost).await) });
+                let (lost, stored_at) = (lost(acceptance, now), self.clock.record_time());
+                records
+                    .spawn(async move { (id, store.record(id, attempts, lost, stored_at).await) });
             }
             for (id, recorded) in records.join_all().await {
                 match recorded {

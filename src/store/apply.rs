@@ -9,7 +9,7 @@ use crate::store::batch::Batch;
 use crate::store::dead_letters::keep_unmatched;
 use crate::store::error::ReadError;
 use crate::store::events::{is_owner, observe, suppress_recipients};
-use crate::store::{Change, Store, StoreError, outcomes};
+use crate::store::{Change, Store, StoreError, feed, outcomes};
 
 /// About how many bytes a report writes.
 const REPORT_WEIGHT: usize = 1_024;
@@ -117,10 +117,13 @@ fn apply(batch: &mut Batch<'_>, report: &Report, now: Timestamp) -> Result<Appli
     }
     let before = message.clone();
     if message.prove_accepted(&report.ses_message_id, report.accepted_at) == Recorded::Changed {
-        outcomes::settle(batch, &mut message)?;
+        if let State::Failed { failure, .. } = &before.state {
+            feed::keep_overturned(batch, id, failure)?;
+        }
+        outcomes::settle(batch, &mut message, now)?;
     }
     if let Some(event) = &report.event {
-        observe(batch, &mut message, event)?;
+        observe(batch, &mut message, event, now)?;
     }
     if message != before {
         outcomes::write(&mut batch.tables, &message)?;

@@ -1,5 +1,6 @@
 //! Batch: the write transaction that operations share, and what it takes to be one of them.
 
+use crate::domain::feed::FeedPosition;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::organisation_counts::Increment;
 use crate::store::error::ReadError;
@@ -45,6 +46,8 @@ pub(super) struct Batch<'txn> {
     pub(super) claimed: Vec<(KeyHash, MessageId)>,
     /// What is to be counted once it is durable.
     pub(super) increments: Vec<(OrganisationId, Increment)>,
+    /// Entries that this batch adds to the feed.
+    pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
     /// Whether organisations, keys or domains changed, so that their index has to be made anew.
     pub(super) organisations: Change,
     /// Whether an address became suppressed: messages admitted before must be looked at again.

@@ -24,6 +24,7 @@ use disk::{Disk, Fault};
 mod damage;
 mod disk;
 mod events;
+mod feed;
 mod journal;
 mod list;
 mod organisations;
@@ -117,7 +118,12 @@ async fn an_accepted_message_reads_back_and_survives_a_reopen() {
     assert_eq!(message.recipients, ["Bob@Example.org"]);
     fixture
         .store
-        .record(id, 1, Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START })
+        .record(
+            id,
+            1,
+            Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START },
+            START,
+        )
         .await
         .unwrap();
     let message = fixture.store.message(id, START).unwrap().unwrap();
@@ -182,7 +188,7 @@ async fn a_restart_fails_what_was_pending_and_nothing_else() {
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let sent = fixture.new_message().await;
     let transition = Transition::Sent { ses_message_id: "s".to_owned(), sent_at: START };
-    fixture.store.record(sent, 1, transition).await.unwrap();
+    fixture.store.record(sent, 1, transition, START).await.unwrap();
     let mut pending = Vec::new();
     for _ in 0..50 {
         pending.push(fixture.new_message().await);
@@ -208,9 +214,9 @@ async fn a_final_state_never_moves_back() {
         failure: Failure::new(FailureCode::ProviderRejected, "no"),
         acceptance: Acceptance::Excluded,
     };
-    assert_eq!(fixture.store.record(id, 1, failed).await.unwrap(), Recorded::Changed);
+    assert_eq!(fixture.store.record(id, 1, failed, START).await.unwrap(), Recorded::Changed);
     let sent = Transition::Sent { ses_message_id: "s".to_owned(), sent_at: START };
-    assert_eq!(fixture.store.record(id, 2, sent).await.unwrap(), Recorded::AlreadyFinal);
+    assert_eq!(fixture.store.record(id, 2, sent, START).await.unwrap(), Recorded::AlreadyFinal);
     let report = Report {
         message: Reference::Tag(id),
         organisation: None,
@@ -232,7 +238,7 @@ async fn proof_of_acceptance_corrects_a_message_whose_outcome_was_lost() {
         failure: Failure::new(FailureCode::OutcomeUnknown, "no answer"),
         acceptance: Acceptance::Possible,
     };
-    fixture.store.record(unknown, 1, failed).await.unwrap();
+    fixture.store.record(unknown, 1, failed, START).await.unwrap();
     for (id, applied) in [(queued, Applied::Sent(queued)), (unknown, Applied::Sent(unknown))] {
         let report = Report {
             message: Reference::Tag(id),
@@ -412,10 +418,10 @@ async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
     }
     // A stop settles two, one of them twice. The process ends before it comes to the others.
     for id in [pending[0], pending[1]] {
-        let recorded = fixture.store.record(id, 0, lost(START)).await.unwrap();
+        let recorded = fixture.store.record(id, 0, lost(START), START).await.unwrap();
         assert_eq!(recorded, Recorded::Changed);
     }
-    let again = fixture.store.record(pending[0], 0, lost(START)).await.unwrap();
+    let again = fixture.store.record(pending[0], 0, lost(START), START).await.unwrap();
     assert_eq!(again, Recorded::AlreadyFinal);
     assert_eq!(unseen(&fixture.store, START), Some((2, START)));
     drop(fixture);
@@ -438,10 +444,10 @@ async fn a_loss_is_shown_for_a_day_and_then_no_longer_counted() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START)).await;
     let ids = [fixture.new_message().await, fixture.new_message().await];
-    fixture.store.record(ids[0], 0, lost(START)).await.unwrap();
+    fixture.store.record(ids[0], 0, lost(START), START).await.unwrap();
     let last_moment = START.plus(DAY).minus(MILLISECOND);
     assert_eq!(unseen(&fixture.store, last_moment), Some((1, START)));
     assert_eq!(unseen(&fixture.store, START.plus(DAY)), None);
-    fixture.store.record(ids[1], 0, lost(START.plus(DAY))).await.unwrap();
+    fixture.store.record(ids[1], 0, lost(START.plus(DAY)), START.plus(DAY)).await.unwrap();
     assert_eq!(unseen(&fixture.store, START.plus(DAY)), Some((1, START.plus(DAY))));
 }

@@ -7,16 +7,15 @@ use crate::domain::event::{BounceType, Event, EventDetail};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::batch::Batch;
 use crate::store::error::{InRow, ReadError};
-use crate::store::record::{decode_event, encode_event};
+use crate::store::feed;
+use crate::store::record::{EventKey, ReportedChange, decode_event, encode_event};
 use crate::store::suppressions::insert_caused;
 use crate::store::tables::EVENTS;
 use crate::store::{Store, StoreError};
-
-/// Length of an event's key within its message, in bytes.
-const EVENT_KEY_BYTES: usize = 17;
 
 impl Store {
     /// A message's events, oldest first. Rows that cannot be read are left out.
@@ -42,14 +41,17 @@ pub(super) fn is_owner(batch: &Batch<'_>, message: &Message, named: Option<&str>
     owner.is_none_or(|owner| owner.name.as_str() == named)
 }
 
-/// Puts an event on a message's timeline, with the suppressions that follow. A repeat changes
-/// nothing: above all, it does not bring back a suppression that an operator has removed.
+/// Puts an event on a message's timeline and into the feed, with the suppressions that follow. A
+/// repeat changes nothing: above all, it does not bring back a suppression that an operator has
+/// removed.
 pub(super) fn observe(
     batch: &mut Batch<'_>,
     message: &mut Message,
     event: &Event,
+    now: Timestamp,
 ) -> Result<(), ReadError> {
-    let key = [message.id.as_bytes().as_slice(), &event_key(event)].concat();
+    let event_key = event_key(event);
+    let key = event_key.of_message(message.id);
     let row = encode_event(event);
     let known = batch.tables.events.open()?.get(key.as_slice())?.map(|row| row.value().to_vec());
     let reason = event.suppresses();
@@ -65,6 +67,7 @@ pub(super) fn observe(
         }
     } else {
         batch.increments.push((message.organisation, increment(event)));
+        feed::report(batch, message, ReportedChange::Observed(event_key), now)?;
     }
     batch.tables.events.open()?.insert(key.as_slice(), row.as_slice())?;
     message.observe(event.summary());
@@ -100,9 +103,8 @@ fn increment(event: &Event) -> Increment {
     Increment::Event { event_type: event.event_type(), hard_bounces }
 }
 
-/// An event's key within its message: time, rank, digest of the recipients. Orders events by
-/// time, and gives the same event the same key however often and in whatever form it arrives.
-fn event_key(event: &Event) -> [u8; EVENT_KEY_BYTES] {
+/// Returns an event's key among those of its message.
+fn event_key(event: &Event) -> EventKey {
     let normal = |text: &String| {
         SuppressedAddress::of_recipient(text)
             .map_or_else(|| text.to_ascii_lowercase(), |address| address.as_str().to_owned())
@@ -115,14 +117,14 @@ fn event_key(event: &Event) -> [u8; EVENT_KEY_BYTES] {
         digest.update(recipient.as_bytes());
         digest.update([0]);
     }
-    let mut key = [0; EVENT_KEY_BYTES];
-    key[..8].copy_from_slice(&event.occurred_at.unix_millis().to_be_bytes());
-    key[8] = event.event_type() as u8;
-    key[9..].copy_from_slice(&digest.finalize()[..8]);
-    key
+    EventKey {
+        occurred_at: event.occurred_at,
+        event_type: event.event_type(),
+        recipients: *digest.finalize().first_chunk().expect("a digest has 32 bytes"),
+    }
 }
 
 /// Returns a key that no event of the message is after.
 pub(super) fn last_key(message: MessageId) -> Vec<u8> {
-    [message.as_bytes().as_slice(), &[u8::MAX; EVENT_KEY_BYTES]].concat()
+    [message.as_bytes().as_slice(), &[u8::MAX; EventKey::BYTES]].concat()
 }

@@ -62,12 +62,7 @@ impl Store {
     ) -> Result<Option<Message>, StoreError> {
         let window_now = window_now.into();
         self.read(&MESSAGES, id, |transaction| {
-            let Some(row) = transaction.open_table(MESSAGES)?.get(id.as_bytes())? else {
-                return Ok(None);
-            };
-            let message = decode_message(id, row.value()).in_row(MESSAGES, id)?;
-            let message = corrected(message, &window_now);
-            Ok((!message.is_expired(window_now.now())).then_some(message))
+            look_up(&transaction.open_table(MESSAGES)?, id, &window_now)
         })
     }
 
@@ -134,6 +129,18 @@ impl Store {
         let listed = listed.await.expect("a listing does not panic and is not aborted");
         Ok(self.checked(&MESSAGES, "a list", listed)?)
     }
+}
+
+/// Returns a message as readers see it, unless its retention is over at `window_now`.
+pub(super) fn look_up(
+    messages: &ReadOnlyTable<IdKey, Row>,
+    id: MessageId,
+    window_now: &WindowTime,
+) -> Result<Option<Message>, ReadError> {
+    let Some(row) = messages.get(id.as_bytes())? else { return Ok(None) };
+    let message = decode_message(id, row.value()).in_row(MESSAGES, id)?;
+    let message = corrected(message, window_now);
+    Ok((!message.is_expired(window_now.now())).then_some(message))
 }
 
 /// Returns a message as readers see it: with the corrected time of its acceptance.

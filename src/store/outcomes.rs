@@ -20,7 +20,7 @@ use crate::store::error::{InRow, ReadError};
 use crate::store::events::{is_owner, observe};
 use crate::store::record::{decode_message, encode_message};
 use crate::store::tables::{MESSAGES, Tables};
-use crate::store::{Store, StoreError, dead_letters, lost_messages};
+use crate::store::{Store, StoreError, dead_letters, feed, lost_messages};
 
 /// How far our record of an acceptance may be from the provider's, either way: AWS refuses
 /// signatures over five minutes off its own clock, and a call may take as long again.
@@ -31,14 +31,15 @@ const SEARCH_ROWS: usize = 20_000;
 const OUTCOME_WEIGHT: usize = 512;
 
 impl Store {
-    /// Records the outcome of a message after `attempts` calls to the provider in all.
+    /// Records the outcome of a message after `attempts` calls to the provider in all, at `now`.
     pub async fn record(
         &self,
         id: MessageId,
         attempts: u32,
         transition: Transition,
+        now: Timestamp,
     ) -> Result<Recorded, StoreError> {
-        let record = move |batch: &mut Batch<'_>| record(batch, id, attempts, transition);
+        let record = move |batch: &mut Batch<'_>| record(batch, id, attempts, transition, now);
         self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, record).await
     }
 }
@@ -48,6 +49,7 @@ fn record(
     id: MessageId,
     attempts: u32,
     transition: Transition,
+    now: Timestamp,
 ) -> Result<Recorded, ReadError> {
     let Some(mut message) = read(&batch.tables, id)? else {
         return Ok(Recorded::AlreadyFinal);
@@ -65,7 +67,7 @@ fn record(
         if let Some(found_at) = lost_at {
             lost_messages::add(&mut batch.tables, 1, found_at)?;
         }
-        settle(batch, &mut message)?;
+        settle(batch, &mut message, now)?;
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
         write(&mut batch.tables, &message)?;
@@ -73,15 +75,22 @@ fn record(
     Ok(recorded)
 }
 
-/// Counts the final state that a message has come to. If it is sent, notes the provider's id, and
-/// applies the events that came before the outcome.
-pub(super) fn settle(batch: &mut Batch<'_>, message: &mut Message) -> Result<(), ReadError> {
+/// Counts the final state that a message has come to, and reports it in the feed. If it is sent,
+/// notes the provider's id, and applies the events that came before the outcome.
+pub(super) fn settle(
+    batch: &mut Batch<'_>,
+    message: &mut Message,
+    now: Timestamp,
+) -> Result<(), ReadError> {
+    if let Some(change) = feed::final_change(&message.state) {
+        feed::report(batch, message, change, now)?;
+    }
     if let State::Sent { ses_message_id, sent_at } = &message.state {
         let key = (sent_at.unix_millis(), *message.id.as_bytes());
         batch.tables.sent.open()?.insert(key, ses_message_id.as_bytes())?;
         for early in dead_letters::take_unmatched(batch, ses_message_id)? {
             if is_owner(batch, message, early.organisation.as_deref()) {
-                observe(batch, message, &early.event)?;
+                observe(batch, message, &early.event, now)?;
             }
         }
     }

@@ -12,9 +12,10 @@ use crate::domain::time::Timestamp;
 use crate::store::batch::Batch;
 use crate::store::changes::Table;
 use crate::store::error::ReadError;
+use crate::store::feed::PurgedFeed;
 use crate::store::record::organisation_of;
 use crate::store::tables::{IdKey, Row};
-use crate::store::{Store, StoreError, damage, dead_letters, events, outcomes, write_lock};
+use crate::store::{Store, StoreError, damage, dead_letters, events, feed, outcomes, write_lock};
 
 /// What one step of the purge removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,11 +24,13 @@ pub struct Purged {
     pub messages: usize,
     /// Idempotency keys.
     pub idempotency_keys: usize,
+    /// Entries of the event feed.
+    pub feed_entries: usize,
 }
 
 impl Store {
     /// Removes a bounded part of what is past its window at `window_now`: at most `limit` messages
-    /// with their events, and at most `limit` idempotency keys.
+    /// with their events, at most `limit` idempotency keys and at most `limit` entries of the feed.
     pub async fn purge(
         &self,
         window_now: impl Into<WindowTime>,
@@ -36,8 +39,10 @@ impl Store {
         let window_now = window_now.into();
         // Rows of expired hours may still be on disk, and are not found.
         write_lock(&self.shared.idempotency).expire(&window_now);
-        let purged = self.writer.run(0, move |batch| purge(batch, &window_now, limit)).await?;
+        let (purged, feed) =
+            self.writer.run(0, move |batch| purge(batch, &window_now, limit)).await?;
         self.shared.metrics.purged(purged);
+        self.shared.feed.shrink(feed);
         Ok(purged)
     }
 }
@@ -47,7 +52,7 @@ fn purge(
     batch: &mut Batch<'_>,
     window_now: &WindowTime,
     limit: usize,
-) -> Result<Purged, ReadError> {
+) -> Result<(Purged, Vec<PurgedFeed>), ReadError> {
     let mut purged = Purged::default();
     let records_past: Vec<_> = window_now.past(RECORD_RETENTION).iter().map(ids).collect();
     for run in &records_past {
@@ -61,8 +66,15 @@ fn purge(
         let range = purge_range(keys, run, limit - purged.idempotency_keys, |_| {})?;
         purged.idempotency_keys += range.count;
     }
+    let mut feeds = Vec::new();
+    for run in &window_now.past(RECORD_RETENTION) {
+        let left = limit - purged.feed_entries;
+        let feed = batch.shared.feed.purge(&mut batch.tables, run, left)?;
+        purged.feed_entries += feed.iter().map(|feed| feed.entries).sum::<usize>();
+        feeds.extend(feed);
+    }
     batch.shared.damage.forget(&records_past, &keys_past);
-    Ok(purged)
+    Ok((purged, feeds))
 }
 
 /// Returns the ids of the instants of a run.
@@ -89,6 +101,7 @@ fn purge_messages(
     let end = events::last_key(last);
     let run = first.as_slice()..=end.as_slice();
     batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
+    feed::purge_overturned(&mut batch.tables, ids.start, last)?;
     Ok(messages.count)
 }
 

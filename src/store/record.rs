@@ -336,6 +336,100 @@ pub(super) fn decode_event(bytes: &[u8]) -> Result<Event, RowError> {
     })
 }
 
+/// Key of an event among those of its message. Orders them by time, and is the same for the same
+/// event however often and in whatever form it arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EventKey {
+    pub(super) occurred_at: Timestamp,
+    pub(super) event_type: EventType,
+    /// Digest of the recipients.
+    pub(super) recipients: [u8; 8],
+}
+
+impl EventKey {
+    /// Length of a key in the table of events, after the message's id.
+    pub(super) const BYTES: usize = 17;
+
+    /// Returns the key in the table of events.
+    pub(super) fn of_message(&self, message: MessageId) -> Vec<u8> {
+        let mut key = Vec::with_capacity(message.as_bytes().len() + Self::BYTES);
+        key.extend_from_slice(message.as_bytes());
+        key.extend_from_slice(&self.occurred_at.unix_millis().to_be_bytes());
+        key.push(self.event_type as u8);
+        key.extend_from_slice(&self.recipients);
+        key
+    }
+}
+
+/// Change that an entry of the feed reports. The rest of it is in the record and in the event's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReportedChange {
+    Sent,
+    Failed,
+    Suppressed,
+    Observed(EventKey),
+}
+
+/// Entry of the feed, as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FeedRow {
+    pub(super) message: MessageId,
+    pub(super) change: ReportedChange,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FeedV1 {
+    message: [u8; 16],
+    change: ReportedChangeV1,
+}
+
+#[derive(Serialize, Deserialize)]
+enum ReportedChangeV1 {
+    Sent,
+    Failed,
+    Suppressed,
+    Observed(EventTypeV1, u64, [u8; 8]),
+}
+
+/// The row of an entry of the feed.
+pub(super) fn encode_feed(row: &FeedRow) -> Vec<u8> {
+    let change = match row.change {
+        ReportedChange::Sent => ReportedChangeV1::Sent,
+        ReportedChange::Failed => ReportedChangeV1::Failed,
+        ReportedChange::Suppressed => ReportedChangeV1::Suppressed,
+        ReportedChange::Observed(EventKey { occurred_at, event_type, recipients }) => {
+            ReportedChangeV1::Observed(event_type.into(), occurred_at.unix_millis(), recipients)
+        }
+    };
+    encode(&FeedV1 { message: *row.message.as_bytes(), change }, 40)
+}
+
+/// Reads the row of an entry of the feed.
+pub(super) fn decode_feed(bytes: &[u8]) -> Result<FeedRow, RowError> {
+    let row: FeedV1 = decode(bytes)?;
+    let change = match row.change {
+        ReportedChangeV1::Sent => ReportedChange::Sent,
+        ReportedChangeV1::Failed => ReportedChange::Failed,
+        ReportedChangeV1::Suppressed => ReportedChange::Suppressed,
+        ReportedChangeV1::Observed(event_type, occurred_at, recipients) => {
+            let occurred_at = Timestamp::from_unix_millis(occurred_at);
+            let event_type = event_type.into();
+            ReportedChange::Observed(EventKey { occurred_at, event_type, recipients })
+        }
+    };
+    Ok(FeedRow { message: MessageId::from_bytes(row.message), change })
+}
+
+/// The row of a failure that an event overturned.
+pub(super) fn encode_overturned(failure: &Failure) -> Vec<u8> {
+    encode(&FailureV1::from(failure), failure.message.len() + 32)
+}
+
+/// Reads the row of a failure that an event overturned.
+pub(super) fn decode_overturned(bytes: &[u8]) -> Result<Failure, RowError> {
+    Ok(decode::<FailureV1<'_>>(bytes)?.into())
+}
+
 /// An event whose message is not known yet.
 pub(super) struct UnmatchedEvent {
     /// The organisation's name, where the report had one.

@@ -9,12 +9,13 @@ use crate::domain::message::{Acceptance, Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::api_keys::KeyUse;
 use crate::store::error::{InRow, ReadError};
+use crate::store::feed::FeedIndex;
 use crate::store::idempotency::IdempotencyIndex;
 use crate::store::open::FileOrigin;
-use crate::store::record::{decode_message, encode_message};
+use crate::store::record::{ReportedChange, decode_message, encode_message};
 use crate::store::suppressions::SuppressionFilter;
 use crate::store::tables::{MESSAGES, Tables};
-use crate::store::{OpenError, Shared, damage, lost_messages, time_record, write_lock};
+use crate::store::{OpenError, Shared, damage, feed, lost_messages, time_record, write_lock};
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -35,19 +36,26 @@ pub struct Recovery {
 /// out. Before this is done, nobody may ask the store anything.
 pub(super) fn recover(shared: &Shared, now: Timestamp) -> Result<Recovery, OpenError> {
     let mut bodies_lost = 0;
+    let feed_id = shared.database.write(|mut tables| {
+        // An earlier version may not have had all of them.
+        tables.create()?;
+        feed::identify(&mut tables)
+    })?;
+    shared.database.read(|transaction| shared.feed.load(transaction, feed_id))?;
     loop {
         let step = shared.database.write(|mut tables| {
-            // An earlier version may not have had all of them.
-            tables.create()?;
             // A clock that is behind the file's time stamp is wrong.
             let reached = time_record::reached(&mut tables)?;
-            settle_pending(&mut tables, reached.map_or(now, |reached| reached.now().max(now)))
+            let now = reached.map_or(now, |reached| reached.now().max(now));
+            settle_pending(&mut tables, &shared.feed, now)
         })?;
         bodies_lost += step;
         if step < RECOVERY_STEP {
             break;
         }
     }
+    // With what was reported here.
+    shared.database.read(|transaction| shared.feed.load(transaction, feed_id))?;
     let damage = &shared.damage;
     shared.database.read(|transaction| damage::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
@@ -61,7 +69,11 @@ pub(super) fn recover(shared: &Shared, now: Timestamp) -> Result<Recovery, OpenE
     Ok(Recovery { bodies_lost, live_keys, file: FileOrigin::Existing })
 }
 
-fn settle_pending(tables: &mut Tables<'_>, now: Timestamp) -> Result<usize, ReadError> {
+fn settle_pending(
+    tables: &mut Tables<'_>,
+    feed: &FeedIndex,
+    now: Timestamp,
+) -> Result<usize, ReadError> {
     let pending: Vec<MessageId> = tables
         .pending
         .iter()?
@@ -87,6 +99,7 @@ fn settle_pending(tables: &mut Tables<'_>, now: Timestamp) -> Result<usize, Read
             let attempts = message.attempts;
             if message.record(attempts, transition) == Recorded::Changed {
                 lost += 1;
+                feed.append(tables, &message, ReportedChange::Failed, now)?;
             }
             tables.messages.insert(id.as_bytes(), encode_message(&message).as_slice())?;
         }

@@ -17,7 +17,7 @@ use crate::store::changes::{Changes, RowChange, Table, row_changes};
 use crate::store::error::ReadError;
 
 /// The version of the file's layout. A file of a newer version is refused.
-pub(super) const FORMAT_VERSION: u64 = 3;
+pub(super) const FORMAT_VERSION: u64 = 4;
 
 /// The key of [`META`] that holds [`FORMAT_VERSION`].
 pub(super) const FORMAT_KEY: &str = "format";
@@ -32,6 +32,9 @@ pub(super) const ID_LEAD: &str = "id_lead";
 pub(super) const LOST_MESSAGES: &str = "lost_messages";
 /// The key of [`META`] that holds when the last of them was found, in milliseconds.
 pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
+/// The key of [`META`] that holds the number by which the feed's cursors are told from those of other
+/// files.
+pub(super) const FEED_ID: &str = "feed_id";
 /// The key of [`META`] that is written to see whether the file takes writes again.
 pub(super) const PROBE: &str = "probe";
 
@@ -91,6 +94,14 @@ pub(super) const DOMAINS: TableDefinition<(u32, &str), Row> = TableDefinition::n
 
 /// When each API key was last used, in milliseconds, by the key's number.
 pub(super) const KEY_USE: TableDefinition<u32, u64> = TableDefinition::new("key_use");
+
+/// Entries of the event feed, by organisation and position. An organisation's entries follow one
+/// another, as its messages do.
+pub(super) const FEED: TableDefinition<(u32, u64), Row> = TableDefinition::new("feed");
+/// Failures of messages that an event later proved to be sent: their records do not have them any
+/// more, and the feed still shows them.
+pub(super) const OVERTURNED: TableDefinition<IdKey, Row> =
+    TableDefinition::new("overturned_failures");
 
 /// File's record of the clock, under [`TIME_KEY`].
 pub(super) const CLOCK: TableDefinition<&str, Row> = TableDefinition::new("clock");
@@ -181,6 +192,8 @@ pub(super) struct Tables<'txn> {
     pub(super) domains: OnDemand<'txn, (u32, &'static str), Row>,
     pub(super) key_use: OnDemand<'txn, u32, u64>,
     pub(super) clock: OnDemand<'txn, &'static str, Row>,
+    pub(super) feed: OnDemand<'txn, (u32, u64), Row>,
+    pub(super) overturned: OnDemand<'txn, IdKey, Row>,
 }
 
 impl<'txn> Tables<'txn> {
@@ -206,6 +219,8 @@ impl<'txn> Tables<'txn> {
             domains: OnDemand::new(transaction, changes, DOMAINS),
             key_use: OnDemand::new(transaction, changes, KEY_USE),
             clock: OnDemand::new(transaction, changes, CLOCK),
+            feed: OnDemand::new(transaction, changes, FEED),
+            overturned: OnDemand::new(transaction, changes, OVERTURNED),
         })
     }
 
@@ -223,6 +238,8 @@ impl<'txn> Tables<'txn> {
         self.domains.open()?;
         self.key_use.open()?;
         self.clock.open()?;
+        self.feed.open()?;
+        self.overturned.open()?;
         Ok(())
     }
 
@@ -253,7 +270,7 @@ impl<'txn> Tables<'txn> {
 }
 
 /// Every table of the file; a position here is the table's number in a backup and in the journal.
-pub(super) const TABLES: [&dyn AnyTable; 16] = [
+pub(super) const TABLES: [&dyn AnyTable; 18] = [
     &META,
     &MESSAGES,
     &BY_ORGANISATION,
@@ -270,6 +287,8 @@ pub(super) const TABLES: [&dyn AnyTable; 16] = [
     &KEY_USE,
     &DAMAGED_MESSAGES,
     &CLOCK,
+    &FEED,
+    &OVERTURNED,
 ];
 
 /// Makes changes again in a transaction.

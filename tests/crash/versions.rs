@@ -75,7 +75,7 @@ async fn fill(store: &Store) {
         assert_eq!(accepted, Ok(Accepted::New(id(n))));
     }
     let sent = Transition::Sent { ses_message_id: "ses-0".to_owned(), sent_at: THEN };
-    store.record(id(0), 2, sent).await.unwrap();
+    store.record(id(0), 2, sent, THEN).await.unwrap();
     let report = Report {
         message: Reference::Tag(id(0)),
         organisation: Some("acme".to_owned()),

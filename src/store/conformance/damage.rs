@@ -26,7 +26,7 @@ async fn a_damaged_row_fails_its_own_operation_and_no_other() {
         others.spawn(async move { fixture.accept(None, START).await });
     }
     let sent = Transition::Sent { ses_message_id: "s".to_owned(), sent_at: START };
-    assert_eq!(fixture.store.record(id, 1, sent).await, Err(StoreError::Damaged));
+    assert_eq!(fixture.store.record(id, 1, sent, START).await, Err(StoreError::Damaged));
     assert!(others.join_all().await.iter().all(Result::is_ok));
     assert_eq!(fixture.store.message(id, START), Err(StoreError::Damaged));
 }

@@ -61,7 +61,7 @@ async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
     for number in 0..50 {
         let id = fixture.new_message().await;
         let at = START.plus(SECOND * number);
-        fixture.store.record(id, 1, sent(&format!("ses-{number}"), at)).await.unwrap();
+        fixture.store.record(id, 1, sent(&format!("ses-{number}"), at), START).await.unwrap();
         ids.push((id, at));
     }
     // The provider's clock is ours, five minutes ahead of it, or behind it.
@@ -116,7 +116,7 @@ async fn an_event_that_overtakes_the_recording_of_a_success_is_applied_with_it()
     let direct = fixture.new_message().await;
     let report = untagged("ses-2", START, delivery(START));
     fixture.store.apply(report, START).await.unwrap();
-    fixture.store.record(direct, 1, sent("ses-2", START)).await.unwrap();
+    fixture.store.record(direct, 1, sent("ses-2", START), START).await.unwrap();
     assert_eq!(fixture.store.events(direct).unwrap(), [delivery(START)]);
 }
 
@@ -134,7 +134,7 @@ async fn early_reports_of_one_event_that_differ_all_count() {
         let report = untagged("ses-1", START, event(START, detail));
         fixture.store.apply(report, START).await.unwrap();
     }
-    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    fixture.store.record(id, 1, sent("ses-1", START), START).await.unwrap();
     assert_eq!(fixture.store.events(id).unwrap(), [event(START, hard_bounce())]);
     assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
 }
@@ -164,8 +164,8 @@ async fn only_so_many_events_wait_and_the_oldest_go_first() {
     }
     assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 10_000);
     let [first, last] = [fixture.new_message().await, fixture.new_message().await];
-    fixture.store.record(first, 1, sent("ses-999", START)).await.unwrap();
-    fixture.store.record(last, 1, sent("ses-10999", START)).await.unwrap();
+    fixture.store.record(first, 1, sent("ses-999", START), START).await.unwrap();
+    fixture.store.record(last, 1, sent("ses-10999", START), START).await.unwrap();
     assert!(fixture.store.events(first).unwrap().is_empty());
     assert_eq!(fixture.store.events(last).unwrap().len(), 1);
 }
@@ -193,7 +193,7 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
     assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
     assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0, "no record can follow");
 
-    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    fixture.store.record(id, 1, sent("ses-1", START), START).await.unwrap();
     let foreign = Report {
         organisation: Some("other".to_owned()),
         ..untagged("ses-1", START, event(START, hard_bounce()))
@@ -219,7 +219,7 @@ async fn an_early_event_of_another_organisation_is_not_applied_later_either() {
         ..untagged("ses-1", START, event(START, hard_bounce()))
     };
     assert_eq!(fixture.store.apply(foreign, START).await.unwrap(), Applied::Unmatched);
-    fixture.store.record(id, 1, sent("ses-1", START)).await.unwrap();
+    fixture.store.record(id, 1, sent("ses-1", START), START).await.unwrap();
     assert!(fixture.store.events(id).unwrap().is_empty());
     assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
 }
@@ -259,7 +259,7 @@ async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
         let is_sent =
             proved_attempts.is_some() || matches!(transition, Some(Transition::Sent { .. }));
         if let Some(transition) = transition {
-            fixture.store.record(id, 2, transition).await.unwrap();
+            fixture.store.record(id, 2, transition, START).await.unwrap();
         }
         let before = fixture.store.message(id, START).unwrap().unwrap();
         let report = tagged(id, Some(delivery(START)));
@@ -291,7 +291,7 @@ async fn a_proof_that_overtakes_the_outcome_stands_and_the_calls_are_counted() {
     for outcome in late {
         let id = fixture.new_message().await;
         fixture.store.apply(tagged(id, Some(delivery(START))), START).await.unwrap();
-        let recorded = fixture.store.record(id, 3, outcome).await.unwrap();
+        let recorded = fixture.store.record(id, 3, outcome, START).await.unwrap();
         assert_eq!(recorded, Recorded::AlreadyFinal);
         let message = fixture.store.message(id, START).unwrap().unwrap();
         let state = State::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
@@ -355,7 +355,7 @@ async fn the_providers_ids_go_with_their_records() {
     let end = START.plus(RECORD_RETENTION).plus(MILLISECOND);
     let id = fixture.new_message().await;
     let sent_at = START.plus(Duration::from_hours(12));
-    fixture.store.record(id, 1, sent("ses-1", sent_at)).await.unwrap();
+    fixture.store.record(id, 1, sent("ses-1", sent_at), START).await.unwrap();
     assert_eq!(fixture.store.purge(end, 10).await.unwrap().messages, 1);
     let report = untagged("ses-1", sent_at, delivery(sent_at));
     assert_eq!(fixture.store.apply(report, START).await.unwrap(), Applied::Unmatched);
@@ -580,7 +580,7 @@ async fn arrived(store: &Store, order: &[Event], overtaking: Option<usize>) -> O
     let ses_message_id = format!("ses-{id}");
     for step in 0..=order.len() {
         if overtaking.is_some_and(|overtaking| overtaking.min(order.len()) == step) {
-            fixture.store.record(id, 1, sent(&ses_message_id, START)).await.unwrap();
+            fixture.store.record(id, 1, sent(&ses_message_id, START), START).await.unwrap();
         }
         let Some(event) = order.get(step) else { break };
         let report = match overtaking {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::domain::feed::FeedPosition;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::organisation_counts::Increment;
 use crate::store::batch::{Batch, Kind, Operation};
@@ -39,6 +40,7 @@ const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 struct Effects {
     claimed: Vec<(KeyHash, MessageId)>,
     increments: Vec<(OrganisationId, Increment)>,
+    fed: Vec<(OrganisationId, FeedPosition)>,
     organisations: Option<OrganisationIndex>,
     suppressed: Change,
 }
@@ -199,6 +201,7 @@ impl Thread {
                 tables,
                 claimed: Vec::new(),
                 increments: Vec::new(),
+                fed: Vec::new(),
                 organisations: Change::None,
                 suppressed: Change::None,
                 shared: &self.shared,
@@ -220,8 +223,8 @@ impl Thread {
                 )?),
                 Change::None => None,
             };
-            let Batch { claimed, increments, suppressed, .. } = batch;
-            Ok(Effects { claimed, increments, organisations, suppressed })
+            let Batch { claimed, increments, fed, suppressed, .. } = batch;
+            Ok(Effects { claimed, increments, fed, organisations, suppressed })
         })
     }
 }
@@ -236,6 +239,7 @@ fn accept(
     if let Written::Durably(effects) = written {
         shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
         publish(shared, effects.claimed);
+        shared.feed.grow(effects.fed);
         if effects.suppressed == Change::Made {
             shared.suppression_epoch.fetch_add(1, Ordering::Release);
         }

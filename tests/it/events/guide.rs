@@ -59,7 +59,7 @@ async fn sent_as(sink: &EventSink, document: &Value) -> MessageId {
         ses_message_id: mail["messageId"].as_str().unwrap().to_owned(),
         sent_at: accepted_at.plus(Duration::from_millis(200)),
     };
-    sink.store.record(id, 1, transition).await.unwrap();
+    sink.store.record(id, 1, transition, accepted_at).await.unwrap();
     id
 }
 

@@ -51,7 +51,7 @@ async fn a_proof_cancels_the_waiting_retry_and_drops_the_body() {
     let directory = tempfile::tempdir().unwrap();
     let sink = EventSink::in_directory(directory.path()).await;
     let id = being_sent(&sink).await;
-    sink.store.record(id, 1, lost_answer()).await.unwrap();
+    sink.store.record(id, 1, lost_answer(), NOW).await.unwrap();
     sink.queue.put_back(id, later(), Acceptance::Possible);
     prove(&sink, id).await;
     let pending = sink.queue.pending();
@@ -69,7 +69,7 @@ async fn a_proof_that_overtakes_a_lost_answer_leaves_no_retry() {
     let id = being_sent(&sink).await;
     prove(&sink, id).await;
     assert_eq!(sink.queue.pending().in_flight, 1, "the call goes on to its end");
-    let recorded = sink.store.record(id, 1, lost_answer()).await.unwrap();
+    let recorded = sink.store.record(id, 1, lost_answer(), NOW).await.unwrap();
     assert_eq!(recorded, Recorded::AlreadyFinal);
     sink.queue.put_back(id, later(), Acceptance::Possible);
     let pending = sink.queue.pending();

@@ -260,7 +260,7 @@ impl Story {
         let (store, now) = (store.clone(), self.now());
         Box::pin(async move {
             let sent = Transition::Sent { ses_message_id: format!("ses-{id}"), sent_at: now };
-            Answer::Recorded(id, certainty(&store.record(id, 1, sent).await))
+            Answer::Recorded(id, certainty(&store.record(id, 1, sent, now).await))
         })
     }
 
@@ -276,7 +276,7 @@ impl Story {
         Box::pin(async move {
             let acceptance = Acceptance::Excluded;
             let lost = Transition::BodyLost { acceptance, message: "stopped", found_at };
-            let _ = store.record(id, 0, lost).await;
+            let _ = store.record(id, 0, lost, found_at).await;
             Answer::Nothing
         })
     }

@@ -1,0 +1,299 @@
+//! The event feed: which changes it reports, in which order, with which data, and for how long.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::domain::event::{Event, EventDetail};
+use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
+use crate::domain::id::MessageId;
+use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::time::Timestamp;
+use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
+use crate::store::{Reference, Report, Store};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+async fn fixture() -> (TempDir, Fixture) {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    (directory, fixture)
+}
+
+fn sent(id: MessageId) -> Transition {
+    Transition::Sent { ses_message_id: format!("ses-{id}"), sent_at: START }
+}
+
+fn failed(acceptance: Acceptance) -> Transition {
+    Transition::Failed {
+        failure: Failure::new(FailureCode::OutcomeUnknown, "no answer"),
+        acceptance,
+    }
+}
+
+fn delivery(at: Timestamp) -> Event {
+    event(at, EventDetail::Delivery { smtp_response: Some("250 ok".to_owned()) })
+}
+
+fn report(id: MessageId, event: Option<Event>) -> Report {
+    Report {
+        message: Reference::Tag(id),
+        organisation: None,
+        ses_message_id: format!("ses-{id}"),
+        accepted_at: START,
+        event,
+    }
+}
+
+impl Fixture {
+    async fn feed_at(&self, after: FeedPosition, now: Timestamp) -> Vec<FeedEntry> {
+        let page = self.store.feed(self.organisation, after, FeedTypes::ALL, 100, now).await;
+        page.unwrap().entries
+    }
+
+    async fn feed(&self) -> Vec<FeedEntry> {
+        self.feed_at(FeedPosition::START, START).await
+    }
+}
+
+fn told(entries: &[FeedEntry]) -> Vec<(FeedEventType, MessageId)> {
+    entries.iter().map(|entry| (entry.event_type(), entry.message.id)).collect()
+}
+
+#[tokio::test]
+async fn each_change_is_reported_once_in_the_order_of_the_commits() {
+    use FeedEventType::{Bounce, Delivery, Failed, Sent, Suppressed};
+    let (_directory, fixture) = fixture().await;
+    let store = &fixture.store;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(fixture.new_message().await);
+    }
+    let retry = Transition::RetryLater {
+        failure: Failure::new(FailureCode::ProviderThrottled, "slow"),
+        acceptance: Acceptance::Excluded,
+    };
+    assert_eq!(fixture.feed().await, [], "acceptance and retries are nothing to tell of");
+    store.record(ids[0], 1, retry, START).await.unwrap();
+    store.record(ids[0], 2, sent(ids[0]), START.plus(MILLISECOND)).await.unwrap();
+    store.record(ids[0], 2, sent(ids[0]), START.plus(MILLISECOND)).await.unwrap();
+    store.record(ids[1], 1, failed(Acceptance::Excluded), START.plus(MINUTE)).await.unwrap();
+    store.record(ids[2], 1, Transition::Suppressed, START.plus(MINUTE)).await.unwrap();
+    let events = [delivery(START), event(START, hard_bounce())];
+    for event in events.iter().chain(&events).cloned() {
+        store.apply(report(ids[0], Some(event)), START.plus(MINUTE)).await.unwrap();
+    }
+    // An event that proves that the message was sent reports both, in this order.
+    store.apply(report(ids[3], Some(delivery(START))), START).await.unwrap();
+    let expected = [
+        (Sent, ids[0]),
+        (Failed, ids[1]),
+        (Suppressed, ids[2]),
+        (Delivery, ids[0]),
+        (Bounce, ids[0]),
+        (Sent, ids[3]),
+        (Delivery, ids[3]),
+    ];
+    let entries = fixture.feed().await;
+    assert_eq!(told(&entries), expected);
+    assert!(entries.windows(2).all(|pair| pair[0].position < pair[1].position));
+    assert_eq!(entries[0].recorded_at, START.plus(MILLISECOND));
+    assert!(entries.windows(2).all(|pair| pair[0].recorded_at <= pair[1].recorded_at));
+    assert_eq!(entries[0].message.status(), Status::Sent);
+    assert_eq!(entries[1].message.failure().unwrap().message, "no answer");
+    assert_eq!(entries[2].message.failure().unwrap().code, FailureCode::RecipientSuppressed);
+    assert_eq!(entries[4].change, FeedChange::Observed(events[1].clone()));
+    let last = entries.last().unwrap();
+    assert_eq!(store.feed_end(fixture.organisation), last.position);
+    let again = store.feed_entry(fixture.organisation, last.position, START).await.unwrap();
+    assert_eq!(again.as_ref(), Some(last));
+    assert_eq!(again.unwrap().id().to_string().parse(), Ok(last.id()));
+    let none = FeedPosition::from_number(last.position.number() + 1);
+    assert_eq!(store.feed_entry(fixture.organisation, none, START).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_event_that_came_before_its_outcome_is_reported_after_it() {
+    let (_directory, fixture) = fixture().await;
+    let id = fixture.new_message().await;
+    let early = Report { message: Reference::ProviderId, ..report(id, Some(delivery(START))) };
+    fixture.store.apply(early, START).await.unwrap();
+    assert_eq!(fixture.feed().await, []);
+    fixture.store.record(id, 1, sent(id), START).await.unwrap();
+    let expected = [(FeedEventType::Sent, id), (FeedEventType::Delivery, id)];
+    assert_eq!(told(&fixture.feed().await), expected);
+}
+
+#[tokio::test]
+async fn a_failure_that_an_event_overturns_still_shows_as_it_was() {
+    let (directory, fixture) = fixture().await;
+    let id = fixture.new_message().await;
+    fixture.store.record(id, 1, failed(Acceptance::Possible), START).await.unwrap();
+    let lost = fixture.new_message().await;
+    let organisation = fixture.organisation;
+    drop(fixture);
+    let store = in_directory(&directory, START);
+    let before = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
+    let before = before.unwrap().entries;
+    assert_eq!(told(&before), [(FeedEventType::Failed, id), (FeedEventType::Failed, lost)]);
+    assert_eq!(before[1].message.failure().unwrap().code, FailureCode::BodyLostOnRestart);
+    for id in [id, lost] {
+        store.apply(report(id, None), START).await.unwrap();
+        assert_eq!(store.message(id, START).unwrap().unwrap().status(), Status::Sent);
+    }
+    let after = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
+    let after = after.unwrap().entries;
+    let sent = [(FeedEventType::Sent, id), (FeedEventType::Sent, lost)];
+    assert_eq!(told(&after[2..]), sent);
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!((before.id(), &before.message.state), (after.id(), &after.message.state));
+    }
+}
+
+#[tokio::test]
+async fn pages_follow_one_another_and_know_their_types() {
+    let (_directory, fixture) = fixture().await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let mut ids = Vec::new();
+    for _ in 0..25 {
+        let id = fixture.new_message().await;
+        store.record(id, 1, sent(id), START).await.unwrap();
+        ids.push(id);
+    }
+    store.apply(report(ids[3], Some(delivery(START))), START).await.unwrap();
+    let other = store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
+    let none = store.feed(other.id, FeedPosition::START, FeedTypes::ALL, 5, START).await.unwrap();
+    assert_eq!((none.entries.len(), none.next), (0, FeedPosition::START), "another's are not seen");
+
+    let (mut next, mut seen) = (FeedPosition::START, Vec::new());
+    loop {
+        let page = store.feed(organisation, next, FeedTypes::ALL, 7, START).await.unwrap();
+        if page.entries.is_empty() {
+            assert_eq!(page.next, next, "the end stays where it is");
+            break;
+        }
+        seen.extend(page.entries);
+        next = page.next;
+    }
+    assert_eq!(seen, fixture.feed().await);
+    assert_eq!(seen.len(), 26);
+    let types = FeedTypes::from_iter([FeedEventType::Delivery, FeedEventType::Bounce]);
+    let page = store.feed(organisation, FeedPosition::START, types, 7, START).await.unwrap();
+    assert_eq!((page.entries.as_slice(), page.next), (&seen[25..], next));
+    let page = store.feed(organisation, next, types, 7, START).await.unwrap();
+    assert_eq!((page.entries, page.next), (Vec::new(), next));
+}
+
+#[tokio::test]
+async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
+    let (directory, fixture) = fixture().await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let old = fixture.new_message().await;
+    store.record(old, 1, failed(Acceptance::Possible), START).await.unwrap();
+    store.apply(report(old, Some(delivery(START))), START.plus(MINUTE)).await.unwrap();
+    let late = MINUTE * 60;
+    let new = fixture.ids.next(START.plus(late));
+    let admitted = fixture.admitted(None);
+    let (at, none) = (START.plus(late), || {});
+    store.accept(new, organisation, &admitted, at, at, none).await.unwrap();
+    store.record(new, 1, sent(new), at).await.unwrap();
+
+    let end = START.plus(RECORD_RETENTION);
+    let last = end.minus(MILLISECOND);
+    assert_eq!(fixture.feed_at(FeedPosition::START, last).await.len(), 4);
+    let left = fixture.feed_at(FeedPosition::START, end).await;
+    assert_eq!(told(&left), [(FeedEventType::Sent, new)], "before any purge");
+    let purged = store.purge(end.plus(MINUTE), 100).await.unwrap();
+    assert_eq!((purged.messages, purged.feed_entries), (1, 1), "what was told at that time");
+    let purged = store.purge(end.plus(MINUTE).plus(MILLISECOND), 1).await.unwrap();
+    assert_eq!((purged.messages, purged.feed_entries), (0, 1));
+    let purged = store.purge(end.plus(MINUTE).plus(MILLISECOND), 100).await.unwrap();
+    assert_eq!((purged.messages, purged.feed_entries), (0, 1));
+    assert_eq!(fixture.feed_at(FeedPosition::START, end).await, left);
+    let purged = store.purge(end.plus(late).plus(MILLISECOND), 100).await.unwrap();
+    assert_eq!((purged.messages, purged.feed_entries), (1, 1));
+    let rows = |store: &Store| {
+        store.shared.database.read(|transaction| {
+            use redb::ReadableTableMetadata;
+            let feed = transaction.open_table(crate::store::tables::FEED)?.len()?;
+            Ok(feed + transaction.open_table(crate::store::tables::OVERTURNED)?.len()?)
+        })
+    };
+    assert_eq!(rows(store).unwrap(), 0, "nothing is left of it");
+
+    // The feed goes on behind what was there.
+    let before = store.feed_end(organisation);
+    let now = end.plus(late);
+    let next = fixture.ids.next(now);
+    store.accept(next, organisation, &fixture.admitted(None), now, now, || {}).await.unwrap();
+    store.record(next, 1, sent(next), now).await.unwrap();
+    assert_eq!(told(&fixture.feed_at(before, now).await), [(FeedEventType::Sent, next)]);
+    drop(fixture);
+    let store = in_directory(&directory, now);
+    let page = store.feed(organisation, before, FeedTypes::ALL, 9, now).await.unwrap();
+    assert_eq!(told(&page.entries), [(FeedEventType::Sent, next)]);
+    assert_eq!(store.feed_end(organisation), page.next);
+}
+
+/// The clock is behind the last entry: what comes next is behind it all the same.
+#[tokio::test]
+async fn entries_keep_their_order_if_the_clock_is_set_back() {
+    let (directory, fixture) = fixture().await;
+    let first = fixture.new_message().await;
+    fixture.store.record(first, 1, sent(first), START.plus(MINUTE)).await.unwrap();
+    let (second, third) = (fixture.new_message().await, fixture.new_message().await);
+    fixture.store.record(second, 1, sent(second), START).await.unwrap();
+    let organisation = fixture.organisation;
+    drop(fixture);
+    let store = in_directory(&directory, START);
+    let page = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
+    let expected = [
+        (FeedEventType::Sent, first),
+        (FeedEventType::Sent, second),
+        (FeedEventType::Failed, third),
+    ];
+    assert_eq!(told(&page.unwrap().entries), expected);
+}
+
+/// As applications do it: each asks for what is behind the last entry that it has seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twice() {
+    const EACH: usize = 150;
+    let (_directory, fixture) = fixture().await;
+    let fixture = std::sync::Arc::new(fixture);
+    let mut grew = fixture.store.feed_grew();
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let fixture = std::sync::Arc::clone(&fixture);
+        writers.spawn(async move {
+            let mut told = Vec::new();
+            for _ in 0..EACH {
+                let id = fixture.new_message().await;
+                fixture.store.record(id, 1, sent(id), START).await.unwrap();
+                fixture.store.apply(report(id, Some(delivery(START))), START).await.unwrap();
+                told.push(id);
+            }
+            told
+        });
+    }
+    let (mut next, mut seen) = (FeedPosition::START, Vec::new());
+    while seen.len() < 4 * EACH * 2 {
+        grew.changed().await.unwrap();
+        let organisation = fixture.organisation;
+        let page = fixture.store.feed(organisation, next, FeedTypes::ALL, 10, START).await.unwrap();
+        if !page.entries.is_empty() {
+            grew.mark_changed();
+        }
+        next = page.next;
+        seen.extend(page.entries);
+    }
+    let written = writers.join_all().await;
+    assert!(seen.windows(2).all(|pair| pair[0].position < pair[1].position));
+    let seen = told(&seen);
+    for writer in written {
+        let own: Vec<_> = seen.iter().filter(|(_, id)| writer.contains(id)).copied().collect();
+        let both = |id: &MessageId| [(FeedEventType::Sent, *id), (FeedEventType::Delivery, *id)];
+        assert_eq!(own, writer.iter().flat_map(both).collect::<Vec<_>>());
+    }
+}
