@@ -135,8 +135,8 @@ impl Admin {
     }
 
     /// This moment of everything that is stored.
-    pub fn snapshot(&self) -> Result<Snapshot, Refusal> {
-        Ok(self.store.snapshot()?)
+    pub async fn snapshot(&self) -> Result<Snapshot, Refusal> {
+        Ok(self.store.snapshot().await?)
     }
 
     fn ses(&self, advice: &str) -> Result<&SesClient, Refusal> {

@@ -303,7 +303,7 @@ impl Service {
         if let Err(error) = self.store.store_key_use().await {
             warn!(%error, "it could not be stored when API keys were last used");
         }
-        store::save_lost_file(self.store.clone(), &self.clock).await;
+        store::save_lost_file(&self.store, &self.clock).await;
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
         info!("stopped");

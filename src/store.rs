@@ -74,6 +74,7 @@ mod organisations;
 mod outcomes;
 mod overlay;
 mod purge;
+mod recent_rows;
 mod record;
 mod restore;
 mod startup_recovery;
@@ -178,6 +179,14 @@ impl Store {
     pub async fn answered(&self) {
         // What the answer is, `health` says.
         let _ = self.writer.barrier().await;
+    }
+
+    /// Waits until snapshots show every batch that is durable now, or the store refuses writes.
+    pub(crate) async fn published(&self) {
+        if self.shared.database.is_unpublished() {
+            // If it fails, the file is opened again, and snapshots show what is in the journal.
+            let _ = self.writer.barrier().await;
+        }
     }
 
     /// Waits until the store takes writes.

@@ -31,8 +31,8 @@ pub(super) struct BackupBegins {
 }
 
 /// Begins a backup; gives its parts as they are read.
-pub(super) fn begin(admin: &Admin) -> Result<ResponseBody, Refusal> {
-    let snapshot = admin.snapshot()?;
+pub(super) async fn begin(admin: &Admin) -> Result<ResponseBody, Refusal> {
+    let snapshot = admin.snapshot().await?;
     let (body, mut parts) = mpsc::channel(1);
     // It ends with the body, which is all that it writes to.
     tokio::spawn(send(admin.store.clone(), snapshot, body));
@@ -114,7 +114,7 @@ mod tests {
             keep(&store, number..number + 100).await.unwrap();
         }
         let admin = Admin::on_file(store.clone(), Clock::manual(NOW));
-        let mut body = begin(&admin).unwrap();
+        let mut body = begin(&admin).await.unwrap();
         // Its first parts come, and nobody reads on.
         for _ in 0..2 {
             assert!(body.frame().await.is_some());

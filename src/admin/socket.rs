@@ -325,7 +325,7 @@ impl Calls {
         let document = self.bodies.read((), body).await.map_err(|error| error.answer())?;
         let name = head.uri.path().trim_start_matches('/');
         if name == backup::NAME {
-            return Ok(Response::new(backup::begin(&self.admin).map_err(refused)?));
+            return Ok(Response::new(backup::begin(&self.admin).await.map_err(refused)?));
         }
         // By hand, a call without fields needs no body.
         let document = if document.is_empty() { b"{}" } else { &*document };

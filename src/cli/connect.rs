@@ -229,7 +229,7 @@ impl Session {
                 Ok(backup.rows)
             }
             Backend::File(admin) => {
-                let snapshot = admin.snapshot()?;
+                let snapshot = admin.snapshot().await?;
                 let rows = snapshot.rows();
                 let progress = Progress::of(rows, WHAT);
                 let mut copied = Ok(0);

@@ -78,10 +78,8 @@ pub(super) async fn store_key_use(store: Store) {
 }
 
 /// Saves what the store holds if its file is not in its place; the log says where, or what is lost.
-pub(super) async fn save_lost_file(store: Store, clock: &Clock) {
-    let now = clock.now();
-    let saved = tokio::task::spawn_blocking(move || store.save_lost_file(now)).await;
-    match saved.expect("saving does not panic and is not aborted") {
+pub(super) async fn save_lost_file(store: &Store, clock: &Clock) {
+    match store.save_lost_file(clock.now()).await {
         Ok(None) => {}
         Ok(Some(path)) => warn!(
             path = %path.display(),

@@ -15,7 +15,7 @@ use crate::store::damage::of_organisation;
 use crate::store::error::{InRow, ReadError};
 use crate::store::idempotency::KeyHash;
 use crate::store::record::{IdempotencyRow, encode_accepted};
-use crate::store::tables::{IDEMPOTENCY, IdKey, Row};
+use crate::store::tables::IDEMPOTENCY;
 use crate::store::{Health, Store, StoreError, read_lock};
 
 /// A durable acceptance. Exists only after the commit.
@@ -44,9 +44,10 @@ impl Store {
             return Ok(None);
         }
         let window_now = window_now.into();
-        let read = self.shared.database.read(|transaction| {
-            let log = transaction.open_table(IDEMPOTENCY)?;
-            find_live(&log, candidates, organisation, key.as_str(), &window_now)
+        let read = find(candidates, |id| {
+            self.shared.database.read_row(IDEMPOTENCY, id.as_bytes(), |row| {
+                is_live(id, row, organisation, key.as_str(), &window_now)
+            })
         });
         self.checked(&IDEMPOTENCY, of_organisation(organisation), read)
     }
@@ -174,29 +175,39 @@ impl<F> Accept<F> {
         let claimed = batch.claimed.iter().filter(|(hash, _)| *hash == claim.hash).map(|c| c.1);
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(claim.hash)).collect();
-        let log = &*batch.tables.idempotency;
-        find_live(log, candidates, self.organisation, &claim.key, &claim.window_now)
+        find(candidates, |id| {
+            let row = batch.tables.idempotency.get(id.as_bytes())?;
+            let row = row.as_ref().map(redb::AccessGuard::value);
+            is_live(id, row, self.organisation, &claim.key, &claim.window_now)
+        })
     }
 }
 
-/// Finds the message that the key made, if it is still within the window.
-fn find_live(
-    log: &impl ReadableTable<IdKey, Row>,
+/// Finds the first candidate that `is_it` is true for.
+fn find(
     candidates: Vec<MessageId>,
-    organisation: OrganisationId,
-    key: &str,
-    window_now: &WindowTime,
+    is_it: impl Fn(MessageId) -> Result<bool, ReadError>,
 ) -> Result<Option<MessageId>, ReadError> {
     for id in candidates {
-        let Some(row) = log.get(id.as_bytes())? else { continue };
-        let row = IdempotencyRow::decode(row.value()).in_row(IDEMPOTENCY, id)?;
-        let created_at = Timestamp::from_unix_millis(row.created_at);
-        if row.organisation == organisation.0
-            && row.key == key
-            && !window_now.is_past(created_at, IDEMPOTENCY_WINDOW)
-        {
+        if is_it(id)? {
             return Ok(Some(id));
         }
     }
     Ok(None)
+}
+
+/// Returns true if a message's row says that the key made it, and it is still within the window.
+fn is_live(
+    id: MessageId,
+    row: Option<&[u8]>,
+    organisation: OrganisationId,
+    key: &str,
+    window_now: &WindowTime,
+) -> Result<bool, ReadError> {
+    let Some(row) = row else { return Ok(false) };
+    let row = IdempotencyRow::decode(row).in_row(IDEMPOTENCY, id)?;
+    let created_at = Timestamp::from_unix_millis(row.created_at);
+    Ok(row.organisation == organisation.0
+        && row.key == key
+        && !window_now.is_past(created_at, IDEMPOTENCY_WINDOW))
 }

@@ -30,13 +30,14 @@ const COPY_CACHE_BYTES: usize = 64 << 20;
 
 impl Store {
     /// This moment of everything that is stored.
-    pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    pub async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.published().await;
         self.checked(&META, "all tables", Snapshot::take(&self.shared))
     }
 
     /// Saves what the open file holds if that is not at its path any more: in its place if there is
-    /// none, else beside the file that is there. Returns the path of the copy. Blocks.
-    pub fn save_lost_file(&self, now: Timestamp) -> Result<Option<PathBuf>, SaveError> {
+    /// none, else beside the file that is there. Returns the path of the copy.
+    pub async fn save_lost_file(&self, now: Timestamp) -> Result<Option<PathBuf>, SaveError> {
         let Some((loss, file)) = self.shared.look().zip(self.shared.database.data_file()) else {
             return Ok(None);
         };
@@ -52,20 +53,9 @@ impl Store {
         let _ = path.parent().map(|directory| {
             DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)
         });
-        let snapshot = self.snapshot()?;
-        let rows = snapshot.rows();
-        let mut copy = FileCopy::begin(&path, Existing::Keep)?;
-        let mut failed = None;
-        snapshot.read(|chunk| match copy.add(&chunk) {
-            Ok(_) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        })?;
-        failed.map_or(Ok(()), Err)?;
-        copy.finish(rows)?;
-        Ok(Some(path))
+        let snapshot = self.snapshot().await?;
+        let saved = tokio::task::spawn_blocking(move || snapshot.save(&path).map(|()| path));
+        saved.await.expect("saving does not panic and is not aborted").map(Some)
     }
 
     /// Begins a copy in the place of a directory's data file, which is to be finished while that
@@ -104,6 +94,23 @@ impl Snapshot {
     /// How many rows there are in all.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Copies everything to a new file. Blocks.
+    fn save(self, path: &Path) -> Result<(), SaveError> {
+        let rows = self.rows();
+        let mut copy = FileCopy::begin(path, Existing::Keep)?;
+        let mut failed = None;
+        self.read(|chunk| match copy.add(&chunk) {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        copy.finish(rows)?;
+        Ok(())
     }
 
     /// Hands over everything, a part at a time, until `take` wants no more. Blocks.

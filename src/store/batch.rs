@@ -34,8 +34,8 @@ pub(super) enum Kind {
     Write,
     /// It writes what has happened and cannot be refused, also to a file that is not in its place.
     Outcome,
-    /// It writes nothing. Once it is answered, everything that was queued before is durable or
-    /// refused.
+    /// It writes nothing. Once it is answered, everything that was queued before is durable and
+    /// published, or refused.
     Barrier,
 }
 

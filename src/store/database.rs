@@ -1,13 +1,19 @@
 //! The database that readers and the writer share: the data file as redb has it, and its journal.
 //!
-//! It is read from snapshots, written in batches that the journal makes durable, made durable itself
-//! by checkpoints, and opened again after a failure.
+//! It is written in batches that the journal makes durable. These share one write transaction,
+//! which stays open: its commit, by a publication or a checkpoint, costs more than a batch's rows.
+//! A publication shows the batches to snapshots, a checkpoint makes the data file itself durable.
+//! After a failure the file is opened again.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{Database, Durability, ReadTransaction, ReadableDatabase, WriteTransaction};
+use bytes::Bytes;
+use redb::{
+    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+    WriteTransaction,
+};
 
 use crate::store::changes::Changes;
 use crate::store::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
@@ -16,7 +22,10 @@ use crate::store::data_file::DataFile;
 use crate::store::error::{OpenError, ReadError};
 use crate::store::journal::{Journal, JournalError};
 use crate::store::open::{Opener, migrate_from_1, require_format, start_journal};
-use crate::store::tables::{META, PROBE, Tables, write};
+use crate::store::recent_rows::{Readable, RecentRows};
+use crate::store::tables::{
+    IdKey, META, PROBE, Row, Tables, begin_write, number_of, set_durable, write,
+};
 use crate::store::{read_lock, write_lock};
 
 /// Database handle that readers and the writer share, and that is opened again after a failure.
@@ -26,6 +35,10 @@ pub(super) struct SharedDatabase {
     journal: Mutex<Journal>,
     /// Bytes in the journal since the last checkpoint; readers must not wait for its writes.
     journal_bytes: AtomicU64,
+    /// The transaction with the batches since the last publication; `None` if there were none.
+    /// The writer's thread alone uses it.
+    unpublished: Mutex<Option<WriteTransaction>>,
+    recent_rows: RecentRows,
 }
 
 /// The file as it is open now.
@@ -56,11 +69,22 @@ impl SharedDatabase {
         let journal = start_journal(&opener, &database)?;
         let handle = RwLock::new(Handle::Writing(database));
         let (journal, journal_bytes) = (Mutex::new(journal), AtomicU64::new(0));
-        Ok(Self { opener, handle, journal, journal_bytes })
+        let (unpublished, recent_rows) = (Mutex::new(None), RecentRows::default());
+        Ok(Self { opener, handle, journal, journal_bytes, unpublished, recent_rows })
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open transaction, which is not kept any more. Whoever drops it has the file opened
+    /// again, so that the batches in it come back from the journal.
+    fn take_unpublished(&self) -> Option<WriteTransaction> {
+        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn keep_unpublished(&self, transaction: WriteTransaction) {
+        *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner) = Some(transaction);
     }
 
     /// The file, if the storage is one.
@@ -68,7 +92,41 @@ impl SharedDatabase {
         self.opener.data_file.as_deref()
     }
 
-    /// Reads from a snapshot. A read is a few pages of a mapped or cached file, so it is done
+    /// Reads one row by its key: as the last durable batch left it.
+    pub(super) fn read_row<T>(
+        &self,
+        table: TableDefinition<'static, IdKey, Row>,
+        key: &IdKey,
+        work: impl FnOnce(Option<&[u8]>) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        // First, because rows are forgotten here only once each new snapshot has them.
+        if let Some(row) = self.recent_rows.get(number_of(&table), key) {
+            return work(Some(&row));
+        }
+        self.read(|transaction| {
+            let row = transaction.open_table(table)?.get(key)?;
+            work(row.as_ref().map(redb::AccessGuard::value))
+        })
+    }
+
+    /// Reads the row with the least key; once there is a published one, it is that.
+    pub(super) fn read_first<T>(
+        &self,
+        table: TableDefinition<'static, IdKey, Row>,
+        work: impl FnOnce(Option<(IdKey, &[u8])>) -> T,
+    ) -> Result<T, ReadError> {
+        // First, as in `read_row`.
+        let recent = self.recent_rows.first(number_of(&table));
+        self.read(|transaction| {
+            let table = transaction.open_table(table)?;
+            Ok(match table.first()? {
+                Some((key, row)) => work(Some((key.value(), row.value()))),
+                None => work(recent.as_ref().map(|(key, row)| (*key, &**row))),
+            })
+        })
+    }
+
+    /// Reads from a snapshot, as of the last publication. A read is a few pages of a mapped or cached file, so it is done
     /// where the caller stands; only long listings belong on a thread of their own.
     pub(super) fn read<T>(
         &self,
@@ -119,14 +177,20 @@ impl SharedDatabase {
             let gone = io::Error::new(io::ErrorKind::NotFound, "the journal is gone or another");
             return Err(JournalError::from(gone).into());
         }
-        let mut transaction = database.begin_write()?;
-        transaction.set_durability(Durability::None).expect("no persistent savepoint is used");
+        let unpublished = self.take_unpublished();
+        let is_unpublished = unpublished.is_some();
+        let transaction = unpublished.map_or_else(|| database.begin_write(), Ok)?;
         let changes = Changes::default();
         let done = work(Tables::open(&transaction, &changes)?)?;
-        let changes = changes.into_bytes();
+        let changes = Bytes::from(changes.into_bytes());
         if changes.is_empty() {
             *written = Written::Durably(done);
-            return Ok(transaction.abort()?);
+            if is_unpublished {
+                self.keep_unpublished(transaction);
+            } else {
+                transaction.abort()?;
+            }
+            return Ok(());
         }
         let mut journal = self.journal();
         journal.make_room(changes.len()).map_err(JournalError::from)?;
@@ -135,7 +199,26 @@ impl SharedDatabase {
         *written = Written::Durably(done);
         self.note_bytes(&journal);
         drop(journal);
-        Ok(transaction.commit()?)
+        let readable = self.recent_rows.add(&changes);
+        self.keep_unpublished(transaction);
+        match readable {
+            Readable::Now => Ok(()),
+            Readable::OncePublished => self.publish(),
+        }
+    }
+
+    /// Shows all batches to snapshots from now on. The writer's thread alone calls it.
+    pub(super) fn publish(&self) -> Result<(), ReadError> {
+        let Some(mut transaction) = self.take_unpublished() else { return Ok(()) };
+        transaction.set_durability(Durability::None).expect("no persistent savepoint is used");
+        transaction.commit()?;
+        self.recent_rows.clear();
+        Ok(())
+    }
+
+    /// Returns true if there are batches that snapshots do not show yet.
+    pub(super) fn is_unpublished(&self) -> bool {
+        self.recent_rows.is_unpublished()
     }
 
     /// Does something while nobody reads or writes.
@@ -165,12 +248,12 @@ impl SharedDatabase {
     ) -> Result<T, ReadError> {
         match &*read_lock(&self.handle) {
             Handle::Writing(database) => {
-                let (done, checkpoint) = write(database, |transaction| {
-                    let done = work(transaction)?;
-                    let checkpoint = self.journal().checkpoint();
-                    keep_checkpoint(transaction, checkpoint)?;
-                    Ok((done, checkpoint))
-                })?;
+                let transaction = self.last_write(database)?;
+                let done = work(&transaction)?;
+                let checkpoint = self.journal().checkpoint();
+                keep_checkpoint(&transaction, checkpoint)?;
+                transaction.commit()?;
+                self.recent_rows.clear();
                 let mut journal = self.journal();
                 journal.restart(checkpoint);
                 self.note_bytes(&journal);
@@ -180,12 +263,22 @@ impl SharedDatabase {
         }
     }
 
+    /// The transaction with what is not published yet, which is durable once it is committed.
+    fn last_write(&self, database: &Database) -> Result<WriteTransaction, ReadError> {
+        let Some(mut transaction) = self.take_unpublished() else {
+            return Ok(begin_write(database)?);
+        };
+        set_durable(&mut transaction);
+        Ok(transaction)
+    }
+
     /// Opens the file again, replays the journal and proves that both take writes, because after an
     /// I/O error redb's handle refuses all that follows. A record in doubt is void afterwards. If
     /// the file cannot be opened or written, it is open for reading afterwards, with all that is in
     /// the journal. Readers wait meanwhile: none meets a handle whose write failed.
     pub(super) fn reopen(&self) -> Result<(), ReadError> {
         let mut guard = write_lock(&self.handle);
+        drop(self.take_unpublished());
         // The old handle holds the file's lock, so it goes first.
         *guard = Handle::Closed;
         let mut journal = self.journal();
@@ -219,10 +312,14 @@ impl SharedDatabase {
         match written {
             Ok(database) => {
                 *guard = Handle::Writing(database);
+                self.recent_rows.clear();
                 Ok(())
             }
             Err(error) => {
-                *guard = self.open_for_reading(&journal).map_or(Handle::Closed, Handle::Reading);
+                if let Ok(database) = self.open_for_reading(&journal) {
+                    *guard = Handle::Reading(database);
+                    self.recent_rows.clear();
+                }
                 Err(error)
             }
         }
@@ -250,7 +347,10 @@ impl SharedDatabase {
     pub(super) fn close(&self) {
         let mut guard = write_lock(&self.handle);
         if let Handle::Writing(database) = &*guard {
-            let forgotten = write(database, forget_journal);
+            let forgotten = self.last_write(database).and_then(|transaction| {
+                forget_journal(&transaction)?;
+                Ok(transaction.commit()?)
+            });
             // Not before the data file needs it no more.
             let closed = forgotten.and_then(|()| {
                 self.journal().disown().map_err(|error| JournalError::from(error).into())

@@ -23,7 +23,7 @@ use crate::shared_limits::TooMany;
 use crate::store::batch::Batch;
 use crate::store::damage::Damage;
 use crate::store::error::{DamagedRow, InRow, ReadError, RowError};
-use crate::store::messages::look_up;
+use crate::store::messages::visible;
 use crate::store::record::{
     EventKey, FeedRow, ReportedChange, decode_event, decode_feed, decode_overturned, encode_feed,
     encode_overturned,
@@ -116,6 +116,7 @@ impl Store {
         let (query, mut turn) = (Arc::new(query), turn);
         // Whoever has seen the last entry needs no look at the file.
         while after < self.feed_end(query.organisation) {
+            self.published().await;
             let (shared, asked) = (Arc::clone(&self.shared), Arc::clone(&query));
             let look = move || {
                 let look = shared.database.read(|transaction| {
@@ -230,7 +231,9 @@ impl<'a> Reader<'a> {
         id: MessageId,
         change: ReportedChange,
     ) -> Result<Option<(Message, FeedChange)>, ReadError> {
-        let Some(mut message) = look_up(&self.messages, id, &self.query.window_now)? else {
+        let row = self.messages.get(id.as_bytes())?;
+        let row = row.as_ref().map(redb::AccessGuard::value);
+        let Some(mut message) = visible(row, id, &self.query.window_now)? else {
             return Ok(None);
         };
         let change = match change {

@@ -61,9 +61,11 @@ impl Store {
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<Message>, StoreError> {
         let window_now = window_now.into();
-        self.read(&MESSAGES, id, |transaction| {
-            look_up(&transaction.open_table(MESSAGES)?, id, &window_now)
-        })
+        let read = self
+            .shared
+            .database
+            .read_row(MESSAGES, id.as_bytes(), |row| visible(row, id, &window_now));
+        self.checked(&MESSAGES, id, read)
     }
 
     /// When the oldest record was made, past its window or not; of one that cannot be read, its
@@ -72,18 +74,18 @@ impl Store {
         &self,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let oldest = self.read(&MESSAGES, "the oldest", |transaction| {
-            let messages = transaction.open_table(MESSAGES)?;
-            let Some((id, row)) = messages.first()? else { return Ok(None) };
-            let id = MessageId::from_bytes(id.value());
-            let message = decode_message(id, row.value());
-            Ok(Some(message.map_or(id.instant(), |message| message.created_at)))
-        })?;
+        let read = self.shared.database.read_first(MESSAGES, |first| {
+            let (id, row) = first?;
+            let id = MessageId::from_bytes(id);
+            Some(decode_message(id, row).map_or(id.instant(), |message| message.created_at))
+        });
+        let oldest = self.checked(&MESSAGES, "the oldest", read)?;
         let window_now = window_now.into();
         Ok(oldest.map(|stored| window_now.corrected(stored)))
     }
 
     /// Returns the stored instant of the last message's id, or `None` if there is no message.
+    /// Reads what is published.
     pub fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
         self.read(&MESSAGES, "the newest", |transaction| {
             let messages = transaction.open_table(MESSAGES)?;
@@ -116,6 +118,7 @@ impl Store {
         let own = own.map_err(|TooMany| ListError::TooMany)?;
         let listings = Arc::clone(&self.shared.listings);
         let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
+        self.published().await;
         let (shared, window_now) = (Arc::clone(&self.shared), window_now.into());
         // A filter that matches little reads much. Whoever asked may go meanwhile; the read does
         // not, so the turns are its own.
@@ -131,15 +134,14 @@ impl Store {
     }
 }
 
-/// Returns a message as readers see it, unless its retention is over at `window_now`.
-pub(super) fn look_up(
-    messages: &ReadOnlyTable<IdKey, Row>,
+/// Returns the message of a row as readers see it, unless its retention is over at `window_now`.
+pub(super) fn visible(
+    row: Option<&[u8]>,
     id: MessageId,
     window_now: &WindowTime,
 ) -> Result<Option<Message>, ReadError> {
-    let Some(row) = messages.get(id.as_bytes())? else { return Ok(None) };
-    let message = decode_message(id, row.value()).in_row(MESSAGES, id)?;
-    let message = corrected(message, window_now);
+    let Some(row) = row else { return Ok(None) };
+    let message = corrected(decode_message(id, row).in_row(MESSAGES, id)?, window_now);
     Ok((!message.is_expired(window_now.now())).then_some(message))
 }
 

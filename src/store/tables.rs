@@ -111,9 +111,14 @@ pub(super) const TIME_KEY: &str = "time";
 /// Begins a transaction that is durable once it is committed, and quick to open after a crash.
 pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, redb::TransactionError> {
     let mut transaction = database.begin_write()?;
+    set_durable(&mut transaction);
+    Ok(transaction)
+}
+
+/// Has a transaction durable once it is committed, and the file quick to open after a crash.
+pub(super) fn set_durable(transaction: &mut WriteTransaction) {
     transaction.set_durability(Durability::Immediate).expect("no persistent savepoint is used");
     transaction.set_quick_repair(true);
-    Ok(transaction)
 }
 
 /// Runs one write transaction and commits it durably.
@@ -168,10 +173,8 @@ fn open_table<'txn, K: Key + 'static, V: Value + 'static>(
     changes: &'txn Changes,
     definition: TableDefinition<'static, K, V>,
 ) -> Result<Table<'txn, K, V>, redb::Error> {
-    let number = TABLES.iter().position(|table| table.name() == definition.name());
-    let number = number.and_then(|number| u8::try_from(number).ok());
     let table = transaction.open_table(definition)?;
-    Ok(Table::new(table, number.expect("every table has its number"), changes))
+    Ok(Table::new(table, number_of(&definition), changes))
 }
 
 /// All tables of one write transaction.
@@ -290,6 +293,39 @@ pub(super) const TABLES: [&dyn AnyTable; 18] = [
     &FEED,
     &OVERTURNED,
 ];
+
+/// When readers see a row that a batch has put into a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visibility {
+    /// At once, by its key: [`RecentRows`](crate::store::recent_rows::RecentRows) has it. One that
+    /// is removed is gone at once, because the batch is published.
+    ByKey,
+    /// At the next publication. Who reads a range asks for one; the writer needs none.
+    OnDemand,
+    /// At once, because the batch is published.
+    AtOnce,
+}
+
+/// Returns when readers see what is put into the table of this number. Those that every message
+/// changes wait, because a publication costs more than all of a message's rows.
+pub(super) fn visibility(table: u8) -> Visibility {
+    let name = TABLES[usize::from(table)].name();
+    let is_one_of = |tables: &[&dyn AnyTable]| tables.iter().any(|table| table.name() == name);
+    if is_one_of(&[&MESSAGES, &IDEMPOTENCY]) {
+        Visibility::ByKey
+    } else if is_one_of(&[&BY_ORGANISATION, &PENDING, &SENT, &FEED]) {
+        Visibility::OnDemand
+    } else {
+        Visibility::AtOnce
+    }
+}
+
+/// Returns the table's position in [`TABLES`].
+pub(super) fn number_of(table: &impl TableHandle) -> u8 {
+    let number = TABLES.iter().position(|known| known.name() == table.name());
+    let number = number.and_then(|number| u8::try_from(number).ok());
+    number.expect("every table has its number")
+}
 
 /// Makes changes again in a transaction.
 pub(super) fn replay(transaction: &WriteTransaction, changes: &[u8]) -> Result<(), redb::Error> {

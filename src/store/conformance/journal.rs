@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::domain::message::{Status, Transition};
+use crate::domain::request::IdempotencyKey;
 use crate::store::conformance::{Fixture, START};
-use crate::store::{FILE_NAME, JOURNAL_NAME, MessageFilter, OpenError, Store, StoreError};
+use crate::store::{
+    Accepted, FILE_NAME, JOURNAL_NAME, MessageFilter, OpenError, Store, StoreError,
+};
 
 fn opened(directory: &Path) -> Result<Store, OpenError> {
     Ok(Store::open(directory, START)?.0)
@@ -66,6 +70,48 @@ async fn what_was_answered_is_there_after_a_kill_whether_a_checkpoint_has_it_or_
             assert_eq!(message_count(opened(left.path()).unwrap()).await, accepted);
         }
     }
+}
+
+#[tokio::test]
+async fn what_is_durable_is_read_at_once_though_its_transaction_is_still_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    let store = &fixture.store;
+    for accepted in 1..=60 {
+        let key = format!("key {accepted}");
+        let Ok(Accepted::New(id)) = fixture.accept(Some(&key), START).await else {
+            panic!("it is new");
+        };
+        let replayed =
+            store.replay(fixture.organisation, IdempotencyKey::parse(&key).unwrap(), START);
+        assert_eq!(replayed, Ok(Some(id)));
+        assert_eq!(store.message(id, START).unwrap().unwrap().status(), Status::Queued);
+        let transition = Transition::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
+        store.record(id, 1, transition, START).await.unwrap();
+        assert_eq!(store.message(id, START).unwrap().unwrap().status(), Status::Sent);
+        let sent = MessageFilter { status: Some(Status::Sent), ..MessageFilter::default() };
+        let list = store.list(sent, 100, START).await.unwrap();
+        assert_eq!((list.messages.len(), list.messages[0].id), (accepted, id));
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_fails_takes_no_earlier_one_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    for accepted in 1..=60 {
+        let id = fixture.new_message().await;
+        if accepted % 7 == 0 {
+            let panics = fixture.store.writer.run(0, |_| -> Result<(), _> { panic!("as it must") });
+            assert_eq!(panics.await, Err(StoreError::Damaged));
+            assert!(fixture.store.message(id, START).unwrap().is_some());
+            fixture.store.writable().await;
+            assert!(fixture.store.message(id, START).unwrap().is_some());
+            assert_eq!(message_count(fixture.store.clone()).await, accepted);
+        }
+    }
+    drop(fixture);
+    assert_eq!(message_count(opened(directory.path()).unwrap()).await, 60);
 }
 
 #[tokio::test]

@@ -158,8 +158,7 @@ impl Thread {
         if let Some(loss) = self.shared.look() {
             operations = refuse(operations, loss);
         }
-        if operations.iter().all(|operation| operation.kind() == Kind::Barrier) {
-            settle(operations, Ok(()));
+        if operations.is_empty() {
             return Ok(());
         }
         let started = Instant::now();
@@ -169,7 +168,9 @@ impl Thread {
         }));
         match ran {
             Ok(Ok(())) => {
-                self.since_checkpoint += operations.len();
+                let writes =
+                    operations.iter().filter(|operation| operation.kind() != Kind::Barrier);
+                self.since_checkpoint += writes.count();
                 if self.shared.database.journal_bytes() > 0 {
                     self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
                 }
@@ -196,7 +197,12 @@ impl Thread {
         written: &mut Written<Effects>,
         panicked: &mut Option<usize>,
     ) -> Result<(), ReadError> {
-        self.shared.database.write_batch(written, |tables| {
+        let database = &self.shared.database;
+        let barriers = operations.len() - write_count(operations);
+        if barriers == operations.len() {
+            return database.publish();
+        }
+        database.write_batch(written, |tables| {
             let mut batch = Batch {
                 tables,
                 claimed: Vec::new(),
@@ -225,8 +231,13 @@ impl Thread {
             };
             let Batch { claimed, increments, fed, suppressed, .. } = batch;
             Ok(Effects { claimed, increments, fed, organisations, suppressed })
-        })
+        })?;
+        if barriers > 0 { database.publish() } else { Ok(()) }
     }
+}
+
+fn write_count(operations: &[Box<dyn Operation>]) -> usize {
+    operations.iter().filter(|operation| operation.kind() != Kind::Barrier).count()
 }
 
 /// Makes what a durable batch changed known to all readers, and answers.
