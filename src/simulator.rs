@@ -36,7 +36,9 @@ mod sqs;
 mod state;
 
 pub use address::RecipientFate;
-pub use captured::{CapturedMail, CapturedMessage, CapturedRecipient, NameValue};
+pub use captured::{
+    CapturedAttachment, CapturedMail, CapturedMessage, CapturedRecipient, NameValue,
+};
 pub use events::{Envelope, EventOptions, EventRoute, Events};
 pub use fault_injection::{Fault, FaultScope, Faults};
 pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};

@@ -153,7 +153,14 @@ fn programs_on_pages_are_those_of_the_examples() {
     const PAGE: &str = "docs/sending.md";
     let mut rest = read(PAGE);
     let mut expected = String::new();
-    for (name, language) in [("send.py", "python"), ("send.mjs", "js"), ("send.sh", "sh")] {
+    for (name, language) in [
+        ("send.py", "python"),
+        ("send.mjs", "js"),
+        ("send.sh", "sh"),
+        ("attach.py", "python"),
+        ("attach.mjs", "js"),
+        ("attach.sh", "sh"),
+    ] {
         let mark = format!("<!-- file: examples/{name} -->\n");
         let (before, after) = rest.split_once(&mark).unwrap_or_else(|| panic!("no {mark}"));
         let after = after.trim_start();
@@ -361,10 +368,10 @@ fn the_api_page_has_what_the_openapi_document_has() {
         methods.map(move |method| format!("{} {path}", method.to_ascii_uppercase()))
     });
     assert_eq!(names(PAGE, "## Endpoints", 0), paths.collect());
-    assert_eq!(
-        names(PAGE, "## Fields of a message", 0),
-        keys(&schema("SendRequest")["properties"])
-    );
+    let members = keys(&schema("Attachment")["properties"]);
+    assert_eq!(names(PAGE, "### Attachments", 0), members);
+    let fields = names(PAGE, "## Fields of a message", 0);
+    assert_eq!(&fields - &members, keys(&schema("SendRequest")["properties"]));
     let record = names(PAGE, "## Record", 0);
     let codes = strings(&schema("Failure")["properties"]["code"]["enum"]);
     assert_eq!(names(PAGE, "### Failure codes", 0), codes);

@@ -18,8 +18,8 @@ use crate::store::{ListError, StoreError};
 
 /// The most characters of a client's own text that an answer repeats.
 pub const MAX_ECHO_CHARS: usize = 100;
-/// A path such as `headers.X-Foo`: our own words, and the client's at their longest.
-const MAX_FIELD_CHARS: usize = MAX_ECHO_CHARS + 20;
+/// A path such as `attachments[2].content`: our own words, and the client's at their longest.
+const MAX_FIELD_CHARS: usize = MAX_ECHO_CHARS + 40;
 
 /// Seconds that a client should wait while the storage is unavailable.
 const STORAGE_RETRY_SECONDS: u64 = 30;

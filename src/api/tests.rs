@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 use super::OPENAPI;
 use crate::api::error::ApiError;
-use crate::api::wire::{self, FIELDS, PARAMETERS};
+use crate::api::wire::{self, ATTACHMENT_MEMBERS, FIELDS, PARAMETERS};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
 use crate::domain::policy::{
-    IDEMPOTENCY_WINDOW, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
+    IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
+    MAX_FILENAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
     MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
     MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
@@ -72,6 +73,11 @@ fn the_document_has_the_numbers_of_the_policy() {
     assert_eq!(fields["subject"]["maxLength"], MAX_SUBJECT_CHARS);
     assert_eq!(fields["headers"]["maxProperties"], MAX_HEADERS);
     assert_eq!(fields["headers"]["additionalProperties"]["maxLength"], MAX_HEADER_VALUE_CHARS);
+    assert_eq!(fields["attachments"]["maxItems"], MAX_ATTACHMENTS);
+    let members = &schema("Attachment")["properties"];
+    assert_eq!(members["filename"]["maxLength"], MAX_FILENAME_CHARS);
+    assert_eq!(members["content_type"]["maxLength"], MAX_CONTENT_TYPE_CHARS);
+    assert_eq!(members["content_id"]["maxLength"], MAX_CONTENT_ID_CHARS);
     assert_eq!(fields["metadata"]["maxProperties"], MAX_METADATA);
     let name = format!("^[A-Za-z0-9_-]{{1,{MAX_METADATA_NAME_CHARS}}}$");
     assert_eq!(fields["metadata"]["propertyNames"]["pattern"], name);
@@ -87,6 +93,9 @@ fn a_request_has_the_fields_that_the_code_takes() {
     let request = schema("SendRequest");
     assert_eq!(keys(&request["properties"]), set(FIELDS));
     assert_eq!(request["additionalProperties"], false);
+    let attachment = schema("Attachment");
+    assert_eq!(keys(&attachment["properties"]), set(ATTACHMENT_MEMBERS));
+    assert_eq!(attachment["additionalProperties"], false);
 }
 
 #[test]

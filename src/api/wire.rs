@@ -13,7 +13,7 @@ use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use crate::domain::event::{Event, EventType};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
-use crate::domain::request::{BodyText, Draft, FieldError};
+use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
@@ -21,8 +21,9 @@ use crate::queue::Live;
 use crate::store::MessageFilter;
 use crate::views::{EventView, MessageView};
 
-/// The fields of a send request (specification section 2.1; `metadata` is an addition).
-pub(super) const FIELDS: [&str; 12] = [
+/// The fields of a send request (specification section 2.1; `attachments` and
+/// `metadata` are additions).
+pub(super) const FIELDS: [&str; 13] = [
     "from",
     "to",
     "cc",
@@ -32,10 +33,14 @@ pub(super) const FIELDS: [&str; 12] = [
     "html",
     "text",
     "headers",
+    "attachments",
     "metadata",
     "idempotencyKey",
     "tag",
 ];
+/// The members of an attachment.
+pub(super) const ATTACHMENT_MEMBERS: [&str; 4] =
+    ["filename", "content", "content_type", "content_id"];
 /// Notice in the answer to a request with an `Idempotency-Key` header: nothing is ignored silently.
 pub(super) const IDEMPOTENCY_KEY_NOTICE: &str =
     "the Idempotency-Key header is not implemented; put idempotencyKey into the JSON body";
@@ -83,6 +88,7 @@ impl<'a> SendDocument<'a> {
                 "html" => draft.html = body_text(name, value)?,
                 "text" => draft.text = body_text(name, value)?,
                 "headers" => draft.headers = string_members(name, value)?,
+                "attachments" => draft.attachments = attachments(name, value)?,
                 "metadata" => draft.metadata = string_members(name, value)?,
                 "idempotencyKey" => draft.idempotency_key = string(name, value)?,
                 "tag" => draft.tag = string(name, value)?,
@@ -120,6 +126,42 @@ fn body_text<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<BodyText<'t>>
         Json::String(text) => Ok(Some(BodyText::Json(text.written()))),
         other => Err(wrong_type(path, "a string", other)),
     }
+}
+
+fn attachments<'t>(
+    path: &str,
+    value: &'t Json<'_>,
+) -> Result<Option<Vec<AttachmentDraft<'t>>>, FieldError> {
+    let elements = match value {
+        Json::Null => return Ok(None),
+        Json::Array(elements) => elements,
+        other => return Err(wrong_type(path, "an array of objects", other)),
+    };
+    let one = |(index, element): (usize, &'t Json<'_>)| {
+        let path = || format!("{path}[{index}]");
+        match element {
+            Json::Object(members) => attachment(members).map_err(|error| error.within(&path())),
+            other => Err(wrong_type(&path(), "an object", other)),
+        }
+    };
+    elements.iter().enumerate().map(one).collect::<Result<_, _>>().map(Some)
+}
+
+fn attachment<'t>(
+    members: &'t [(JsonString<'_>, Json<'_>)],
+) -> Result<AttachmentDraft<'t>, FieldError> {
+    let mut draft = AttachmentDraft::default();
+    for (name, value) in members {
+        let name = name.shown();
+        match name {
+            "filename" => draft.filename = string(name, value)?,
+            "content" => draft.content = body_text(name, value)?,
+            "content_type" => draft.content_type = string(name, value)?,
+            "content_id" => draft.content_id = string(name, value)?,
+            _ => return Err(unknown(name, "member", &ATTACHMENT_MEMBERS)),
+        }
+    }
+    Ok(draft)
 }
 
 fn strings<'t>(path: &str, value: &'t Json<'_>) -> Result<Option<Vec<&'t str>>, FieldError> {

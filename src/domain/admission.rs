@@ -4,7 +4,7 @@
 //! suppressions does not compile.
 
 use crate::domain::mailbox::{DomainName, Mailbox};
-use crate::domain::request::{Body, IdempotencyKey, SendRequest};
+use crate::domain::request::{Attachment, Body, IdempotencyKey, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
 
 /// What admission has to know of an organisation.
@@ -104,6 +104,11 @@ impl<'a> Admitted<'a> {
     /// The custom headers.
     pub fn headers(&self) -> &[(&'a str, &'a str)] {
         &self.0.headers
+    }
+
+    /// The files that go with the message.
+    pub fn attachments(&self) -> &[Attachment<'a>] {
+        &self.0.attachments
     }
 
     /// The client's own names and values, if it gave any.

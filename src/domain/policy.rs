@@ -36,6 +36,18 @@ pub const MAX_HEADER_NAME_CHARS: usize = 126;
 /// name and value together).
 pub const MAX_HEADER_VALUE_CHARS: usize = 995;
 
+/// Most files that go with a message.
+pub const MAX_ATTACHMENTS: usize = 50;
+
+/// Longest name of a file, in Unicode characters (SES v2 API, `Attachment.FileName`).
+pub const MAX_FILENAME_CHARS: usize = 255;
+
+/// Longest media type of a file, in characters (SES v2 API, `Attachment.ContentType`).
+pub const MAX_CONTENT_TYPE_CHARS: usize = 78;
+
+/// Longest content id of a file, in characters (SES v2 API, `Attachment.ContentId`).
+pub const MAX_CONTENT_ID_CHARS: usize = 78;
+
 /// Most members of a message's metadata.
 pub const MAX_METADATA: usize = 20;
 

@@ -10,6 +10,12 @@ use crate::domain::policy::{
     MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
 
+use attachment::checked_attachments;
+
+pub use attachment::{Attachment, AttachmentDraft};
+
+mod attachment;
+
 /// The fields of a send request as read, with no rule checked but their types.
 #[derive(Debug, Clone, Default)]
 pub struct Draft<'a> {
@@ -31,6 +37,8 @@ pub struct Draft<'a> {
     pub text: Option<BodyText<'a>>,
     /// Custom headers, in the order given.
     pub headers: Option<Vec<(&'a str, &'a str)>>,
+    /// The files that go with it.
+    pub attachments: Option<Vec<AttachmentDraft<'a>>>,
     /// The client's own names and values, in the order given.
     pub metadata: Option<Vec<(&'a str, &'a str)>>,
     /// The key that identifies the logical message.
@@ -54,6 +62,13 @@ impl FieldError {
     /// An error of one field.
     pub fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Self { field: Some(field.into()), rule: rule.into() }
+    }
+
+    /// The same error of a field within another one, such as `filename` within `attachments[2]`.
+    #[must_use]
+    pub fn within(self, path: &str) -> Self {
+        let field = self.field.map_or_else(|| path.to_owned(), |field| format!("{path}.{field}"));
+        Self { field: Some(field), ..self }
     }
 }
 
@@ -144,6 +159,7 @@ pub struct SendRequest<'a> {
     pub(in crate::domain) subject: &'a str,
     pub(in crate::domain) body: Body<'a>,
     pub(in crate::domain) headers: Vec<(&'a str, &'a str)>,
+    pub(in crate::domain) attachments: Vec<Attachment<'a>>,
     pub(in crate::domain) metadata: Option<Vec<(&'a str, &'a str)>>,
     pub(in crate::domain) idempotency_key: Option<IdempotencyKey<'a>>,
 }
@@ -168,12 +184,25 @@ impl<'a> SendRequest<'a> {
         let subject = checked_subject(required("subject", draft.subject)?)?;
         let body = checked_body(draft.html, draft.text)?;
         let headers = checked_headers(draft.headers.unwrap_or_default())?;
+        let attachments = checked_attachments(draft.attachments.unwrap_or_default())?;
         let metadata = draft.metadata.map(checked_metadata).transpose()?;
         let idempotency_key = draft.idempotency_key.map(IdempotencyKey::parse).transpose()?;
         if draft.tag.is_some_and(|tag| tag != TRANSACTIONAL) {
             return Err(RequestError::UnsupportedTag);
         }
-        Ok(Self { from, to, cc, bcc, reply_to, subject, body, headers, metadata, idempotency_key })
+        Ok(Self {
+            from,
+            to,
+            cc,
+            bcc,
+            reply_to,
+            subject,
+            body,
+            headers,
+            attachments,
+            metadata,
+            idempotency_key,
+        })
     }
 }
 

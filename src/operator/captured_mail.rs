@@ -7,9 +7,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use http::header::{CONTENT_SECURITY_POLICY, HeaderName};
+use bytes::Bytes;
+use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, HeaderName};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use crate::domain::time::Timestamp;
@@ -18,8 +20,10 @@ use crate::http::rejection::Rejection;
 use crate::operator::key::PageKey;
 use crate::operator::{HTML, page_json, page_response};
 
+use inline_images::show_images;
 use sanitize::sanitize;
 
+mod inline_images;
 mod sanitize;
 
 /// Messages in a list.
@@ -29,6 +33,10 @@ const LISTED: usize = 50;
 /// can be told outside. The sandbox holds also where the document is opened by itself.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox";
+/// The media type of every file, whatever it calls itself.
+const FILE: &str = "application/octet-stream";
+/// What a file may do if a browser should show it after all: nothing.
+const FILE_POLICY: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 /// Names in links are not looked up either: policies say nothing of that.
 const PREFETCH: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-dns-prefetch-control"), HeaderValue::from_static("off"));
@@ -79,6 +87,22 @@ pub struct Caught {
     pub text: Option<String>,
     /// The HTML, as it came.
     pub html: Option<String>,
+    /// The files that came with it.
+    #[serde(skip)]
+    pub files: Vec<CaughtFile>,
+}
+
+/// A file that came with a message.
+#[derive(Debug, Clone)]
+pub struct CaughtFile {
+    /// Its name.
+    pub name: String,
+    /// Its media type, as the provider was given it.
+    pub media_type: Option<String>,
+    /// The name by which the HTML shows it.
+    pub content_id: Option<String>,
+    /// Its bytes.
+    pub content: Bytes,
 }
 
 #[derive(Serialize)]
@@ -92,6 +116,20 @@ struct Document {
     caught: Caught,
     /// Where its HTML is, as a document to be framed.
     frame: Option<String>,
+    files: Vec<FileLink>,
+}
+
+/// A file in a document.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FileLink {
+    name: String,
+    media_type: Option<String>,
+    content_id: Option<String>,
+    /// Size in bytes.
+    size: usize,
+    /// Where it can be downloaded.
+    download: String,
 }
 
 /// What was caught, as the page asks for it.
@@ -104,6 +142,12 @@ pub(super) enum Path<'a> {
         id: &'a str,
         ticket: &'a str,
     },
+    /// A file of a message, to be kept and not shown. A download cannot send the page's key either.
+    File {
+        /// The message's id and the file's number, from 0: `id/number`.
+        place: &'a str,
+        ticket: &'a str,
+    },
 }
 
 impl<'a> Path<'a> {
@@ -113,7 +157,8 @@ impl<'a> Path<'a> {
             return Some(Self::List);
         }
         let rest = rest.strip_prefix('/')?;
-        Some(match rest.split_once('/') {
+        Some(match rest.rsplit_once('/') {
+            Some((place, ticket)) if place.contains('/') => Self::File { place, ticket },
             Some((id, ticket)) => Self::Frame { id, ticket },
             None => Self::Message(rest),
         })
@@ -136,17 +181,47 @@ pub(super) fn answer(
             let caught = catcher.message(id).ok_or(Rejection::NotFound)?;
             let address = || format!("/page/caught/{id}/{}", key.ticket(id));
             let frame = caught.html.is_some().then(address);
-            Ok(page_json(StatusCode::OK, &Document { caught, frame }))
+            let files = caught.files.iter().enumerate().map(|(number, file)| {
+                let place = format!("{id}/{number}");
+                FileLink {
+                    name: file.name.clone(),
+                    media_type: file.media_type.clone(),
+                    content_id: file.content_id.clone(),
+                    size: file.content.len(),
+                    download: format!("/page/caught/{place}/{}", key.ticket(&place)),
+                }
+            });
+            let files = files.collect();
+            Ok(page_json(StatusCode::OK, &Document { caught, frame, files }))
         }
         Path::Frame { id, .. } => {
-            let html = catcher.message(id).and_then(|caught| caught.html);
-            Ok(frame(&html.ok_or(Rejection::NotFound)?))
+            let caught = catcher.message(id).ok_or(Rejection::NotFound)?;
+            let html = caught.html.ok_or(Rejection::NotFound)?;
+            Ok(frame(&show_images(&sanitize(&html), &caught.files)))
+        }
+        Path::File { place, .. } => {
+            let (id, number) = place.split_once('/').ok_or(Rejection::NotFound)?;
+            let number: usize = number.parse().map_err(|_| Rejection::NotFound)?;
+            let files = catcher.message(id).map(|caught| caught.files).unwrap_or_default();
+            Ok(download(files.get(number).ok_or(Rejection::NotFound)?))
         }
     }
 }
 
+/// A file that browsers keep and do not show: whatever it is, it does not act here.
+fn download(file: &CaughtFile) -> Response<ResponseBody> {
+    let body = Full::from(file.content.clone()).into();
+    let mut response = page_response(StatusCode::OK, FILE, body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FILE_POLICY));
+    let name = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
+    let disposition = HeaderValue::try_from(format!("attachment; filename*=UTF-8''{name}"));
+    headers.insert(CONTENT_DISPOSITION, disposition.expect("percent encoding is ASCII"));
+    response
+}
+
 fn frame(html: &str) -> Response<ResponseBody> {
-    let body = Full::from(sanitize(html).into_bytes()).into();
+    let body = Full::from(html.to_owned().into_bytes()).into();
     let mut response = page_response(StatusCode::OK, HTML, body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

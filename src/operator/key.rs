@@ -47,16 +47,16 @@ impl PageKey {
         given.ct_eq(self.0.expose_secret().as_bytes()).into()
     }
 
-    /// What opens one caught message in a frame, which cannot send the key in a header. It tells
-    /// nothing of the key, and opens nothing else.
+    /// What opens one caught message in a frame, or one of its files as a download, which cannot
+    /// send the key in a header. It tells nothing of the key, and opens nothing else.
     pub(super) fn ticket(&self, id: &str) -> String {
         let key = self.0.expose_secret().as_bytes();
         let parts = [key, id.as_bytes(), key];
         URL_SAFE_NO_PAD.encode(Sha256::digest(parts.concat()))
     }
 
-    /// Whether this ticket is for this message.
-    pub(super) fn opens_frame(&self, id: &str, ticket: &str) -> bool {
+    /// Whether this ticket is for this message or file.
+    pub(super) fn opens_with_ticket(&self, id: &str, ticket: &str) -> bool {
         ticket.as_bytes().ct_eq(self.ticket(id).as_bytes()).into()
     }
 }
@@ -98,10 +98,10 @@ mod tests {
     fn a_ticket_opens_one_message_of_one_process() {
         let key = PageKey::generate().unwrap();
         let ticket = key.ticket("a");
-        assert!(key.opens_frame("a", &ticket));
-        assert!(!key.opens_frame("b", &ticket));
-        assert!(!key.opens_frame("a", ""));
-        assert!(!PageKey::generate().unwrap().opens_frame("a", &ticket));
+        assert!(key.opens_with_ticket("a", &ticket));
+        assert!(!key.opens_with_ticket("b", &ticket));
+        assert!(!key.opens_with_ticket("a", ""));
+        assert!(!PageKey::generate().unwrap().opens_with_ticket("a", &ticket));
         assert!(!key.opens(&headers(AUTHORIZATION, &format!("Bearer {ticket}"))));
     }
 

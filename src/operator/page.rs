@@ -66,7 +66,10 @@ impl Operator {
         }
         let is_opened = match path {
             Path::Caught(captured_mail::Path::Frame { id, ticket }) => {
-                self.key.opens_frame(id, ticket)
+                self.key.opens_with_ticket(id, ticket)
+            }
+            Path::Caught(captured_mail::Path::File { place, ticket }) => {
+                self.key.opens_with_ticket(place, ticket)
             }
             _ => self.key.opens(headers),
         };

@@ -14,11 +14,13 @@ use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
-use crate::operator::captured_mail::{Catcher, Caught, Summary};
+use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
-use crate::simulator::{CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator};
+use crate::simulator::{
+    CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
+};
 use crate::store::{NewApiKey, Store, StoreError};
 
 const ORGANISATION: &str = "dev";
@@ -201,5 +203,15 @@ fn caught(message: &CapturedMessage) -> Caught {
         headers: headers.map(|header| (header.name.clone(), header.value.clone())).collect(),
         text: message.text.clone(),
         html: message.html.clone(),
+        files: message.attachments.iter().map(file).collect(),
+    }
+}
+
+fn file(attachment: &CapturedAttachment) -> CaughtFile {
+    CaughtFile {
+        name: attachment.filename.clone(),
+        media_type: attachment.content_type.clone(),
+        content_id: attachment.content_id.clone(),
+        content: attachment.content.clone(),
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::OrganisationName;
-use crate::domain::request::{Body, BodyText};
+use crate::domain::request::{Attachment, Body, BodyText};
 use crate::ses::SesClient;
 use crate::ses::classify::classify;
 use crate::ses::error::{TransportError, redact};
@@ -42,7 +42,8 @@ pub fn encode(
         Body::Text(text) => (Some(in_json(text)), None),
         Body::Both { html, text } => (Some(in_json(text)), Some(in_json(html))),
     };
-    let after = after_body(admitted, id, organisation, configuration_set);
+    let files: Vec<_> = admitted.attachments().iter().map(|file| (head(file), file)).collect();
+    let after = after_attachments(admitted, id, organisation, configuration_set);
     let mut parts = vec![before.as_str()];
     if let Some(text) = &text {
         parts.extend([TEXT, text, UTF_8]);
@@ -50,7 +51,12 @@ pub fn encode(
     if let Some(html) = &html {
         parts.extend([if text.is_some() { "," } else { "" }, HTML, html, UTF_8]);
     }
-    parts.push(&after);
+    parts.push("}");
+    for (index, (head, file)) in files.iter().enumerate() {
+        let (BodyText::Plain(content) | BodyText::Json(content)) = file.content;
+        parts.extend([if index == 0 { ATTACHMENTS } else { "," }, head, content, "\"}"]);
+    }
+    parts.extend([if files.is_empty() { "" } else { "]" }, &after]);
     let len: usize = parts.iter().map(|part| part.len()).sum();
     let mut request = String::with_capacity(len + room);
     request.extend(parts);
@@ -61,6 +67,8 @@ pub fn encode(
 const TEXT: &str = r#""Text":{"Data":""#;
 const HTML: &str = r#""Html":{"Data":""#;
 const UTF_8: &str = r#"","Charset":"UTF-8"}"#;
+/// SES's list of `Attachment`.
+const ATTACHMENTS: &str = r#","Attachments":["#;
 
 /// All that comes before the bodies. The sender is first, so that it is found at once.
 fn before_body(admitted: &Admitted<'_>) -> String {
@@ -81,15 +89,31 @@ fn before_body(admitted: &Admitted<'_>) -> String {
     json.0
 }
 
-/// All that comes after the bodies.
-fn after_body(
+/// A file up to its content, which is base64 and so the same in JSON as it is.
+fn head(file: &Attachment<'_>) -> String {
+    let mut json = Json(String::with_capacity(SMALL_PART));
+    json.put(r#"{"FileName":"#).text(file.filename);
+    json.put(r#","ContentType":"#).text(file.content_type);
+    // Without an encoding SES takes seven bits of each byte.
+    json.put(r#","ContentTransferEncoding":"BASE64","ContentDisposition":"#);
+    match file.content_id {
+        Some(id) => json.put(r#""INLINE","ContentId":"#).text(id),
+        None => {
+            json.put(r#""ATTACHMENT""#);
+        }
+    }
+    json.put(r#","RawContent":""#);
+    json.0
+}
+
+/// All that comes after the attachments.
+fn after_attachments(
     admitted: &Admitted<'_>,
     id: MessageId,
     organisation: &OrganisationName,
     configuration_set: Option<&str>,
 ) -> String {
     let mut json = Json(String::with_capacity(SMALL_PART));
-    json.put("}");
     if !admitted.headers().is_empty() {
         json.put(r#","Headers":"#).pairs(admitted.headers());
     }

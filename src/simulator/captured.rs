@@ -6,6 +6,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
 use super::address::RecipientFate;
@@ -41,6 +44,8 @@ pub struct CapturedMessage {
     pub html: Option<String>,
     /// Custom headers in their order.
     pub headers: Vec<NameValue>,
+    /// Attachments in their order.
+    pub attachments: Vec<CapturedAttachment>,
     /// Message tags in their order.
     pub tags: Vec<NameValue>,
     /// The configuration set, if one was named.
@@ -59,8 +64,9 @@ impl CapturedMessage {
         let bodies = [&self.text, &self.html].into_iter().flatten().map(String::len);
         let headers = self.headers.iter().map(|header| header.name.len() + header.value.len());
         let addresses = self.recipients.iter().map(|recipient| 2 * recipient.address.len());
+        let files = self.attachments.iter().map(CapturedAttachment::size);
         let fixed = size_of::<Self>() + self.subject.len();
-        fixed + bodies.chain(headers).chain(addresses).sum::<usize>()
+        fixed + bodies.chain(headers).chain(addresses).chain(files).sum::<usize>()
     }
 }
 
@@ -71,6 +77,31 @@ pub struct NameValue {
     pub name: String,
     /// The value.
     pub value: String,
+}
+
+/// A file that came with a captured message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CapturedAttachment {
+    /// The file's name.
+    pub filename: String,
+    /// The file's bytes. JSON has them in base64.
+    #[serde(serialize_with = "as_base64")]
+    pub content: Bytes,
+    /// The media type, if one was given.
+    pub content_type: Option<String>,
+    /// `ATTACHMENT` or `INLINE`, if one was given.
+    pub disposition: Option<String>,
+    /// The name by which HTML refers to it.
+    pub content_id: Option<String>,
+    /// The encoding in the message that SES makes of it, if one was given.
+    pub transfer_encoding: Option<String>,
+}
+
+impl CapturedAttachment {
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.filename.len() + self.content.len()
+    }
 }
 
 /// One recipient of a captured message.
@@ -218,6 +249,10 @@ impl Log {
             self.totals.uncounted_tags += 1;
         }
     }
+}
+
+fn as_base64<S: Serializer>(content: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&Base64Display::new(content, &STANDARD))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]

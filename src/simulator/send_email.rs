@@ -5,11 +5,14 @@
 
 use std::collections::HashSet;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::address::Address;
-use super::captured::{CapturedMessage, CapturedRecipient, NameValue};
+use super::captured::{CapturedAttachment, CapturedMessage, CapturedRecipient, NameValue};
 use super::protocol::{ErrorResponse, read_json, required};
 use crate::domain::time::Timestamp;
 
@@ -21,6 +24,19 @@ const MAX_HEADER_NAME_LENGTH: usize = 126;
 const MAX_HEADER_VALUE_LENGTH: usize = 995;
 /// SES: name and value of a custom header together.
 const MAX_HEADER_LENGTH: usize = 996;
+/// SES: lengths of an attachment's members, in characters.
+const MAX_FILENAME_LENGTH: usize = 255;
+const MAX_CONTENT_TYPE_LENGTH: usize = 78;
+const MAX_CONTENT_ID_LENGTH: usize = 78;
+/// SES: extensions of files that it refuses.
+/// Source: <https://docs.aws.amazon.com/ses/latest/dg/mime-types.html>
+const BLOCKED_EXTENSIONS: &str = "ade adp app asp bas bat cer chm cmd com cpl crt csh der exe fxp \
+    gadget hlp hta inf ins isp its js jse ksh lib lnk mad maf mag mam maq mar mas mat mau mav maw \
+    mda mdb mde mdt mdw mdz msc msh msh1 msh2 mshxml msh1xml msh2xml msi msp mst ops pcd pif plg \
+    prf prg reg scf scr sct shb shs sys ps1 ps1xml ps2 ps2xml psc1 psc2 tmp url vb vbe vbs vps \
+    vsmacros vss vst vsw vxd ws wsc wsf wsh xnk";
+const DISPOSITIONS: [&str; 2] = ["ATTACHMENT", "INLINE"];
+const TRANSFER_ENCODINGS: [&str; 3] = ["BASE64", "QUOTED_PRINTABLE", "SEVEN_BIT"];
 /// SES: message tags per message.
 const MAX_TAGS: usize = 50;
 const MAX_TAG_LENGTH: usize = 256;
@@ -77,7 +93,18 @@ struct SimpleWire {
     subject: Option<ContentWire>,
     body: Option<BodyWire>,
     headers: Option<Vec<NameValueWire>>,
-    attachments: Option<Vec<IgnoredAny>>,
+    attachments: Option<Vec<AttachmentWire>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct AttachmentWire {
+    file_name: Option<String>,
+    raw_content: Option<String>,
+    content_type: Option<String>,
+    content_disposition: Option<String>,
+    content_id: Option<String>,
+    content_transfer_encoding: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -148,6 +175,7 @@ pub(super) fn read(
         text,
         html,
         headers: headers(simple.headers.unwrap_or_default())?,
+        attachments: attachments(simple.attachments.unwrap_or_default())?,
         tags: tags(request.email_tags.unwrap_or_default())?,
         configuration_set: request.configuration_set_name,
         recipients,
@@ -160,11 +188,7 @@ fn simple_content(content: EmailContentWire) -> Result<SimpleWire, ErrorResponse
             "Content.Raw and Content.Template are not supported by the simulator.",
         ));
     }
-    let simple = required(content.simple, "content.simple")?;
-    if simple.attachments.as_ref().is_some_and(|list| !list.is_empty()) {
-        return Err(ErrorResponse::bad_request("Attachments are not supported by the simulator."));
-    }
-    Ok(simple)
+    required(content.simple, "content.simple")
 }
 
 fn data(content: Option<ContentWire>, path: &str) -> Result<Option<String>, ErrorResponse> {
@@ -216,6 +240,62 @@ fn headers(list: Vec<NameValueWire>) -> Result<Vec<NameValue>, ErrorResponse> {
         headers.push(NameValue { name, value });
     }
     Ok(headers)
+}
+
+fn attachments(list: Vec<AttachmentWire>) -> Result<Vec<CapturedAttachment>, ErrorResponse> {
+    let paths = (1..).map(|number| format!("content.simple.attachments.{number}.member"));
+    list.into_iter().zip(paths).map(|(wire, path)| attachment(wire, &path)).collect()
+}
+
+fn attachment(wire: AttachmentWire, path: &str) -> Result<CapturedAttachment, ErrorResponse> {
+    let filename = required(wire.file_name, &format!("{path}.fileName"))?;
+    let raw_content = required(wire.raw_content, &format!("{path}.rawContent"))?;
+    let content_type = wire.content_type.as_deref();
+    for (member, text, least, most) in [
+        ("fileName", Some(filename.as_str()), 0, MAX_FILENAME_LENGTH),
+        ("contentType", content_type, 1, MAX_CONTENT_TYPE_LENGTH),
+        ("contentId", wire.content_id.as_deref(), 1, MAX_CONTENT_ID_LENGTH),
+    ] {
+        if text.is_some_and(|text| !(least..=most).contains(&text.chars().count())) {
+            let rule = format!("Member must have length between {least} and {most}");
+            return Err(ErrorResponse::constraint(&format!("{path}.{member}"), &rule));
+        }
+    }
+    for (member, value, values) in [
+        ("contentDisposition", &wire.content_disposition, &DISPOSITIONS[..]),
+        ("contentTransferEncoding", &wire.content_transfer_encoding, &TRANSFER_ENCODINGS[..]),
+    ] {
+        if value.as_deref().is_some_and(|value| !values.contains(&value)) {
+            let values = values.join(", ");
+            let rule = format!("Member must satisfy enum value set: [{values}]");
+            return Err(ErrorResponse::constraint(&format!("{path}.{member}"), &rule));
+        }
+    }
+    let extension = filename.rsplit_once('.').map_or("", |(_, extension)| extension.trim());
+    if extension.is_empty() {
+        return Err(ErrorResponse::bad_request("Attachment file name must have an extension."));
+    }
+    let lower = extension.to_ascii_lowercase();
+    if BLOCKED_EXTENSIONS.split(' ').any(|blocked| blocked == lower) {
+        return Err(ErrorResponse::bad_request(format!(
+            "Attachment file extension .{extension} is not supported."
+        )));
+    }
+    let content = STANDARD.decode(raw_content).map_err(|_| {
+        ErrorResponse::new(
+            StatusCode::BAD_REQUEST,
+            "SerializationException",
+            format!("The value at '{path}.rawContent' is not base64."),
+        )
+    })?;
+    Ok(CapturedAttachment {
+        filename,
+        content: content.into(),
+        content_type: wire.content_type,
+        disposition: wire.content_disposition,
+        content_id: wire.content_id,
+        transfer_encoding: wire.content_transfer_encoding,
+    })
 }
 
 fn check_header(name: &str, value: &str, path: &str) -> Result<(), ErrorResponse> {

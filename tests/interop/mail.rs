@@ -1,5 +1,6 @@
 //! What the provider gets, as mail software that was not written here reads it: Python's email
-//! package finds every name, address and header that was posted, over generated messages.
+//! package finds every name, address and header that was posted, over generated messages, and
+//! botocore's model of SES every file.
 //!
 //! `SEED` repeats a run, `MAIL_MESSAGES` says how many messages it has.
 
@@ -8,6 +9,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -15,8 +18,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use pillarbox::simulator::Options;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
+use crate::beside;
 use crate::kit::{PATIENCE, Site};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 20_000 } else { 500 };
@@ -226,4 +231,74 @@ async fn python_reads_every_address_and_header_that_was_posted() {
     assert!(output.status.success(), "{err}");
     assert!(out.starts_with(&format!("{messages} messages, ")), "{out}");
     println!("{}", out.trim());
+}
+
+/// Bytes of every value, in an order without a pattern.
+fn noise(length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(7).fill(&mut bytes);
+    bytes
+}
+
+/// A file to be posted, and what botocore has to find of it.
+fn file(name: &str, media_type: &str, content_id: Option<&str>, content: &[u8]) -> (Value, Value) {
+    let disposition = if content_id.is_some() { "INLINE" } else { "ATTACHMENT" };
+    let digest = hex::encode(Sha256::digest(content));
+    (
+        json!({ "filename": name, "content": STANDARD.encode(content), "content_id": content_id }),
+        json!([name, media_type, disposition, content_id, "BASE64", digest]),
+    )
+}
+
+#[tokio::test]
+async fn botocore_takes_every_file_that_was_posted() {
+    const UNKNOWN: &str = "application/octet-stream";
+    let (provider, got) = start_provider().await;
+    let more = "max_request_bytes = 33554432\n[sending]\nmax_pending_bytes = 268435456";
+    let site = Site::with(more, Options::default()).await;
+    site.reconfigure(&site.simulator.endpoint(), &provider);
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    let long = format!("{}.pdf", "\u{e9}".repeat(251));
+    let id = "i".repeat(78);
+    let odd = vec![
+        file("Rechnung \u{fc}\u{df} \u{1f4ee}.pdf", "application/pdf", None, &noise(1)),
+        file("\u{8acb}\u{6c42}.x-y", UNKNOWN, None, &noise(2)),
+        file("a\"b';=.txt", "text/plain", None, &noise(3)),
+        file(&long, "application/pdf", None, &(0..=255).collect::<Vec<_>>()),
+        file("logo.png", "image/png", Some("logo.1@example.com"), &noise(1_000)),
+        file("logo.gif", "image/gif", Some(&id), &noise(1_001)),
+    ];
+    let fifty = (0..50).map(|n| file(&format!("{n}.bin"), UNKNOWN, None, &noise(n * 997 + 1)));
+    let messages = [
+        ("odd", odd),
+        ("fifty", fifty.collect()),
+        ("large", vec![file("large.bin", UNKNOWN, None, &noise(20 << 20))]),
+        ("none", Vec::new()),
+    ];
+    let mut expected = serde_json::Map::new();
+    for (subject, files) in messages {
+        let (posted, found): (Vec<_>, Vec<_>) = files.into_iter().unzip();
+        expected.insert(subject.to_owned(), found.into());
+        let id = server
+            .send(&json!({
+                "from": "ann@example.com", "to": ["bob@example.org"], "subject": subject,
+                "html": "<img src=\"cid:logo.1@example.com\">", "attachments": posted,
+            }))
+            .await;
+        server.wait_for(&id, "sent").await;
+    }
+    let expected_file = site.directory().join("expected.json");
+    std::fs::write(&expected_file, Value::from(expected).to_string()).unwrap();
+    let got_file = site.directory().join("got.jsonl");
+    std::fs::write(&got_file, got.lock().unwrap().join(&b'\n')).unwrap();
+    // botocore is installed with moto.
+    let output = Command::new(beside("moto_server").join("python3"))
+        .args(["-c", include_str!("attachments.py")])
+        .args([expected_file, got_file])
+        .output()
+        .unwrap();
+    let (out, err) = (&output.stdout, &output.stderr);
+    let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+    assert!(output.status.success(), "{err}");
+    assert_eq!(out.trim(), "4 messages, 57 files");
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -39,6 +40,15 @@ impl Drop for Program {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The directory of an installed program, with what belongs to it.
+fn beside(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    let mut directories = std::env::split_paths(&path);
+    directories.find(|directory| directory.join(program).exists()).unwrap_or_else(|| {
+        panic!("{program} is not installed; .ci/run installs it");
+    })
 }
 
 fn free_port() -> u16 {

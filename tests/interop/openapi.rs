@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+use crate::beside;
 use crate::kit::DevProcess;
 
 /// How many requests schemathesis makes of each operation in each of its ways.
@@ -46,15 +47,6 @@ fn done(command: &mut Command) -> Output {
     let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
     assert!(output.status.success(), "{command:?}: {out}\n{err}");
     output
-}
-
-/// The directory of an installed program, with what belongs to it.
-fn beside(program: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap();
-    let mut directories = std::env::split_paths(&path);
-    directories.find(|directory| directory.join(program).exists()).unwrap_or_else(|| {
-        panic!("{program} is not installed; .ci/run installs it");
-    })
 }
 
 #[test]

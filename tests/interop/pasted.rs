@@ -112,6 +112,14 @@ fn the_examples_send_and_repeat_without_a_second_message() {
     }
     assert_eq!(ids.len(), 3, "each program sends a message of its own");
 
+    for program in
+        ["python3 examples/attach.py", "node examples/attach.mjs", "sh examples/attach.sh"]
+    {
+        let id =
+            reader.printed(&format!("{program} docs/images/page.png docs/images/page.png"), "");
+        assert!(ids.insert(id), "{program}");
+    }
+
     // A refusal ends them at once.
     let stranger = Reader { key: format!("pb_{}", "x".repeat(43)), ..reader };
     for program in ["python3 examples/send.py", "node examples/send.mjs", "sh examples/send.sh"] {

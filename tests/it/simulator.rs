@@ -218,6 +218,48 @@ async fn malformed_messages_are_bad_requests() {
 }
 
 #[tokio::test]
+async fn files_are_kept_and_held_to_sess_rules() {
+    let (simulator, client) = start().await;
+    let send =
+        async |files: Value| client.send(&message_with("/Content/Simple/Attachments", files)).await;
+    let file = json!({
+        "FileName": "Rechnung \u{fc}.pdf", "RawContent": "AP8Q", "ContentType": "application/pdf",
+        "ContentDisposition": "INLINE", "ContentId": "a", "ContentTransferEncoding": "BASE64",
+    });
+    let least = json!({ "FileName": "a.b", "RawContent": "QQ==" });
+    assert_eq!(send(json!([file, least])).await.status, 200);
+    let kept = simulator.messages();
+    let [first, second] = &kept[0].attachments[..] else { panic!("{kept:?}") };
+    assert_eq!((&*first.filename, &*first.content), ("Rechnung \u{fc}.pdf", &[0, 0xff, 0x10][..]));
+    assert_eq!(first.disposition.as_deref(), Some("INLINE"));
+    assert_eq!((&*second.content, &second.content_type), (&b"A"[..], &None));
+    let shown = serde_json::to_value(&*kept[0]).unwrap();
+    assert_eq!(shown["attachments"][0]["content"], "AP8Q");
+    for (member, wrong) in [
+        ("FileName", json!(null)),
+        ("FileName", json!("a")),
+        ("FileName", json!("a.exe")),
+        ("FileName", json!("a.JS")),
+        ("FileName", json!(format!("{}.pdf", "a".repeat(252)))),
+        ("RawContent", json!(null)),
+        ("ContentType", json!("")),
+        ("ContentType", json!("a".repeat(79))),
+        ("ContentId", json!("")),
+        ("ContentId", json!("a".repeat(79))),
+        ("ContentDisposition", json!("inline")),
+        ("ContentTransferEncoding", json!("base64")),
+    ] {
+        let mut file = file.clone();
+        file[member] = wrong.clone();
+        assert_eq!(send(json!([file])).await.refusal(), BAD_REQUEST, "{member}: {wrong}");
+    }
+    let mut file = file.clone();
+    file["RawContent"] = json!("A");
+    assert_eq!(send(json!([file])).await.refusal(), (400, "SerializationException"));
+    assert_eq!(simulator.accepted_total(), 1);
+}
+
+#[tokio::test]
 async fn headers_are_held_to_sess_limits() {
     let (_simulator, client) = start().await;
     let send =

@@ -59,6 +59,18 @@ fn wrong_types_are_named_by_path() {
         (r#"{"cc":[null]}"#, "cc[0]", "must be a string, not null"),
         (r#"{"headers":[]}"#, "headers", "must be an object of strings, not an array"),
         (r#"{"headers":{"X-A":null}}"#, "headers.X-A", "must be a string, not null"),
+        (r#"{"attachments":{}}"#, "attachments", "must be an array of objects, not an object"),
+        (r#"{"attachments":[""]}"#, "attachments[0]", "must be an object, not a string"),
+        (
+            r#"{"attachments":[{"filename":1}]}"#,
+            "attachments[0].filename",
+            "must be a string, not a number",
+        ),
+        (
+            r#"{"attachments":[{},{"content":[]}]}"#,
+            "attachments[1].content",
+            "must be a string, not an array",
+        ),
         (r#"{"metadata":{"a":1}}"#, "metadata.a", "must be a string, not a number"),
         (r#"{"tag":{}}"#, "tag", "must be a string, not an object"),
     ] {
@@ -83,7 +95,16 @@ fn unknown_fields_are_named_with_their_likely_spelling() {
         assert_eq!(field, name);
         assert_eq!(rule, format!("unknown field; did you mean `{likely}`?"));
     }
-    for name in ["attachments", "priority", "", "é"] {
+    for (name, likely) in [("contentType", "content_type"), ("fileName", "filename")] {
+        let text = format!("{{\"attachments\":[{{}},{{\"{name}\":1}}]}}");
+        let (field, rule) = draft_error(&text);
+        assert_eq!(field, format!("attachments[1].{name}"));
+        assert_eq!(rule, format!("unknown member; did you mean `{likely}`?"));
+    }
+    let (field, rule) = draft_error(r#"{"attachments":[{"path":"/etc/passwd"}]}"#);
+    assert_eq!(field, "attachments[0].path");
+    assert!(rule.starts_with("unknown member; the members are filename, content,"), "{rule}");
+    for name in ["priority", "", "é"] {
         let (_, rule) = draft_error(&format!("{{\"{name}\":1}}"));
         assert!(rule.starts_with("unknown field; the fields are from, to,"), "{name}: {rule}");
     }

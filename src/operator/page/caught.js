@@ -55,7 +55,7 @@ export class Caught {
       find("mail-fields").replaceChildren(
         ...field("From", message.from), ...field("To", message.to.join("\n")), ...field("Cc", message.cc.join("\n")),
         ...field("Bcc", message.bcc.join("\n")), ...field("Reply-To", message.replyTo.join("\n")),
-        ...message.headers.flatMap(([name, value]) => field(name, value)), ...field("Provider's id", message.id));
+        ...message.headers.flatMap(([name, value]) => field(name, value)), ...message.files.flatMap(fileField), ...field("Provider's id", message.id));
       this.offer(message);
       if (!find("mail").open) find("mail").showModal();
       find("mail-title").focus();
@@ -83,6 +83,14 @@ export class Caught {
     find("mail-views").replaceChildren(...buttons);
     buttons[0]?.click();
   }
+}
+
+// A file to be kept: the service never lets a browser show one.
+function fileField({ name, mediaType, contentId, size, download }) {
+  const value = element("dd");
+  const more = [mediaType ?? "no type", `${size} bytes`, ...(contentId === null ? [] : [`cid:${contentId}`])];
+  value.append(element("a", name, { href: download, download: name }), ` (${more.join(", ")})`);
+  return [element("dt", "File"), value];
 }
 
 // Where the HTML's links lead, read in a document that is never shown and loads nothing.

@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::domain::admission::{Facts, admit};
 use crate::domain::mailbox::{Address, DomainName};
-use crate::domain::request::{Draft, SendRequest};
+use crate::domain::request::{AttachmentDraft, Draft, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
 use crate::ses::credentials::Credentials;
 use crate::ses::request::CallOptions;
@@ -130,9 +130,56 @@ fn a_body_that_came_as_json_goes_on_as_it_is_written() {
 }
 
 #[test]
+fn files_go_in_base64_as_they_came() {
+    let file = |filename, content, content_id| AttachmentDraft {
+        filename: Some(filename),
+        content: Some(BodyText::Json(content)),
+        content_id,
+        content_type: None,
+    };
+    let encoded = encoded(
+        Draft {
+            attachments: Some(vec![
+                file("Rechnung \"\u{fc}\" \u{1f4ee}.pdf", "QUJD\\/\\u0041==", None),
+                file("logo.png", "QUI=", Some("logo@x")),
+            ]),
+            headers: Some(vec![("X-B", "1")]),
+            ..draft()
+        },
+        None,
+    );
+    let text = String::from_utf8_lossy(&encoded);
+    assert!(text.contains(r#""RawContent":"QUJD\/\u0041==""#), "{text}");
+    let request: Value = serde_json::from_slice(&encoded).unwrap();
+    let simple = &request["Content"]["Simple"];
+    let expected = json!([
+        {
+            "FileName": "Rechnung \"\u{fc}\" \u{1f4ee}.pdf", "ContentType": "application/pdf",
+            "ContentTransferEncoding": "BASE64", "ContentDisposition": "ATTACHMENT",
+            "RawContent": "QUJD/A==",
+        },
+        {
+            "FileName": "logo.png", "ContentType": "image/png",
+            "ContentTransferEncoding": "BASE64", "ContentDisposition": "INLINE",
+            "ContentId": "logo@x", "RawContent": "QUI=",
+        },
+    ]);
+    assert_eq!(simple["Attachments"], expected);
+    assert_eq!(simple["Headers"], json!([{ "Name": "X-B", "Value": "1" }]));
+    assert_eq!(simple["Body"], json!({ "Text": utf8("Hi") }));
+}
+
+#[test]
 fn no_memory_beyond_the_encoded_bytes_is_held() {
     let html = "<p style=\"a\">\u{e9}\t\u{1}\n</p>".repeat(100_000);
-    let encoded = encoded(Draft { html: Some(html.as_str().into()), ..draft() }, None);
+    let content = "QUJD".repeat(100_000);
+    let file = AttachmentDraft {
+        filename: Some("a.pdf"),
+        content: Some(BodyText::Json(&content)),
+        ..AttachmentDraft::default()
+    };
+    let attachments = Some(vec![file; 3]);
+    let encoded = encoded(Draft { html: Some(html.as_str().into()), attachments, ..draft() }, None);
     let vec = encoded.try_into_mut().expect("nobody else holds the bytes");
     assert_eq!(vec.capacity(), vec.len());
 }

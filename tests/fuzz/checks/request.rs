@@ -1,6 +1,8 @@
 //! A request's body, from bytes to a request: never a panic, one reading of a text that another
 //! JSON parser agrees with, and refusals that stay short and give nothing of theirs away.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pillarbox::api::error::ApiError;
 use pillarbox::api::wire::SendDocument;
 use pillarbox::domain::mailbox::Mailbox;
@@ -35,10 +37,16 @@ pub(crate) fn check(data: &[u8]) {
     let recipients = [&draft.to, &draft.cc, &draft.bcc].into_iter().flatten().flatten();
     let recipients: Vec<String> = recipients.map(|text| (*text).to_owned()).collect();
     let subject = draft.subject.map(str::to_owned);
+    let files = draft.attachments.iter().flatten().map(|file| read(file.content));
+    let files: Vec<Value> = files.collect();
     match SendRequest::parse(draft) {
         Ok(_) => {
             assert!((1..=MAX_RECIPIENTS).contains(&recipients.len()));
             assert!(recipients.iter().all(|text| Mailbox::parse(text).is_ok()));
+            for file in files {
+                let base64 = file.as_str().expect("content is required");
+                assert!(STANDARD.decode(base64).is_ok_and(|file| !file.is_empty()), "{base64}");
+            }
             assert!(!subject.expect("a subject is required").contains(['\r', '\n', '\0']));
         }
         Err(error) => check_refusal(&error.into()),
@@ -59,12 +67,7 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
     }
     // Bodies go on as they are written.
     for (name, body) in [("html", draft.html), ("text", draft.text)] {
-        let read = body.map(|body| match body {
-            BodyText::Json(written) => serde_json::from_str(&format!("\"{written}\"")),
-            BodyText::Plain(text) => Ok(Value::from(text)),
-        });
-        let read = read.transpose().expect("what is written is a JSON string");
-        assert_eq!(read.unwrap_or_default(), value[name], "{name}");
+        assert_eq!(read(body), value[name], "{name}");
     }
     for (name, list) in [("to", &draft.to), ("cc", &draft.cc), ("bcc", &draft.bcc)] {
         let elsewhere = value[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -72,10 +75,32 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
             assert_eq!(Some(*text), elsewhere.as_str(), "{name}");
         }
     }
+    let list = value["attachments"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (file, elsewhere) in draft.attachments.iter().flatten().zip(list) {
+        for (name, text) in [
+            ("filename", file.filename),
+            ("content_type", file.content_type),
+            ("content_id", file.content_id),
+        ] {
+            assert_eq!(text, elsewhere[name].as_str(), "{name}");
+        }
+        assert_eq!(read(file.content), elsewhere["content"], "content");
+    }
     for (field, members) in [("headers", &draft.headers), ("metadata", &draft.metadata)] {
         for (name, text) in members.iter().flatten() {
             assert_eq!(Some(*text), value[field][*name].as_str(), "{field}.{name}");
         }
+    }
+}
+
+/// A body as another parser reads it; null if there is none.
+fn read(body: Option<BodyText<'_>>) -> Value {
+    match body {
+        Some(BodyText::Json(written)) => {
+            serde_json::from_str(&format!("\"{written}\"")).expect("it is written as JSON")
+        }
+        Some(BodyText::Plain(text)) => text.into(),
+        None => Value::Null,
     }
 }
 

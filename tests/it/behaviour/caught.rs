@@ -1,6 +1,8 @@
 //! What the simulator of `dev` caught, on the operators' page from outside of a browser; and that
 //! a service with a real provider has nothing of the kind.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
@@ -127,6 +129,62 @@ async fn a_frame_opens_by_its_ticket_alone_and_may_do_nothing() {
     }
     let rebound = get(&dev, frame).header("host", "evil.example").send().await.unwrap();
     assert_eq!(rebound.status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn a_file_is_downloaded_by_its_ticket_alone_and_never_shown() {
+    let dev = Dev::start(&[]);
+    let page = "<script>alert(1)</script>";
+    let record = send(
+        &dev,
+        json!({
+            "from": "shop@example.com", "to": ["ada@example.net"], "subject": "x",
+            "html": "<img src='cid:logo'>",
+            "attachments": [
+                { "filename": "\u{fc} \"; x.html", "content": STANDARD.encode(page) },
+                { "filename": "logo.png", "content": "AP8Q", "content_id": "logo" },
+            ],
+        }),
+    )
+    .await;
+    let id = record["sesMessageId"].as_str().unwrap();
+    let caught = read(&dev, &format!("/page/caught/{id}")).await;
+    let file = &caught["files"][0];
+    assert_eq!((&file["name"], &file["size"]), (&json!("\u{fc} \"; x.html"), &json!(page.len())));
+    assert_eq!(caught["files"][1]["contentId"], "logo");
+    let download = file["download"].as_str().unwrap();
+    assert!(!download.contains(&dev.page.1), "the key is in an address");
+    let response = get(&dev, download).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    for (name, value) in [
+        ("content-type", "application/octet-stream"),
+        ("content-disposition", "attachment; filename*=UTF-8''%C3%BC%20%22%3B%20x%2Ehtml"),
+        ("x-content-type-options", "nosniff"),
+        ("content-security-policy", "default-src 'none'; frame-ancestors 'none'; sandbox"),
+        ("cache-control", "no-store"),
+    ] {
+        assert_eq!(response.headers()[name], value);
+    }
+    assert_eq!(response.text().await.unwrap(), page);
+    let other = caught["files"][1]["download"].as_str().unwrap();
+    assert_eq!(*get(&dev, other).send().await.unwrap().bytes().await.unwrap(), [0, 0xff, 0x10]);
+
+    let (place, ticket) = download.rsplit_once('/').unwrap();
+    let frame = caught["frame"].as_str().unwrap();
+    let frames_ticket = frame.rsplit_once('/').unwrap().1;
+    for wrong in [
+        format!("{place}/"),
+        format!("{place}/{frames_ticket}"),
+        format!("{place}/{}", dev.page.1),
+        format!("/page/caught/{id}/1/{ticket}"),
+        format!("/page/caught/{id}/{ticket}"),
+    ] {
+        let refused = get(&dev, &wrong).send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::UNAUTHORIZED, "{wrong}");
+    }
+    // The message's own picture is in its frame.
+    let html = get(&dev, frame).send().await.unwrap().text().await.unwrap();
+    assert_eq!(html, "<img src='data:image/png;base64,AP8Q'>");
 }
 
 #[tokio::test(flavor = "multi_thread")]

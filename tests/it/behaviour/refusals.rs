@@ -21,6 +21,19 @@ fn invalid(field: &str) -> (u16, String, Option<String>) {
     expected(422, "ValidationError", Some(field))
 }
 
+/// A file that is taken.
+fn file() -> Value {
+    json!({ "filename": "first.pdf", "content": "QUJD" })
+}
+
+/// Two files, the second of which has a member changed.
+fn file_with(member: &str, value: Value) -> Value {
+    let (mut first, mut second) = (file(), file());
+    first["content_id"] = json!("first");
+    second[member] = value;
+    json!([first, second])
+}
+
 #[tokio::test]
 async fn a_key_that_opens_nothing_gets_one_and_the_same_answer() {
     let site = Site::new().await;
@@ -195,7 +208,34 @@ async fn every_field_is_held_to_its_rule() {
         ("idempotencyKey", json!("\u{1f4ee}".repeat(257)), "idempotencyKey"),
         ("idempotencyKey", json!(7), "idempotencyKey"),
         ("tag", json!(1), "tag"),
-        ("attachments", json!([]), "attachments"),
+        ("attachments", json!({}), "attachments"),
+        ("attachments", json!(["a"]), "attachments[0]"),
+        ("attachments", json!([{ "content": "QUJD" }]), "attachments[0].filename"),
+        ("attachments", json!([file(), { "filename": "a.pdf" }]), "attachments[1].content"),
+        ("attachments", file_with("filename", json!("a")), "attachments[1].filename"),
+        ("attachments", file_with("filename", json!("a.exe")), "attachments[1].filename"),
+        ("attachments", file_with("filename", json!("../a.pdf")), "attachments[1].filename"),
+        ("attachments", file_with("filename", json!("a\u{0}.pdf")), "attachments[1].filename"),
+        ("attachments", file_with("filename", json!("")), "attachments[1].filename"),
+        ("attachments", file_with("filename", json!(1)), "attachments[1].filename"),
+        ("attachments", file_with("content", json!("")), "attachments[1].content"),
+        ("attachments", file_with("content", json!("QUI")), "attachments[1].content"),
+        ("attachments", file_with("content", json!("QU-_")), "attachments[1].content"),
+        ("attachments", file_with("content", json!("QUJD\nQUJD")), "attachments[1].content"),
+        ("attachments", file_with("content", json!([65])), "attachments[1].content"),
+        ("attachments", file_with("content_type", json!("pdf")), "attachments[1].content_type"),
+        (
+            "attachments",
+            file_with("content_type", json!("a/b; c=d")),
+            "attachments[1].content_type",
+        ),
+        ("attachments", file_with("content_id", json!("<logo>")), "attachments[1].content_id"),
+        ("attachments", file_with("content_id", json!("a b")), "attachments[1].content_id"),
+        ("attachments", file_with("content_id", json!("first")), "attachments[1].content_id"),
+        ("attachments", file_with("path", json!("/etc/passwd")), "attachments[1].path"),
+        ("attachments", file_with("url", json!("https://x.org")), "attachments[1].url"),
+        ("attachments", json!(vec![file(); 51]), "attachments"),
+        ("attachments", json!(vec![json!({}); 200]), "attachments"),
         ("idempotency_key", json!("k"), "idempotency_key"),
         ("replyTo", json!("x@example.com"), "replyTo"),
     ];
