@@ -13,9 +13,10 @@ use hyper::body::Incoming;
 
 use crate::api::error::ApiError;
 use crate::api::metrics::ClientMetrics;
-use crate::api::wire::{ListQuery, SendDocument};
+use crate::api::wire::{FeedQuery, ListQuery, SendDocument};
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKey;
+use crate::domain::feed::{FeedCursor, FeedPosition};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
 use crate::domain::organisation::Organisation;
@@ -29,7 +30,7 @@ use crate::in_flight::InFlightGuard;
 use crate::intake::Intake;
 use crate::listing::{self, Listing};
 use crate::queue::MessageQueue;
-use crate::store::{Accepted, Store, StoreError};
+use crate::store::{Accepted, FeedPage, Store, StoreError};
 
 pub mod error;
 pub mod json;
@@ -49,7 +50,7 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header on the answer to a request that has it.
 const NOTICE: HeaderName = HeaderName::from_static("pillarbox-notice");
 
-/// Messages on a page, if the client does not say how many.
+/// Messages or events on a page, if the client does not say how many.
 const DEFAULT_LIMIT: usize = 50;
 
 /// The API: a handler for [`crate::http`]. Clones share everything.
@@ -94,10 +95,15 @@ enum Endpoint<'a> {
     Email(&'a str),
     /// `/emails/{id}/events`
     Events(&'a str),
+    /// `/events`
+    Feed,
 }
 
 impl<'a> Endpoint<'a> {
     fn of(path: &'a str) -> Option<Self> {
+        if path == "/events" {
+            return Some(Self::Feed);
+        }
         let rest = path.strip_prefix("/emails")?;
         if rest.is_empty() {
             return Some(Self::Emails);
@@ -113,7 +119,7 @@ impl<'a> Endpoint<'a> {
     const fn allow(self) -> &'static str {
         match self {
             Self::Emails => "GET, POST",
-            Self::Email(_) | Self::Events(_) => "GET",
+            Self::Email(_) | Self::Events(_) | Self::Feed => "GET",
         }
     }
 }
@@ -200,6 +206,9 @@ impl Inner {
             }
             (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text),
             (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text),
+            (Endpoint::Feed, &Method::GET) => {
+                self.feed(&organisation, head.uri.query().unwrap_or_default()).await
+            }
             (endpoint, _) => Err(Rejection::MethodNotAllowed { allow: endpoint.allow() }.into()),
         }
     }
@@ -294,6 +303,28 @@ impl Inner {
         let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
         let message = self.message_of(organisation, id)?;
         self.counted(organisation, wire::events(&self.store.events(message.id)?))
+    }
+
+    async fn feed(
+        &self,
+        organisation: &Organisation,
+        query: &str,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let (feed, organisation) = (self.store.feed_id(), organisation.id);
+        let (window_now, given_at) = (self.clock.window_time(), self.clock.record_time());
+        let cursor = |text: &str| FeedCursor::parse(text, feed, organisation, &window_now);
+        let FeedQuery { after, types, limit } = FeedQuery::parse(query, cursor)?;
+        let after = after.map_or(FeedPosition::START, |cursor| cursor.after);
+        let limit = limit.unwrap_or(DEFAULT_LIMIT);
+        self.budgets.responses.require_room(organisation)?;
+        let responses = self.budgets.responses.clone();
+        // Where the rows are read, as a listing is written.
+        let write = move |page: FeedPage| {
+            let next = FeedCursor { after: page.next, given_at }.encode(feed, organisation);
+            responses.count(organisation, wire::feed(&page.entries, next))
+        };
+        let written = self.store.list_feed(organisation, after, types, limit, window_now, write);
+        Ok(json(written.await??))
     }
 
     /// A response of an organisation, counted until it is read. The answer to a send request is

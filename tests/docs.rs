@@ -150,17 +150,22 @@ fn the_readme_is_short_and_has_its_two_commands() {
 
 #[test]
 fn programs_on_pages_are_those_of_the_examples() {
-    const PAGE: &str = "docs/sending.md";
-    let mut rest = read(PAGE);
+    let sending = ["send.py", "send.mjs", "send.sh", "attach.py", "attach.mjs", "attach.sh"];
+    hold_programs("docs/sending.md", &sending);
+    hold_programs("docs/following.md", &["events.py", "events.mjs"]);
+}
+
+/// Compares the programs behind the marks of a page with the examples.
+fn hold_programs(page: &str, programs: &[&str]) {
+    let mut rest = read(page);
     let mut expected = String::new();
-    for (name, language) in [
-        ("send.py", "python"),
-        ("send.mjs", "js"),
-        ("send.sh", "sh"),
-        ("attach.py", "python"),
-        ("attach.mjs", "js"),
-        ("attach.sh", "sh"),
-    ] {
+    for name in programs {
+        let (_, ending) = name.split_once('.').unwrap();
+        let language = match ending {
+            "py" => "python",
+            "mjs" => "js",
+            other => other,
+        };
         let mark = format!("<!-- file: examples/{name} -->\n");
         let (before, after) = rest.split_once(&mark).unwrap_or_else(|| panic!("no {mark}"));
         let after = after.trim_start();
@@ -172,7 +177,7 @@ fn programs_on_pages_are_those_of_the_examples() {
         write!(expected, "{before}{mark}\n```{language}\n{program}```\n\n").unwrap();
         rest = after.trim_start().to_owned();
     }
-    hold(PAGE, &(expected + &rest));
+    hold(page, &format!("{}\n", (expected + &rest).trim_end()));
 }
 
 #[test]
@@ -380,6 +385,9 @@ fn the_api_page_has_what_the_openapi_document_has() {
     let parameters = parameters.as_array().unwrap().iter();
     let parameters = parameters.map(|parameter| parameter["name"].as_str().unwrap().to_owned());
     assert_eq!(names(PAGE, "## List messages", 0), parameters.collect());
+    let parameters = document["paths"]["/events"]["get"]["parameters"].as_array().unwrap().iter();
+    let parameters = parameters.map(|parameter| parameter["name"].as_str().unwrap().to_owned());
+    assert_eq!(names(PAGE, "## List events", 0), parameters.collect());
 
     let errors = strings(&schema("Error")["properties"]["error"]["properties"]["code"]["enum"]);
     assert_eq!(names(PAGE, "## Errors", 1), errors);
@@ -396,6 +404,8 @@ fn the_api_page_has_what_the_openapi_document_has() {
     assert_eq!(names("docs/sending.md", "## Follow the message", 0), statuses);
     let types = strings(&schema("EventType")["enum"]);
     assert_eq!(names("docs/events.md", "## The five types", 0), types);
+    let types = strings(&schema("FeedEventType")["enum"]);
+    assert_eq!(names("docs/following.md", "## The feed", 0), types);
     let details = keys(&schema("EventDetail")["properties"]);
     assert_eq!(names("docs/events.md", "## Read the events of a message", 0), details);
 }

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::OPENAPI;
 use crate::api::error::ApiError;
-use crate::api::wire::{self, ATTACHMENT_MEMBERS, FIELDS, PARAMETERS};
+use crate::api::wire::{self, ATTACHMENT_MEMBERS, FEED_PARAMETERS, FIELDS, PARAMETERS};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
 use crate::domain::policy::{
@@ -175,6 +176,42 @@ fn a_listing_has_the_parameters_that_the_code_takes() {
 }
 
 #[test]
+fn the_feed_has_the_parameters_and_fields_of_the_code() {
+    let parameters = document()["paths"]["/events"]["get"]["parameters"].clone();
+    let names = parameters.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap());
+    assert_eq!(set(names), set(FEED_PARAMETERS));
+    let types = FeedEventType::ALL.map(FeedEventType::as_str);
+    assert_eq!(strings(&schema("FeedEventType")["enum"]), set(types));
+
+    let detail = EventDetail::Reject { reason: String::new() };
+    let event = Event { occurred_at: NOON, recipients: Vec::new(), detail };
+    let sent = State::Sent { ses_message_id: "ses".to_owned(), sent_at: NOON };
+    let entry = |state, change| FeedEntry {
+        position: FeedPosition::first_of(NOON),
+        recorded_at: NOON,
+        message: Message { state, ..message() },
+        change,
+    };
+    let entries = [
+        entry(message().state, FeedChange::Failed),
+        entry(sent.clone(), FeedChange::Sent),
+        entry(sent, FeedChange::Observed(event)),
+    ];
+    let page: Value = serde_json::from_slice(&wire::feed(&entries, "next".to_owned())).unwrap();
+    assert_eq!(keys(&schema("FeedPage")["properties"]), keys(&page));
+    let events = page["events"].as_array().unwrap();
+    assert_eq!(keys(&schema("FeedEvent")["properties"]), keys(&events[0]));
+    let data: BTreeSet<_> = events.iter().flat_map(|event| keys(&event["data"])).collect();
+    assert_eq!(keys(&schema("FeedData")["properties"]), data);
+    let always = set(["id", "status", "to", "metadata"]);
+    let with = |more: &str| &always | &set([more]);
+    for (event, more) in events.iter().zip(["error", "sesMessageId", "event"]) {
+        assert_eq!(keys(&event["data"]), with(more));
+    }
+    assert_eq!(events[0]["timestamp"], NOON.to_string());
+}
+
+#[test]
 fn it_is_of_this_version_and_says_what_every_operation_is_called() {
     let document = document();
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
@@ -185,5 +222,5 @@ fn it_is_of_this_version_and_says_what_every_operation_is_called() {
             assert!(ids.insert(operation["operationId"].as_str().unwrap()));
         }
     }
-    assert_eq!(ids.len(), 5);
+    assert_eq!(ids.len(), 6);
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::api::error::{ApiError, MAX_ECHO_CHARS, clip};
 use crate::api::json::{self, Json, JsonError, JsonString, MAX_DECODED_BYTES};
 use crate::domain::event::{Event, EventType};
+use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
 use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
@@ -19,7 +20,7 @@ use crate::domain::time::Timestamp;
 use crate::listing::Listing;
 use crate::queue::Live;
 use crate::store::MessageFilter;
-use crate::views::{EventView, MessageView};
+use crate::views::{EventView, FeedEventView, MessageView};
 
 /// The fields of a send request (specification section 2.1; `attachments` and
 /// `metadata` are additions).
@@ -47,7 +48,9 @@ pub(super) const IDEMPOTENCY_KEY_NOTICE: &str =
 /// The parameters of a listing's query.
 pub(super) const PARAMETERS: [&str; 7] =
     ["limit", "before", "status", "recipient", "createdFrom", "createdBefore", "lastEvent"];
-/// The most messages on a page.
+/// The parameters of the feed's query.
+pub(super) const FEED_PARAMETERS: [&str; 3] = ["after", "limit", "types"];
+/// The most messages or events on a page.
 const MAX_LISTED: usize = 100;
 /// Least likeness, from 0 to 1, at which an unknown field is taken for a misspelling of a known
 /// one.
@@ -276,6 +279,52 @@ impl ListQuery {
     }
 }
 
+/// Which of the feed's entries to list, from a request's query.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct FeedQuery {
+    /// Only those after this cursor.
+    pub after: Option<FeedCursor>,
+    /// Only those of these types.
+    pub types: FeedTypes,
+    /// At most so many on a page.
+    pub limit: Option<usize>,
+}
+
+impl FeedQuery {
+    /// Reads a query, with `cursor` for the cursor's text. Parameters are judged as
+    /// [`ListQuery::parse`] does.
+    pub fn parse(
+        query: &str,
+        cursor: impl Fn(&str) -> Result<FeedCursor, CursorError>,
+    ) -> Result<Self, FieldError> {
+        let mut seen = BTreeSet::new();
+        let mut feed = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "after" => {
+                    let after = cursor(&value);
+                    feed.after =
+                        Some(after.map_err(|error| FieldError::new("after", error.to_string()))?);
+                }
+                "limit" => feed.limit = Some(limit(&value)?),
+                "types" => feed.types = feed_types(&value)?,
+                _ => return Err(unknown(&name, "parameter", &FEED_PARAMETERS)),
+            }
+            if !seen.insert(name.clone()) {
+                return Err(FieldError::new(&*name, "is there twice"));
+            }
+        }
+        Ok(feed)
+    }
+}
+
+fn feed_types(value: &str) -> Result<FeedTypes, FieldError> {
+    let types = value.split(',').map(str::parse::<FeedEventType>);
+    types.collect::<Result<_, _>>().map_err(|error| {
+        FieldError::new("types", format!("each type, separated by commas, {error}"))
+    })
+}
+
 fn limit(value: &str) -> Result<usize, FieldError> {
     let limit = value.parse().ok().filter(|limit| (1..=MAX_LISTED).contains(limit));
     limit
@@ -346,6 +395,16 @@ pub fn events(events: &[Event]) -> Bytes {
         events: Vec<EventView>,
     }
     to_json(&Events { events: events.iter().map(EventView::from).collect() })
+}
+
+/// A page of the feed: `{"events":[…],"next":"…"}`, in the order given.
+pub fn feed(entries: &[FeedEntry], next: String) -> Bytes {
+    #[derive(Serialize)]
+    struct Feed {
+        events: Vec<FeedEventView>,
+        next: String,
+    }
+    to_json(&Feed { events: entries.iter().map(FeedEventView::from).collect(), next })
 }
 
 fn to_json(value: &impl Serialize) -> Bytes {

@@ -1,5 +1,6 @@
 //! `pillarbox dev`: the whole service on a built-in provider, with nothing to set up.
 
+use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,10 +9,13 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
+use tracing::info;
 
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
+use crate::domain::event::EventDetail;
+use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
@@ -21,9 +25,11 @@ use crate::ses::credentials::Credentials;
 use crate::simulator::{
     CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
 };
-use crate::store::{NewApiKey, Store, StoreError};
+use crate::store::{FeedPage, NewApiKey, Store, StoreError};
 
 const ORGANISATION: &str = "dev";
+/// How many events are read at one time to be logged.
+const EVENTS_AT_ONCE: usize = 100;
 const DOMAIN: &str = "example.com";
 /// The administration socket's name in the data directory.
 const SOCKET: &str = "admin.sock";
@@ -83,12 +89,53 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let mut hangup = listen_for(SignalKind::hangup())?;
     tokio::select! {
         () = signals.next() => {}
+        () = log_events(service.store()) => {}
         // The terminal is gone, and with it whoever tried it out.
         _ = hangup.recv() => {}
     }
     stop(service, signals).await;
     simulator.shutdown().await;
     Ok(())
+}
+
+/// Logs each delivery, bounce and complaint of the organisation for as long as it is polled.
+async fn log_events(store: &Store) {
+    let name = ORGANISATION.parse().expect("a valid name");
+    let Some(organisation) = store.organisation(&name) else { return pending().await };
+    let types = [FeedEventType::Delivery, FeedEventType::Bounce, FeedEventType::Complaint];
+    let types = FeedTypes::from_iter(types);
+    let mut grew = store.feed_grew();
+    let mut after = store.feed_end(organisation.id);
+    while grew.changed().await.is_ok() {
+        loop {
+            let now = Clock::system().now();
+            let page = store.feed(organisation.id, after, types, EVENTS_AT_ONCE, now).await;
+            // What cannot be read is logged where it is read, and is still there the next time.
+            let Ok(FeedPage { entries, next }) = page else { break };
+            entries.iter().for_each(log_event);
+            after = next;
+            if entries.is_empty() {
+                break;
+            }
+        }
+    }
+    pending::<()>().await;
+}
+
+fn log_event(entry: &FeedEntry) {
+    let FeedChange::Observed(event) = &entry.change else { return };
+    let id = entry.message.id;
+    match &event.detail {
+        EventDetail::Bounce { bounce_type, sub_type, .. } => {
+            let bounce_type = bounce_type.as_str();
+            info!(target: "pillarbox::message", %id, bounce_type, sub_type, "bounce");
+        }
+        EventDetail::Complaint { feedback_type, .. } => {
+            info!(target: "pillarbox::message", %id, feedback_type, "complaint");
+        }
+        EventDetail::Delivery { .. } => info!(target: "pillarbox::message", %id, "delivery"),
+        EventDetail::Reject { .. } | EventDetail::DeliveryDelay { .. } => {}
+    }
 }
 
 async fn start_simulator() -> Result<Simulator, ServiceError> {

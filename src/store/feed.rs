@@ -55,25 +55,26 @@ impl Store {
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        self.read_feed(query, after, ()).await
+        self.read_feed(query, after, (), |page| page).await
     }
 
-    /// Does the same as [`Store::feed`], as one of the listings that an organisation may have
-    /// running.
-    pub async fn list_feed(
+    /// Returns what `then` makes of a page as [`Store::feed`] reads it. This is one of the listings
+    /// that an organisation may have running, and `then` runs where the page is read.
+    pub async fn list_feed<T: Send + 'static>(
         &self,
         organisation: OrganisationId,
         after: FeedPosition,
         types: FeedTypes,
         limit: usize,
         window_now: impl Into<WindowTime>,
-    ) -> Result<FeedPage, ListError> {
+        then: impl FnOnce(FeedPage) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
         let own = self.shared.listings_of.take(Some(organisation)).await;
         let own = own.map_err(|TooMany| ListError::TooMany)?;
         let listings = Arc::clone(&self.shared.listings);
         let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        Ok(self.read_feed(query, after, (own, turn)).await?)
+        Ok(self.read_feed(query, after, (own, turn), then).await?)
     }
 
     /// Returns the entry at a position, unless there is none or its record is past its retention
@@ -105,35 +106,37 @@ impl Store {
         FeedId(self.shared.feed.id.load(Ordering::Relaxed))
     }
 
-    /// Reads a page in as many looks as it takes. `turn` is given back when the last look is over,
-    /// also if the caller has gone.
-    async fn read_feed(
+    /// Reads a page in as many looks as it takes. The reader keeps its turn until the last look is
+    /// over, also if the caller has gone.
+    async fn read_feed<T: Send + 'static>(
         &self,
         query: Query,
         mut after: FeedPosition,
-        turn: impl Send + 'static,
-    ) -> Result<FeedPage, StoreError> {
-        let (query, mut turn) = (Arc::new(query), turn);
+        mut turn: impl Send + 'static,
+        mut then: impl FnOnce(FeedPage) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let query = Arc::new(query);
         // Whoever has seen the last entry needs no look at the file.
         while after < self.feed_end(query.organisation) {
             self.published().await;
-            let (shared, asked) = (Arc::clone(&self.shared), Arc::clone(&query));
-            let look = move || {
+            let (shared, query) = (Arc::clone(&self.shared), Arc::clone(&query));
+            let look = tokio::task::spawn_blocking(move || {
                 let look = shared.database.read(|transaction| {
-                    Reader::new(transaction, &shared.damage, &asked)?.look(after)
+                    Reader::new(transaction, &shared.damage, &query)?.look(after)
+                });
+                let look = look.map(|Look { page, progress }| match progress {
+                    Progress::Unfinished if page.entries.is_empty() => Err((page.next, then)),
+                    Progress::Unfinished | Progress::End => Ok(then(page)),
                 });
                 (look, turn)
-            };
-            let look = tokio::task::spawn_blocking(look).await;
-            let (look, back) = look.expect("a look does not panic and is not aborted");
-            turn = back;
-            let Look { page, progress } = self.checked(&FEED, "a page", look)?;
-            match progress {
-                Progress::Unfinished if page.entries.is_empty() => after = page.next,
-                Progress::Unfinished | Progress::End => return Ok(page),
+            });
+            let (look, back) = look.await.expect("a look does not panic and is not aborted");
+            match self.checked(&FEED, "a page", look)? {
+                Ok(done) => return Ok(done),
+                Err((next, again)) => (after, then, turn) = (next, again, back),
             }
         }
-        Ok(FeedPage { entries: Vec::new(), next: after })
+        Ok(then(FeedPage { entries: Vec::new(), next: after }))
     }
 }
 

@@ -14,6 +14,7 @@ mod dev;
 #[cfg(feature = "interop")]
 mod disk;
 mod events;
+mod feed;
 mod handover;
 mod idempotency;
 mod keys;

@@ -2,24 +2,34 @@
 //!
 //! Must not know how the lines are used.
 
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::io::{BufRead, BufReader, Lines, PipeReader, PipeWriter, pipe};
+use std::process::{Child, Stdio};
 
 use super::process::pillarbox;
 
 /// A `dev` process on free ports. It is killed when dropped, and ends if nobody reads its output.
 pub(crate) struct DevProcess {
     child: Child,
-    output: Lines<BufReader<ChildStdout>>,
+    output: Lines<BufReader<PipeReader>>,
 }
 
 impl DevProcess {
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with_errors_to(arguments, |_| Stdio::null())
+    }
+
+    /// The same with its log among its lines. It waits if nobody reads them.
+    pub(crate) fn start_with_log(arguments: &[&str]) -> Self {
+        Self::start_with_errors_to(arguments, Stdio::from)
+    }
+
+    fn start_with_errors_to(arguments: &[&str], errors: impl FnOnce(PipeWriter) -> Stdio) -> Self {
+        let (output, writer) = pipe().unwrap();
         let mut command = pillarbox(&["dev", "--listen", "127.0.0.1:0"]);
         command.args(["--operator-listen", "127.0.0.1:0"]).args(arguments);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, output }
+        command.stderr(errors(writer.try_clone().unwrap())).stdout(writer);
+        let child = command.spawn().unwrap();
+        Self { child, output: BufReader::new(output).lines() }
     }
 
     /// The last word on the line that starts with this, in the order in which they are printed.

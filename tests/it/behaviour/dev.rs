@@ -15,12 +15,15 @@ pub(crate) struct Dev {
     pub(crate) client: reqwest::Client,
     /// The operators' page: where it is, and its key.
     pub(crate) page: (String, String),
-    _process: DevProcess,
+    process: DevProcess,
 }
 
 impl Dev {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut process = DevProcess::start(arguments);
+        Self::of(DevProcess::start(arguments))
+    }
+
+    fn of(mut process: DevProcess) -> Self {
         let page = process.told("page");
         let (page, page_key) = page.split_once("/#").expect("the page's key");
         let pasted = process.line(|line| line.contains(" -d '"));
@@ -34,7 +37,7 @@ impl Dev {
             body: between(" -d '", "'"),
             client: http_client(),
             page: (page.to_owned(), page_key.to_owned()),
-            _process: process,
+            process,
         }
     }
 
@@ -71,6 +74,22 @@ async fn the_printed_line_sends_a_message_that_is_delivered() {
         (&record["status"], &record["lastEvent"]["type"]),
         (&json!("sent"), &json!("delivery"))
     );
+}
+
+#[tokio::test]
+async fn each_delivery_bounce_and_complaint_is_a_line() {
+    let mut dev = Dev::of(DevProcess::start_with_log(&[]));
+    for (address, told) in [
+        ("success@", "delivery"),
+        ("bounce@", "bounce"),
+        ("complaint@", "delivery"),
+        ("complaint@", "complaint"),
+    ] {
+        let (_, answered) = dev.post(dev.body.replace("success@", address)).await;
+        let id = answered["id"].as_str().unwrap();
+        let line = dev.process.line(|line| line.contains(&format!(" {told} id={id}")));
+        assert!(!line.contains('@'), "addresses are not for the log: {line}");
+    }
 }
 
 #[tokio::test]
