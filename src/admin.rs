@@ -36,6 +36,7 @@ pub mod socket;
 pub mod status;
 pub mod suppression;
 pub mod test_send;
+pub mod webhook;
 
 use checks::EventRoute;
 use identity::Identity;

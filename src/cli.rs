@@ -27,6 +27,7 @@ mod output;
 mod run;
 mod status;
 mod suppression;
+mod webhook;
 
 /// Exit code for wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
@@ -60,6 +61,8 @@ enum Command {
     Suppression(suppression::Suppression),
     /// Show, list and cancel messages.
     Message(message::Message),
+    /// Add, list, change and test endpoints that are told of events.
+    Webhook(webhook::Webhook),
     /// Show and clear delivery events that could not be read.
     DeadLetter(dead_letter::DeadLetter),
     /// Set up AWS for delivery events.
@@ -110,7 +113,9 @@ pub fn run() -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
         Err(error) => {
-            if let CliError::Incomplete { report, .. } = &error {
+            if let CliError::Incomplete { report, .. } | CliError::NotDelivered { report, .. } =
+                &error
+            {
                 let _ = print(report);
             }
             // What a provider said may be in it; lines are ours.
@@ -133,6 +138,7 @@ impl Command {
             Self::Domain(domain) => one_thread()?.block_on(domain.run()),
             Self::Suppression(suppression) => one_thread()?.block_on(suppression.run()),
             Self::Message(message) => one_thread()?.block_on(message.run()),
+            Self::Webhook(webhook) => one_thread()?.block_on(webhook.run()),
             Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
             Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),

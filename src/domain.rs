@@ -34,3 +34,5 @@ pub mod event;
 pub mod feed;
 
 pub mod suppression;
+
+pub mod webhook;

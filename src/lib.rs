@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  listing  timekeeper  views
+//! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  listing  timekeeper  views  webhooks
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  in_flight  organisation_counts  shared_limits
 //! ```
@@ -48,3 +48,4 @@ pub mod simulator;
 pub mod store;
 pub mod timekeeper;
 pub mod views;
+pub mod webhooks;

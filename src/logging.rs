@@ -31,9 +31,9 @@ const CAPPED: [&str; 10] = [
 /// Whether each message's way is logged at the level of information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageLines {
-    /// A line for each message as it moves.
+    /// A line for each message as it moves, and for each attempt to deliver an event.
     Shown,
-    /// Only where `RUST_LOG` asks for the target `pillarbox::message`.
+    /// Only where `RUST_LOG` asks for the targets `pillarbox::message` and `pillarbox::webhook`.
     Quiet,
 }
 
@@ -41,7 +41,7 @@ pub enum MessageLines {
 pub fn start(messages: MessageLines) {
     let wanted = std::env::var("RUST_LOG").unwrap_or_else(|_| match messages {
         MessageLines::Shown => DEFAULT.to_owned(),
-        MessageLines::Quiet => format!("{DEFAULT},pillarbox::message=warn"),
+        MessageLines::Quiet => format!("{DEFAULT},pillarbox::message=warn,pillarbox::webhook=warn"),
     });
     let mut filter = EnvFilter::new(wanted);
     for directive in CAPPED {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use secrecy::SecretString;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::events::{EventProcessor, poll};
-use crate::http::drain::Drain;
+use crate::http::drain::{Drain, DrainSignal};
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
 use crate::intake::Intake;
@@ -35,6 +35,7 @@ use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
 use crate::store::{FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
+use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
 use listeners::{Listeners, Operators, SocketOwner};
@@ -80,6 +81,7 @@ pub struct Service {
     answering: JoinHandle<()>,
     events: Arc<EventProcessor>,
     polling: Option<JoinHandle<()>>,
+    delivering: Delivering,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
     admin_drain: Drain,
@@ -135,12 +137,14 @@ impl Service {
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
         let events =
             Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));
+        let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
         let conditions = watch::Sender::default();
         let live = Sending {
             dispatcher: Arc::clone(&dispatcher),
             queue: Arc::clone(&queue),
             account: account.clone(),
             events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
+            webhooks: Arc::clone(&webhooks),
             conditions: conditions.subscribe(),
         };
         let key = PageKey::generate()?;
@@ -150,11 +154,8 @@ impl Service {
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
         let (admin_drain, admin_signal) = Drain::new();
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
-        let polling = sqs_queue.map(|sqs_queue| {
-            tokio::spawn(poll::run(sqs_queue, Arc::clone(&events), async move {
-                admin_signal.stopped().await;
-            }))
-        });
+        let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
+        let delivering = deliver(&webhooks);
         let limits = Limits { max_connections, ..limits(config) };
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
@@ -192,6 +193,7 @@ impl Service {
             answering: tokio::spawn(answering),
             events,
             polling,
+            delivering,
             administering,
             background,
             admin_drain,
@@ -299,6 +301,7 @@ impl Service {
         if let Err(error) = self.administering.await {
             error!(%error, "the administration socket's task failed");
         }
+        self.delivering.stop().await;
         self.background.shutdown().await;
         if let Err(error) = self.store.store_key_use().await {
             warn!(%error, "it could not be stored when API keys were last used");
@@ -308,6 +311,43 @@ impl Service {
         self.operators.stop().await;
         info!("stopped");
     }
+}
+
+/// Takes in the provider's events until the service stops.
+fn receive(
+    sqs_queue: SqsQueue,
+    events: &Arc<EventProcessor>,
+    signal: DrainSignal,
+) -> JoinHandle<()> {
+    tokio::spawn(poll::run(sqs_queue, Arc::clone(events), async move {
+        signal.stopped().await;
+    }))
+}
+
+/// What delivers to endpoints.
+#[derive(Debug)]
+struct Delivering {
+    /// It stops once this is gone.
+    go_on: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Delivering {
+    async fn stop(self) {
+        drop(self.go_on);
+        if let Err(error) = self.task.await {
+            error!(%error, "the task of webhooks failed");
+        }
+    }
+}
+
+fn deliver(webhooks: &Arc<Webhooks>) -> Delivering {
+    let (go_on, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(Arc::clone(webhooks).run(async move {
+        // That the sender is gone is what is waited for.
+        let _ = stopped.await;
+    }));
+    Delivering { go_on, task }
 }
 
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they

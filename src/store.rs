@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use arc_swap::{ArcSwap, Guard};
 use redb::{ReadTransaction, TableHandle};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
@@ -46,6 +46,10 @@ pub use record::check::check_row;
 pub use restore::{Candidate, Contents, RestoreError, Restored, Unclosed};
 pub use startup_recovery::Recovery;
 pub use suppressions::{OrganisationFacts, SuppressionKey, SuppressionPage};
+pub use webhooks::{
+    MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, Settled, Settlement, WaitingKey, WaitingPage,
+    WebhookAdded,
+};
 
 mod accept;
 mod api_keys;
@@ -82,6 +86,7 @@ mod suppressions;
 mod tables;
 mod temp_files;
 mod time_record;
+mod webhooks;
 mod writer;
 
 /// The file's name in the data directory.
@@ -257,6 +262,8 @@ impl Store {
 struct Shared {
     database: SharedDatabase,
     organisations: ArcSwap<OrganisationIndex>,
+    /// Told of each change of `organisations`.
+    organisations_changed: watch::Sender<()>,
     idempotency: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     refusing: AtomicBool,
@@ -289,6 +296,7 @@ impl Shared {
         Self {
             database,
             organisations: ArcSwap::default(),
+            organisations_changed: watch::Sender::default(),
             idempotency: RwLock::default(),
             refusing: AtomicBool::new(false),
             file_loss: RwLock::default(),
@@ -339,9 +347,10 @@ impl Shared {
 
     fn set_organisations(&self, index: OrganisationIndex) {
         self.organisations.store(Arc::new(index));
+        self.organisations_changed.send_replace(());
     }
 
-    /// The snapshot of organisations, keys and domains.
+    /// The snapshot of organisations, keys, domains and endpoints.
     fn organisations(&self) -> Guard<Arc<OrganisationIndex>> {
         self.organisations.load()
     }

@@ -153,6 +153,7 @@ fn programs_on_pages_are_those_of_the_examples() {
     let sending = ["send.py", "send.mjs", "send.sh", "attach.py", "attach.mjs", "attach.sh"];
     hold_programs("docs/sending.md", &sending);
     hold_programs("docs/following.md", &["events.py", "events.mjs"]);
+    hold_programs("docs/webhooks.md", &["receive.py", "receive.mjs"]);
 }
 
 /// Compares the programs behind the marks of a page with the examples.

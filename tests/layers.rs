@@ -10,19 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Lower modules and crates that a module must not name.
-const CLOSED: [(&str, &[&str]); 6] = [
+const CLOSED: [(&str, &[&str]); 7] = [
     ("api", &["config", "dispatch", "ses", "tokio"]),
     ("domain", &["hyper", "reqwest", "serde", "serde_json", "tokio"]),
     ("http", &["config", "ses", "simulator", "store"]),
     ("intake", &["config"]),
     ("ses", &["config", "crate::http", "simulator", "store"]),
     ("store", &["clock", "config", "crate::http", "ses", "simulator"]),
+    ("webhooks", &["config", "crate::http", "ses", "simulator"]),
 ];
 /// Lower modules and crates that only these modules may name.
 const RESERVED: [(&str, &[&str]); 4] = [
     ("clap", &["cli"]),
     ("redb", &["store"]),
-    ("reqwest", &["ses"]),
+    ("reqwest", &["ses", "webhooks"]),
     ("simulator", &["cli", "service", "simulator"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.

@@ -14,6 +14,7 @@ use crate::events::EventProcessor;
 use crate::queue::{DrainForecast, Live, MessageQueue, Selection};
 use crate::quota::AccountCheck;
 use crate::store::StoreError;
+use crate::webhooks::Webhooks;
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {
@@ -32,6 +33,11 @@ pub trait LiveView: Send + Sync {
 
     /// What takes in the provider's events, where something brings them.
     fn events(&self) -> Option<&EventProcessor> {
+        None
+    }
+
+    /// What delivers to endpoints, where something does.
+    fn webhooks(&self) -> Option<&Webhooks> {
         None
     }
 
@@ -61,6 +67,8 @@ pub struct Sending<P> {
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in the provider's events, where something brings them.
     pub events: Option<Arc<EventProcessor>>,
+    /// What delivers to endpoints.
+    pub webhooks: Arc<Webhooks>,
     /// What is wrong, a second ago at most.
     pub conditions: watch::Receiver<Vec<Condition>>,
 }
@@ -93,6 +101,10 @@ impl<P: Provider> LiveView for Sending<P> {
 
     fn events(&self) -> Option<&EventProcessor> {
         self.events.as_deref()
+    }
+
+    fn webhooks(&self) -> Option<&Webhooks> {
+        Some(&self.webhooks)
     }
 
     fn conditions(&self) -> Vec<Condition> {

@@ -48,6 +48,10 @@ use crate::admin::suppression::{
     SuppressionList, SuppressionRemove, Suppressions, SuppressionsImported,
 };
 use crate::admin::test_send::{TestSend, TestSent};
+use crate::admin::webhook::{
+    Webhook, WebhookAdd, WebhookList, WebhookPause, WebhookRemove, WebhookResume, WebhookRotate,
+    WebhookSecret, WebhookTest, WebhookTested, Webhooks,
+};
 use crate::admin::{Admin, Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal, Served};
 use crate::http::body::{BodyReader, ResponseBody};
 use crate::http::drain::DrainSignal;
@@ -115,6 +119,13 @@ calls![
     "dead-letter-list": DeadLetterList => DeadLetters,
     "dead-letter-show": DeadLetterShow => DeadLetterShown,
     "dead-letter-clear": DeadLetterClear => DeadLettersCleared,
+    "webhook-add": WebhookAdd => WebhookSecret,
+    "webhook-list": WebhookList => Webhooks,
+    "webhook-remove": WebhookRemove => Webhook,
+    "webhook-pause": WebhookPause => Webhook,
+    "webhook-resume": WebhookResume => Webhook,
+    "webhook-rotate": WebhookRotate => WebhookSecret,
+    "webhook-test": WebhookTest => WebhookTested,
     "identify": Identify => Identity,
     "status": Status => ServiceStatus,
     "acknowledge": Acknowledge => Acknowledged,

@@ -170,6 +170,14 @@ pub(super) enum CliError {
         /// How many steps were not.
         open: usize,
     },
+    /// An endpoint did not take a test event; its answer has been printed.
+    #[error("the endpoint {id} did not take the test event")]
+    NotDelivered {
+        /// Its number.
+        id: u32,
+        /// Its answer, to be printed.
+        report: String,
+    },
     /// The asynchronous runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(io::Error),
@@ -205,6 +213,7 @@ impl CliError {
             | Self::NotClearedAtSes { .. }
             | Self::ImportStopped { .. }
             | Self::Incomplete { .. }
+            | Self::NotDelivered { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
         }

@@ -342,6 +342,12 @@ impl FeedIndex {
         Ok(())
     }
 
+    /// Returns the last position that was given. In a write transaction, every later entry is
+    /// behind it.
+    pub(super) fn last(&self) -> FeedPosition {
+        FeedPosition::from_number(self.last.load(Ordering::Relaxed))
+    }
+
     fn end(&self, organisation: OrganisationId) -> FeedPosition {
         let extents = read_lock(&self.extents);
         extents.get(&organisation).map_or(FeedPosition::START, |extent| extent.last)
@@ -355,7 +361,7 @@ impl FeedIndex {
         change: ReportedChange,
         now: Timestamp,
     ) -> Result<FeedPosition, ReadError> {
-        let last = FeedPosition::from_number(self.last.load(Ordering::Relaxed));
+        let last = self.last();
         let position = last.next(now);
         self.last.store(position.number(), Ordering::Relaxed);
         let row = encode_feed(&FeedRow { message: message.id, change });

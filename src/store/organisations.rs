@@ -1,5 +1,5 @@
-//! Organisations, and the index in memory of organisations, API keys and sender domains: few, and
-//! asked about on every request.
+//! Organisations, and the index in memory of organisations, API keys, sender domains and endpoints
+//! of webhooks: few, and asked about all the time.
 //!
 //! The index is made anew after each commit that changed one of them; readers share it.
 
@@ -13,12 +13,14 @@ use crate::domain::id::OrganisationId;
 use crate::domain::organisation::{
     ApiKeyEntry, DomainState, Organisation, OrganisationName, SenderDomain, SenderStatus,
 };
+use crate::domain::webhook::Webhook;
 use crate::store::error::{DamagedRow, InRow, ReadError};
+use crate::store::record::webhooks::decode_webhook;
 use crate::store::record::{
     decode_api_key, decode_domain, decode_organisation, encode_organisation,
 };
-use crate::store::tables::{API_KEYS, DOMAINS, LAST_ORGANISATION, ORGANISATIONS, Row};
-use crate::store::{Change, ROW_WEIGHT, Store, StoreError, damage};
+use crate::store::tables::{API_KEYS, DOMAINS, LAST_ORGANISATION, ORGANISATIONS, Row, WEBHOOKS};
+use crate::store::{Change, ROW_WEIGHT, Store, StoreError, damage, webhooks};
 
 impl Store {
     /// Adds an organisation, or returns `None` if the name is taken. A row that cannot be read
@@ -42,7 +44,7 @@ impl Store {
         add.await
     }
 
-    /// Removes an organisation with its keys and domains. Its records stay until their retention
+    /// Removes an organisation with its keys, domains and endpoints. Its records stay until their retention
     /// ends, and its suppressions with them. A key that cannot be read lets nobody in, and stays.
     pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
         let remove = self.writer.run(ROW_WEIGHT, move |batch| {
@@ -62,6 +64,7 @@ impl Store {
                 batch.tables.key_use.open()?.remove(key)?;
             }
             batch.tables.domains.open()?.retain_in((id.0, "")..(id.0 + 1, ""), |_, _| false)?;
+            webhooks::remove_of(batch, id)?;
             batch.organisations = Change::Made;
             Ok(Change::Made)
         });
@@ -93,6 +96,8 @@ pub(super) struct OrganisationIndex {
     pub(super) api_keys: Vec<ApiKeyEntry>,
     /// By organisation, then by name.
     pub(super) domains: Vec<SenderDomain>,
+    /// By number.
+    pub(super) webhooks: Vec<Webhook>,
     /// Positions in `api_keys` by the first bytes of the hash.
     keys_by_prefix: HashMap<[u8; 8], Vec<usize>>,
     /// Rows that cannot be read: whoever they would let in or let send is refused.
@@ -105,6 +110,7 @@ impl OrganisationIndex {
             &transaction.open_table(ORGANISATIONS)?,
             &transaction.open_table(API_KEYS)?,
             &transaction.open_table(DOMAINS)?,
+            &transaction.open_table(WEBHOOKS)?,
         )
     }
 
@@ -112,6 +118,7 @@ impl OrganisationIndex {
         organisations: &impl ReadableTable<u32, Row>,
         api_keys: &impl ReadableTable<u32, Row>,
         domains: &impl ReadableTable<(u32, &'static str), Row>,
+        webhooks: &impl ReadableTable<u32, Row>,
     ) -> Result<Self, ReadError> {
         let mut index = Self::default();
         for row in organisations.iter()? {
@@ -135,6 +142,12 @@ impl OrganisationIndex {
             let domain = decode_domain(organisation, name, row.value()).in_row(DOMAINS, shown);
             let Some(domain) = index.left_out(domain) else { continue };
             index.domains.push(domain);
+        }
+        for row in webhooks.iter()? {
+            let (id, row) = row?;
+            let webhook = decode_webhook(id.value(), row.value()).in_row(WEBHOOKS, id.value());
+            let Some(webhook) = index.left_out(webhook) else { continue };
+            index.webhooks.push(webhook);
         }
         Ok(index)
     }

@@ -47,6 +47,9 @@ macro_rules! stored_enum {
     };
 }
 
+// After the macro, which it uses.
+pub(super) mod webhooks;
+
 stored_enum!(AcceptanceV1 = Acceptance { Excluded, Possible });
 stored_enum!(
     FailureCodeV1 = FailureCode {

@@ -25,6 +25,8 @@ pub(super) const FORMAT_KEY: &str = "format";
 pub(super) const LAST_ORGANISATION: &str = "last_organisation";
 /// The key of [`META`] that holds the last number given to an API key.
 pub(super) const LAST_KEY: &str = "last_key";
+/// The key of [`META`] that holds the last number given to an endpoint of webhooks.
+pub(super) const LAST_WEBHOOK: &str = "last_webhook";
 /// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
 /// its acceptance: more than none only after the clock was set back.
 pub(super) const ID_LEAD: &str = "id_lead";
@@ -102,6 +104,18 @@ pub(super) const FEED: TableDefinition<(u32, u64), Row> = TableDefinition::new("
 /// more, and the feed still shows them.
 pub(super) const OVERTURNED: TableDefinition<IdKey, Row> =
     TableDefinition::new("overturned_failures");
+/// Endpoints of webhooks by number.
+pub(super) const WEBHOOKS: TableDefinition<u32, Row> = TableDefinition::new("webhooks");
+/// How far each endpoint's deliveries are, by the endpoint's number.
+pub(super) const WEBHOOK_CURSORS: TableDefinition<u32, Row> =
+    TableDefinition::new("webhook_cursors");
+/// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
+/// event's position in the feed.
+pub(super) const WEBHOOK_WAITING: TableDefinition<(u32, u64, u64), Row> =
+    TableDefinition::new("webhook_waiting");
+/// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
+pub(super) const WEBHOOK_FAILED: TableDefinition<(u32, u64), Row> =
+    TableDefinition::new("webhook_failed");
 
 /// File's record of the clock, under [`TIME_KEY`].
 pub(super) const CLOCK: TableDefinition<&str, Row> = TableDefinition::new("clock");
@@ -197,6 +211,10 @@ pub(super) struct Tables<'txn> {
     pub(super) clock: OnDemand<'txn, &'static str, Row>,
     pub(super) feed: OnDemand<'txn, (u32, u64), Row>,
     pub(super) overturned: OnDemand<'txn, IdKey, Row>,
+    pub(super) webhooks: OnDemand<'txn, u32, Row>,
+    pub(super) webhook_cursors: OnDemand<'txn, u32, Row>,
+    pub(super) webhook_waiting: OnDemand<'txn, (u32, u64, u64), Row>,
+    pub(super) webhook_failed: OnDemand<'txn, (u32, u64), Row>,
 }
 
 impl<'txn> Tables<'txn> {
@@ -224,6 +242,10 @@ impl<'txn> Tables<'txn> {
             clock: OnDemand::new(transaction, changes, CLOCK),
             feed: OnDemand::new(transaction, changes, FEED),
             overturned: OnDemand::new(transaction, changes, OVERTURNED),
+            webhooks: OnDemand::new(transaction, changes, WEBHOOKS),
+            webhook_cursors: OnDemand::new(transaction, changes, WEBHOOK_CURSORS),
+            webhook_waiting: OnDemand::new(transaction, changes, WEBHOOK_WAITING),
+            webhook_failed: OnDemand::new(transaction, changes, WEBHOOK_FAILED),
         })
     }
 
@@ -243,6 +265,10 @@ impl<'txn> Tables<'txn> {
         self.clock.open()?;
         self.feed.open()?;
         self.overturned.open()?;
+        self.webhooks.open()?;
+        self.webhook_cursors.open()?;
+        self.webhook_waiting.open()?;
+        self.webhook_failed.open()?;
         Ok(())
     }
 
@@ -273,7 +299,7 @@ impl<'txn> Tables<'txn> {
 }
 
 /// Every table of the file; a position here is the table's number in a backup and in the journal.
-pub(super) const TABLES: [&dyn AnyTable; 18] = [
+pub(super) const TABLES: [&dyn AnyTable; 22] = [
     &META,
     &MESSAGES,
     &BY_ORGANISATION,
@@ -292,6 +318,10 @@ pub(super) const TABLES: [&dyn AnyTable; 18] = [
     &CLOCK,
     &FEED,
     &OVERTURNED,
+    &WEBHOOKS,
+    &WEBHOOK_CURSORS,
+    &WEBHOOK_WAITING,
+    &WEBHOOK_FAILED,
 ];
 
 /// When readers see a row that a batch has put into a table.

@@ -18,3 +18,4 @@ mod kit;
 mod sending;
 mod simulator;
 mod suppression;
+mod webhooks;

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 mod dev;
 mod local;
 mod process;
+mod receiver;
 mod server;
 mod site;
 
@@ -20,6 +21,7 @@ pub(crate) use local::{
     send_with_key, ses_client, store_api_key,
 };
 pub(crate) use process::{Finished, Process, pillarbox};
+pub(crate) use receiver::{Received, Receiver, Reply};
 pub(crate) use server::{Server, answer, message, message_with, refusal};
 pub(crate) use site::{AWS_ACCESS_KEY, AWS_SECRET, Site};
 

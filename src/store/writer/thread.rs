@@ -226,6 +226,7 @@ impl Thread {
                     &**batch.tables.organisations.open()?,
                     &**batch.tables.api_keys.open()?,
                     &**batch.tables.domains.open()?,
+                    &**batch.tables.webhooks.open()?,
                 )?),
                 Change::None => None,
             };

@@ -1,0 +1,377 @@
+//! Webhooks: endpoints added, listed, changed and tested, and their deliveries.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Place, Refusal};
+use crate::domain::feed::{FeedEventType, FeedTypes};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{
+    PausedBy, SigningSecret, Webhook as Endpoint, WebhookId, WebhookState, WebhookUrl,
+};
+use crate::store::{Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded as Added};
+use crate::webhooks::{self, EndpointStatus};
+
+/// The longest file of certificates, in bytes.
+const MAX_AUTHORITY_BYTES: usize = 256 << 10;
+/// The most of a test's answer that is shown, in bytes.
+const MAX_BODY_SHOWN: usize = 1_024;
+
+/// Adds an endpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookAdd {
+    /// Organisation of the events.
+    pub organisation: String,
+    /// Address.
+    pub url: String,
+    /// Types of events; all if there is none.
+    pub types: Vec<String>,
+    /// Certificates against which its own is checked, as PEM; the system's roots if not given.
+    pub authority: Option<String>,
+}
+
+/// Lists the endpoints.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookList {
+    /// Only this organisation's.
+    pub organisation: Option<String>,
+}
+
+/// Removes an endpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookRemove {
+    /// Its number.
+    pub id: u32,
+}
+
+/// Stops deliveries to an endpoint; its events wait.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookPause {
+    /// Its number.
+    pub id: u32,
+}
+
+/// Goes on with the deliveries to an endpoint.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookResume {
+    /// Its number.
+    pub id: u32,
+}
+
+/// Gives an endpoint a new secret.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookRotate {
+    /// Its number.
+    pub id: u32,
+}
+
+/// Sends a test event to an endpoint, whether it is paused or not.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookTest {
+    /// Its number.
+    pub id: u32,
+}
+
+/// A new endpoint, or a new secret of one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookSecret {
+    /// Its number.
+    pub id: u32,
+    /// The secret.
+    pub secret: SecretInClear,
+    /// The name of the organisation.
+    pub organisation: String,
+    /// Address.
+    pub url: String,
+}
+
+/// A secret in clear, on its one way to its owner. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretInClear(pub String);
+
+impl fmt::Debug for SecretInClear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretInClear(..)")
+    }
+}
+
+/// An endpoint as it is listed: never its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Webhook {
+    /// Its number.
+    pub id: u32,
+    /// The name of the organisation.
+    pub organisation: String,
+    /// Address.
+    pub url: String,
+    /// Types of the events that it is told of.
+    pub types: Vec<String>,
+    /// `active`, `paused` or `gone`; `gone` is paused because it answered 410.
+    pub state: String,
+    /// When it was paused, if it is.
+    pub paused_at: Option<String>,
+    /// When it was added.
+    pub created_at: String,
+    /// Until when the secret before the present one signs as well.
+    pub rotating_until: Option<String>,
+    /// How its deliveries go; `None` where no service runs.
+    pub deliveries: Option<WebhookDeliveries>,
+}
+
+/// How the deliveries to an endpoint go, since the start of the service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookDeliveries {
+    /// Whether the last attempts all failed.
+    pub failing: bool,
+    /// Attempts that failed since the last that did not.
+    pub failures_in_a_row: u32,
+    /// Last answer, or what came in its place.
+    pub last_answer: Option<String>,
+    /// When it came.
+    pub last_answer_at: Option<String>,
+    /// Attempts under way.
+    pub in_flight: usize,
+    /// Deliveries that wait for their next attempt.
+    pub waiting: u64,
+    /// When the oldest event was recorded that no attempt was made for.
+    pub behind_since: Option<String>,
+    /// Events that were delivered.
+    pub delivered: u64,
+    /// Deliveries whose last attempt failed.
+    pub failed: u64,
+}
+
+/// Endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Webhooks {
+    /// By number.
+    pub webhooks: Vec<Webhook>,
+}
+
+/// Answer to a test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookTested {
+    /// Whether the endpoint took it.
+    pub delivered: bool,
+    /// Status, or what went wrong.
+    pub answer: String,
+    /// Time that it took, in milliseconds.
+    pub took_millis: u64,
+    /// Beginning of the answer's body.
+    pub body: String,
+}
+
+impl Call for WebhookAdd {
+    async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
+        let Self { organisation, url, types, authority } = self;
+        let organisation = admin.organisation(&organisation)?;
+        let url = WebhookUrl::parse(&url)
+            .map_err(|rule| Refusal::new(format!("{url:?} cannot be an endpoint: {rule}")))?;
+        let types = read_types(&types)?;
+        if authority.as_ref().is_some_and(|pem| pem.len() > MAX_AUTHORITY_BYTES) {
+            let rule = format!("a file of certificates has at most {MAX_AUTHORITY_BYTES} bytes");
+            return Err(Refusal::new(rule));
+        }
+        let secret = new_secret()?;
+        webhooks::check(&url, authority.as_deref())
+            .map_err(|error| Refusal::new(error.to_string()))?;
+        let new = NewWebhook { url, types, authority, secret };
+        match admin.store.add_webhook(organisation.id, new, admin.clock.now()).await? {
+            Added::Added(webhook) => Ok(shown_secret(admin, &webhook)),
+            Added::NoOrganisation => Err(Admin::gone(&organisation)),
+            Added::TooMany => Err(Refusal::new(format!(
+                "an organisation has at most {MAX_WEBHOOKS_OF_ONE} endpoints, and all together \
+                 {MAX_WEBHOOKS}; remove one that is not needed: pillarbox webhook remove ID"
+            ))),
+        }
+    }
+}
+
+impl Call for WebhookList {
+    async fn answer(self, admin: &Admin) -> Result<Webhooks, Refusal> {
+        let only = admin.only(self.organisation.as_deref())?;
+        let mut webhooks = admin.store.webhooks();
+        webhooks.retain(|webhook| only.is_none_or(|only| only == webhook.organisation));
+        Ok(Webhooks { webhooks: webhooks.iter().map(|webhook| shown(admin, webhook)).collect() })
+    }
+}
+
+impl Call for WebhookRemove {
+    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
+        let webhook = admin.webhook(self.id)?;
+        match admin.store.remove_webhook(webhook.id).await? {
+            Change::Made => Ok(shown(admin, &webhook)),
+            Change::None => Err(no_webhook(self.id)),
+        }
+    }
+}
+
+impl Call for WebhookPause {
+    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
+        let since = admin.clock.now();
+        let state = WebhookState::Paused { by: PausedBy::Operator, since };
+        let webhook = admin.store.set_webhook_state(WebhookId(self.id), state).await?;
+        Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
+    }
+}
+
+impl Call for WebhookResume {
+    async fn answer(self, admin: &Admin) -> Result<Webhook, Refusal> {
+        let active = WebhookState::Active;
+        let webhook = admin.store.set_webhook_state(WebhookId(self.id), active).await?;
+        Ok(shown(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
+    }
+}
+
+impl Call for WebhookRotate {
+    async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
+        let (id, now) = (WebhookId(self.id), admin.clock.now());
+        let webhook = admin.store.rotate_webhook(id, new_secret()?, now).await?;
+        Ok(shown_secret(admin, &webhook.ok_or_else(|| no_webhook(self.id))?))
+    }
+}
+
+impl Call for WebhookTest {
+    async fn answer(self, admin: &Admin) -> Result<WebhookTested, Refusal> {
+        let webhook = admin.webhook(self.id)?;
+        let answer = webhooks::test(&webhook, &admin.clock).await;
+        let answer = answer.map_err(|error| Refusal::new(error.to_string()))?;
+        let mut body = answer.body;
+        body.truncate(body.floor_char_boundary(MAX_BODY_SHOWN));
+        Ok(WebhookTested {
+            delivered: answer.is_delivered,
+            answer: answer.answer,
+            took_millis: u64::try_from(answer.took.as_millis()).unwrap_or(u64::MAX),
+            body,
+        })
+    }
+}
+
+impl Admin {
+    fn webhook(&self, id: u32) -> Result<Endpoint, Refusal> {
+        self.store.webhook(WebhookId(id)).ok_or_else(|| no_webhook(id))
+    }
+
+    /// What the running service knows of its deliveries; `None` where none runs.
+    fn deliveries(&self) -> Option<&webhooks::Webhooks> {
+        match &self.place {
+            Place::File => None,
+            Place::Service { live, .. } => live.webhooks(),
+        }
+    }
+}
+
+fn no_webhook(id: u32) -> Refusal {
+    Refusal::new(format!(
+        "there is no endpoint {id}; `pillarbox webhook list` shows those there are"
+    ))
+}
+
+fn new_secret() -> Result<SigningSecret, Refusal> {
+    SigningSecret::generate().map_err(|error| {
+        Refusal::new(format!("the system gives no random numbers ({error}); try again"))
+    })
+}
+
+/// Reads the names of types; all if there is none.
+fn read_types(names: &[String]) -> Result<FeedTypes, Refusal> {
+    if names.is_empty() {
+        return Ok(FeedTypes::ALL);
+    }
+    let types = names.iter().map(|name| {
+        let read = name.parse::<FeedEventType>();
+        read.map_err(|rule| Refusal::new(format!("{name:?} is not a type of events: it {rule}")))
+    });
+    types.collect()
+}
+
+fn shown_secret(admin: &Admin, webhook: &Endpoint) -> WebhookSecret {
+    WebhookSecret {
+        id: webhook.id.0,
+        secret: SecretInClear(webhook.secret.reveal()),
+        organisation: admin.shown(webhook.organisation),
+        url: webhook.url.as_str().to_owned(),
+    }
+}
+
+fn shown(admin: &Admin, webhook: &Endpoint) -> Webhook {
+    let (state, paused_at) = match webhook.state {
+        WebhookState::Active => ("active", None),
+        WebhookState::Paused { by: PausedBy::Operator, since } => ("paused", Some(since)),
+        WebhookState::Paused { by: PausedBy::Endpoint, since } => ("gone", Some(since)),
+    };
+    let now = admin.clock.now();
+    let rotating = webhook.replaced.as_ref().map(|replaced| replaced.until);
+    Webhook {
+        id: webhook.id.0,
+        organisation: admin.shown(webhook.organisation),
+        url: webhook.url.as_str().to_owned(),
+        types: webhook.types.iter().map(|one| one.as_str().to_owned()).collect(),
+        state: state.to_owned(),
+        paused_at: paused_at.map(text),
+        created_at: text(webhook.created_at),
+        rotating_until: rotating.filter(|until| now < *until).map(text),
+        deliveries: admin.deliveries().map(|it| it.status(webhook.id).into()),
+    }
+}
+
+impl From<EndpointStatus> for WebhookDeliveries {
+    fn from(status: EndpointStatus) -> Self {
+        Self {
+            failing: status.is_failing(),
+            failures_in_a_row: status.failures_in_a_row,
+            last_answer_at: status.last.as_ref().map(|last| text(last.at)),
+            last_answer: status.last.map(|last| last.answer),
+            in_flight: status.in_flight,
+            waiting: status.waiting,
+            behind_since: status.behind_since.map(text),
+            delivered: status.delivered,
+            failed: status.failed,
+        }
+    }
+}
+
+fn text(at: Timestamp) -> String {
+    at.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_on_the_wire_and_not_in_debug() {
+        let added = WebhookSecret {
+            id: 7,
+            secret: SecretInClear("whsec_hidden".to_owned()),
+            organisation: "acme".to_owned(),
+            url: "https://app.example.com/".to_owned(),
+        };
+        assert!(!format!("{added:?}").contains("hidden"));
+        assert!(serde_json::to_string(&added).unwrap().contains(r#""secret":"whsec_hidden""#));
+    }
+
+    #[test]
+    fn types_are_read_by_name_and_none_are_all() {
+        let read = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            read_types(&names)
+        };
+        assert_eq!(read(&[]).unwrap(), FeedTypes::ALL);
+        let types = read(&["email.bounce", "email.complaint"]).unwrap();
+        assert_eq!(types, [FeedEventType::Bounce, FeedEventType::Complaint].into_iter().collect());
+        assert!(read(&["bounce"]).unwrap_err().message.contains("email.bounce"));
+    }
+}

@@ -1,0 +1,331 @@
+//! Webhooks: endpoints that are told of an organisation's events, their secrets, and the schedule
+//! of attempts.
+//!
+//! Pure values: who calls an endpoint, and when, is not known here.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+
+use crate::domain::feed::{FeedPosition, FeedTypes};
+use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+
+/// Longest URL of an endpoint, in characters.
+const MAX_URL_CHARS: usize = 2_048;
+/// Prefix of a secret's text (Standard Webhooks 1.0.0, "Signature scheme").
+const SECRET_PREFIX: &str = "whsec_";
+/// Random bytes of a secret. Standard Webhooks 1.0.0 wants 24 to 64.
+const SECRET_BYTES: usize = 32;
+
+/// Time for which both secrets sign after a rotation.
+pub const ROTATION_OVERLAP: Duration = Duration::from_hours(24);
+
+/// Waits after the first, the second … failed attempt. After the attempt that follows the last of
+/// them, the delivery has failed.
+pub const RETRY_DELAYS: [Duration; 9] = [
+    Duration::from_secs(5),
+    Duration::from_mins(5),
+    Duration::from_mins(30),
+    Duration::from_hours(2),
+    Duration::from_hours(5),
+    Duration::from_hours(10),
+    Duration::from_hours(14),
+    Duration::from_hours(20),
+    Duration::from_hours(24),
+];
+/// The most by which a wait is made longer at random, as a part of it.
+const JITTER: f64 = 0.1;
+
+/// An endpoint's number: what an operator names. Never given twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WebhookId(pub u32);
+
+impl fmt::Display for WebhookId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Address of an endpoint: a URL of the scheme `http` or `https` with a host and without
+/// credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookUrl(String);
+
+/// The text is not the address of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadWebhookUrl {
+    /// It is too long.
+    #[error("it is longer than {MAX_URL_CHARS} characters")]
+    TooLong,
+    /// It is not a URL.
+    #[error("it is not a URL; write it as in https://app.example.com/webhooks")]
+    NotAUrl,
+    /// It has another scheme.
+    #[error("its scheme is neither https nor http")]
+    Scheme,
+    /// It has a user name or a password, which lists would show.
+    #[error("it has a user name or a password; deliveries are signed and need none")]
+    Credentials,
+    /// It has a fragment, which no server is sent.
+    #[error("it has a fragment; leave out what follows the #")]
+    Fragment,
+}
+
+impl WebhookUrl {
+    /// Reads the text of a URL.
+    pub fn parse(text: &str) -> Result<Self, BadWebhookUrl> {
+        if text.len() > MAX_URL_CHARS {
+            return Err(BadWebhookUrl::TooLong);
+        }
+        if text.contains('#') {
+            return Err(BadWebhookUrl::Fragment);
+        }
+        let url: Uri = text.parse().map_err(|_| BadWebhookUrl::NotAUrl)?;
+        match (url.scheme_str(), url.authority()) {
+            (Some("http" | "https"), Some(authority)) if authority.as_str().contains('@') => {
+                Err(BadWebhookUrl::Credentials)
+            }
+            (Some("http" | "https"), Some(authority)) if !authority.host().is_empty() => {
+                Ok(Self(text.to_owned()))
+            }
+            (Some("http" | "https") | None, _) => Err(BadWebhookUrl::NotAUrl),
+            (Some(_), _) => Err(BadWebhookUrl::Scheme),
+        }
+    }
+
+    /// The URL's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Secret that signs an endpoint's deliveries. Neither `Debug` nor a log shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningSecret(Vec<u8>);
+
+impl SigningSecret {
+    /// A new secret over the operating system's random numbers.
+    pub fn generate() -> Result<Self, getrandom::Error> {
+        let mut secret = vec![0; SECRET_BYTES];
+        getrandom::fill(&mut secret)?;
+        Ok(Self(secret))
+    }
+
+    /// The secret with these bytes, as stored.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    /// The bytes, as they are stored and as they sign.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text for the application, to be shown to its owner this once.
+    pub fn reveal(&self) -> String {
+        format!("{SECRET_PREFIX}{}", STANDARD.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningSecret(..)")
+    }
+}
+
+/// Secret that was replaced and still signs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplacedSecret {
+    /// The secret.
+    pub secret: SigningSecret,
+    /// End of its time.
+    pub until: Timestamp,
+}
+
+/// Endpoint of an organisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// Its number.
+    pub id: WebhookId,
+    /// Organisation of the events.
+    pub organisation: OrganisationId,
+    /// Its address.
+    pub url: WebhookUrl,
+    /// Types of the events that it is told of.
+    pub types: FeedTypes,
+    /// Certificates, as PEM, against which its own is checked; the system's roots if not given.
+    pub authority: Option<String>,
+    /// Time at which it was added.
+    pub created_at: Timestamp,
+    /// Secret that signs.
+    pub secret: SigningSecret,
+    /// Secret before that one, if it still signs.
+    pub replaced: Option<ReplacedSecret>,
+    /// Whether it is delivered to.
+    pub state: WebhookState,
+}
+
+impl Webhook {
+    /// The secrets that sign at `now`, the newest first.
+    pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &SigningSecret> {
+        let replaced = self.replaced.as_ref().filter(|replaced| now < replaced.until);
+        std::iter::once(&self.secret).chain(replaced.map(|replaced| &replaced.secret))
+    }
+}
+
+/// Whether an endpoint is delivered to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebhookState {
+    /// It is.
+    Active,
+    /// It is not, until an operator resumes it; its events wait.
+    Paused {
+        /// Who paused it.
+        by: PausedBy,
+        /// Time at which that was.
+        since: Timestamp,
+    },
+}
+
+/// Who paused an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PausedBy {
+    /// An operator.
+    Operator,
+    /// The endpoint itself, which answered 410 (Standard Webhooks 1.0.0, "Responding to webhooks").
+    Endpoint,
+}
+
+/// How far an endpoint's deliveries are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WebhookCursor {
+    /// Grows if an operator moves the cursor, so that what was under way before does not count.
+    pub turn: u32,
+    /// Every event up to here is delivered or waits for its next attempt.
+    pub position: FeedPosition,
+}
+
+/// Failure of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptFailure {
+    /// The answer had this status.
+    Status(u16),
+    /// No answer came in time.
+    TimedOut,
+    /// The connection could not be made, or broke.
+    Unreachable,
+}
+
+impl fmt::Display for AttemptFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::TimedOut => f.write_str("no answer in time"),
+            Self::Unreachable => f.write_str("not reachable"),
+        }
+    }
+}
+
+/// Delivery that failed at least once, or that an operator asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Redelivery {
+    /// Place of its event in the feed.
+    pub position: FeedPosition,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Time of the last attempt, with its failure; `None` if an operator asked for the delivery.
+    pub last: Option<(Timestamp, AttemptFailure)>,
+}
+
+/// Delivery that waits for its next attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitingDelivery {
+    /// Time of the next attempt.
+    pub due: Timestamp,
+    /// The delivery.
+    pub delivery: Redelivery,
+}
+
+impl WaitingDelivery {
+    /// Its time and its event's position, which tell it from others.
+    pub const fn key(&self) -> (Timestamp, FeedPosition) {
+        (self.due, self.delivery.position)
+    }
+}
+
+/// Wait after the failed attempt number `attempts`, which is 1 for the first; `draw` is taken evenly
+/// from 0 to 1. The endpoint may ask for a longer wait, up to the next one of the schedule. `None`
+/// after the last attempt.
+pub fn retry_delay(attempts: u32, draw: f64, asked: Option<Duration>) -> Option<Duration> {
+    let index = usize::try_from(attempts).ok()?.checked_sub(1)?;
+    let scheduled = *RETRY_DELAYS.get(index)?;
+    let longest = RETRY_DELAYS.get(index + 1).copied().unwrap_or(scheduled);
+    let wait = asked.map_or(scheduled, |asked| asked.clamp(scheduled, longest));
+    Some(wait.mul_f64(1.0 + JITTER * draw.clamp(0.0, 1.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_http_urls_without_credentials() {
+        for text in [
+            "https://app.example.com/webhooks?tenant=7",
+            "http://127.0.0.1:8080",
+            "http://[::1]:80/x",
+            "https://localhost/",
+        ] {
+            assert_eq!(WebhookUrl::parse(text).unwrap().as_str(), text);
+        }
+        for (text, error) in [
+            ("ftp://example.com/", BadWebhookUrl::Scheme),
+            ("app.example.com", BadWebhookUrl::NotAUrl),
+            ("/webhooks", BadWebhookUrl::NotAUrl),
+            ("https://", BadWebhookUrl::NotAUrl),
+            ("https:///x", BadWebhookUrl::NotAUrl),
+            ("https://b\u{fc}cher.example/", BadWebhookUrl::NotAUrl),
+            ("https://user:secret@example.com/", BadWebhookUrl::Credentials),
+            ("https://example.com/#top", BadWebhookUrl::Fragment),
+        ] {
+            assert_eq!(WebhookUrl::parse(text), Err(error), "{text}");
+        }
+        let long = format!("https://example.com/{}", "a".repeat(MAX_URL_CHARS));
+        assert_eq!(WebhookUrl::parse(&long), Err(BadWebhookUrl::TooLong));
+    }
+
+    #[test]
+    fn a_secret_has_the_standards_form_and_is_not_shown_in_debug() {
+        let secret = SigningSecret::generate().unwrap();
+        let text = secret.reveal();
+        let bytes = STANDARD.decode(text.strip_prefix("whsec_").unwrap()).unwrap();
+        assert!((24..=64).contains(&bytes.len()));
+        assert_eq!(bytes, secret.bytes());
+        assert_eq!(format!("{secret:?}"), "SigningSecret(..)");
+    }
+
+    #[test]
+    fn waits_follow_the_schedule_and_end_with_it() {
+        let waits: Vec<_> = (1..).map_while(|n| retry_delay(n, 0.0, None)).collect();
+        assert_eq!(waits, RETRY_DELAYS);
+        assert_eq!(retry_delay(0, 0.0, None), None);
+        let longest = retry_delay(1, 1.0, None).unwrap();
+        assert!(longest > RETRY_DELAYS[0] && longest < 2 * RETRY_DELAYS[0]);
+    }
+
+    #[test]
+    fn an_endpoint_may_ask_for_a_longer_wait_up_to_the_next_one() {
+        let asked = |attempts, seconds| {
+            let asked = Some(Duration::from_secs(seconds));
+            retry_delay(attempts, 0.0, asked).unwrap().as_secs()
+        };
+        assert_eq!(asked(1, 0), 5);
+        assert_eq!(asked(1, 120), 120);
+        assert_eq!(asked(1, 3_600), 300);
+        assert_eq!(asked(9, 1_000_000), RETRY_DELAYS[8].as_secs());
+    }
+}

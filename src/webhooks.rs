@@ -1,0 +1,212 @@
+//! Webhooks: endpoints are told of an organisation's events, each at its own pace.
+//!
+//! Every endpoint has a task of its own, which follows the feed from a durable cursor. Knows
+//! nothing of the provider and of what happens before an event is in the feed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tracing::{error, warn};
+
+use crate::clock::Clock;
+use crate::domain::webhook::{Webhook, WebhookId, WebhookUrl};
+use crate::store::Store;
+
+use endpoint::Endpoint;
+use sender::{Answer, Attempt, Delivery, Sender, SharedClient};
+
+pub use sender::{ATTEMPT_TIMEOUT, BadEndpoint};
+pub use status::{Delivered, EndpointStatus, LastAnswer, RECENT};
+
+mod endpoint;
+mod sender;
+mod signature;
+mod status;
+
+/// Pause between two looks for tasks that ended and rows that nobody needs.
+const UPKEEP_PAUSE: Duration = Duration::from_mins(1);
+/// The most rows that are removed at one time.
+const SWEEP_STEP: usize = 1_000;
+/// How long attempts under way have once the service stops. One that is broken off is repeated
+/// after the next start.
+const LAST_ATTEMPTS: Duration = Duration::from_secs(5);
+/// How long it takes at most to write down what became of them.
+const LAST_COMMIT: Duration = Duration::from_secs(2);
+
+/// Type of the event that a test sends.
+const TEST_TYPE: &str = "email.test";
+
+/// Tells endpoints of events.
+#[derive(Debug)]
+pub struct Webhooks {
+    store: Store,
+    clock: Clock,
+    /// Made for the first endpoint, because it reads the system's root certificates.
+    client: Mutex<Option<SharedClient>>,
+    statuses: Mutex<BTreeMap<WebhookId, EndpointStatus>>,
+}
+
+/// Answer to a test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestAnswer {
+    /// Whether the endpoint took it.
+    pub is_delivered: bool,
+    /// Status, or what went wrong.
+    pub answer: String,
+    /// Time that it took.
+    pub took: Duration,
+    /// Beginning of the answer's body.
+    pub body: String,
+}
+
+/// Body of a test: an event about no message.
+#[derive(Serialize)]
+struct TestEvent<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    timestamp: String,
+    data: TestData,
+}
+
+#[derive(Serialize)]
+struct TestData {}
+
+impl Webhooks {
+    /// Webhooks of the endpoints that `store` has.
+    pub fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock, client: Mutex::default(), statuses: Mutex::default() }
+    }
+
+    /// How the deliveries to an endpoint go; nothing is known before its task has begun.
+    pub fn status(&self, id: WebhookId) -> EndpointStatus {
+        self.statuses().get(&id).cloned().unwrap_or_default()
+    }
+
+    /// How the deliveries to each endpoint go, by number.
+    pub fn all_statuses(&self) -> Vec<(Webhook, EndpointStatus)> {
+        let webhooks = self.store.webhooks();
+        let statuses = self.statuses();
+        let status = |id| statuses.get(&id).cloned().unwrap_or_default();
+        webhooks.into_iter().map(|webhook| (webhook.clone(), status(webhook.id))).collect()
+    }
+
+    /// Changes what is known of an endpoint.
+    fn note(&self, id: WebhookId, change: impl FnOnce(&mut EndpointStatus)) {
+        change(self.statuses().entry(id).or_default());
+    }
+
+    fn statuses(&self) -> MutexGuard<'_, BTreeMap<WebhookId, EndpointStatus>> {
+        self.statuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sender(&self, webhook: &Webhook) -> Result<Sender, BadEndpoint> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = match &mut *client {
+            Some(client) => client,
+            none => none.insert(SharedClient::new()?),
+        };
+        Sender::new(&webhook.url, webhook.authority.as_deref(), client)
+    }
+
+    /// Delivers until `stop` ends; then waits for what is under way, but not for long.
+    pub async fn run(self: Arc<Self>, stop: impl Future<Output = ()>) {
+        let mut changes = self.store.webhook_changes();
+        let (stopping, stopped) = watch::channel(());
+        let mut tasks = HashMap::new();
+        let mut upkeep = interval(UPKEEP_PAUSE);
+        upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        loop {
+            changes.mark_unchanged();
+            self.keep_tasks(&mut tasks, &stopped);
+            tokio::select! {
+                () = &mut stop => break,
+                changed = changes.changed() => changed.expect("the store outlives its users"),
+                _ = upkeep.tick() => self.sweep().await,
+            }
+        }
+        drop(stopping);
+        let end = Instant::now() + LAST_ATTEMPTS + 2 * LAST_COMMIT;
+        for (_, task) in tasks {
+            let abort = task.abort_handle();
+            if timeout_at(end, task).await.is_err() {
+                abort.abort();
+            }
+        }
+    }
+
+    /// Has a task for each endpoint, and none for another.
+    fn keep_tasks(
+        self: &Arc<Self>,
+        tasks: &mut HashMap<WebhookId, JoinHandle<()>>,
+        stopped: &watch::Receiver<()>,
+    ) {
+        let webhooks = self.store.webhooks();
+        let is_there = |id| webhooks.binary_search_by_key(&id, |webhook| webhook.id).is_ok();
+        tasks.retain(|id, task| {
+            let stays = is_there(*id);
+            if !stays {
+                task.abort();
+            }
+            stays && !task.is_finished()
+        });
+        self.statuses().retain(|id, _| is_there(*id));
+        for webhook in webhooks {
+            let id = webhook.id;
+            tasks.entry(id).or_insert_with(|| {
+                let (webhooks, stopped) = (Arc::clone(self), stopped.clone());
+                tokio::spawn(async move {
+                    match webhooks.sender(&webhook) {
+                        Ok(sender) => Endpoint::new(webhooks, webhook, sender).run(stopped).await,
+                        Err(error) => {
+                            error!(webhook = %id, %error, "an endpoint cannot be called");
+                            webhooks.note(id, |status| status.cannot_be_called(error.to_string()));
+                        }
+                    }
+                })
+            });
+        }
+    }
+
+    async fn sweep(&self) {
+        loop {
+            match self.store.sweep_webhooks(self.clock.window_time(), SWEEP_STEP).await {
+                Ok(swept) if swept < SWEEP_STEP => return,
+                Ok(_) => {}
+                Err(error) => {
+                    warn!(%error, "rows of webhooks that nobody needs stay for now");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Checks that an endpoint can be called: its URL, and the certificates that its own is checked
+/// against.
+pub fn check(url: &WebhookUrl, authority: Option<&str>) -> Result<(), BadEndpoint> {
+    Sender::new(url, authority, &SharedClient::new()?).map(|_| ())
+}
+
+/// Sends one event about no message to an endpoint, whatever its state, and waits for the answer.
+pub async fn test(webhook: &Webhook, clock: &Clock) -> Result<TestAnswer, BadEndpoint> {
+    let client = SharedClient::new()?;
+    let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
+    let now = clock.now();
+    let id = format!("evt_test_{:016x}", fastrand::u64(..));
+    let event =
+        TestEvent { id: &id, event_type: TEST_TYPE, timestamp: now.to_string(), data: TestData {} };
+    let body = serde_json::to_vec(&event).expect("texts serialize");
+    let delivery = Delivery { id, body: Bytes::from(body) };
+    let Attempt { answer, took, body } = sender.attempt(webhook, delivery, now).await;
+    let is_delivered = matches!(answer, Answer::Taken(_));
+    let body = String::from_utf8_lossy(&body).into_owned();
+    Ok(TestAnswer { is_delivered, answer: answer.to_string(), took, body })
+}

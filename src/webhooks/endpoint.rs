@@ -1,0 +1,753 @@
+//! The task of one endpoint: first attempts in the feed's order, further ones by the schedule, and
+//! what became of them written down together.
+//!
+//! The cursor moves past an event once it is delivered, or stored as a delivery that waits. So a
+//! crash repeats deliveries and loses none. What is not attempted yet stays behind the cursor, on
+//! disk alone. In memory are at most [`MAX_AHEAD`] positions, of which [`READ_AHEAD`] with their
+//! event, and [`DUE_AHEAD`] deliveries that are due again.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{info, warn};
+
+use crate::domain::feed::{FeedEntry, FeedPosition};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{
+    Redelivery, WaitingDelivery, Webhook, WebhookId, WebhookState, retry_delay,
+};
+use crate::store::{Health, Settled, Settlement, Store, StoreError, WaitingKey};
+use crate::views::FeedEventView;
+use crate::webhooks::sender::{Answer, Attempt, Delivery, Sender};
+use crate::webhooks::status::Delivered;
+use crate::webhooks::{LAST_ATTEMPTS, LAST_COMMIT, Webhooks};
+
+/// The most attempts under way to one endpoint.
+const MAX_IN_FLIGHT: usize = 16;
+/// The most events behind the first that is not settled, so that a slow attempt holds the cursor
+/// back, and not the others.
+const MAX_AHEAD: usize = 1_024;
+/// The most events that are read before there is room for their attempt.
+const READ_AHEAD: usize = 100;
+/// The most due deliveries that are read before there is room for their attempt.
+const DUE_AHEAD: usize = 64;
+/// Pause between two commits: what a crash in between leaves to be delivered twice.
+const COMMIT_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between two commits that only move the cursor past events of other types.
+const IDLE_COMMIT_PAUSE: Duration = Duration::from_secs(5);
+/// How often the wall clock is looked at for deliveries that are due: it may be set.
+const CLOCK_LOOK: Duration = Duration::from_millis(250);
+/// How often a store that takes no writes is looked at: nothing is attempted meanwhile.
+const STORE_LOOK: Duration = Duration::from_millis(100);
+/// Pause after the store could not be read or written.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// Failed attempts in a row from which on attempts begin one after the other, with a pause: an
+/// endpoint that is down must not make work for others.
+const PACED_FROM: u32 = 16;
+/// That pause.
+const PACE: Duration = Duration::from_millis(250);
+
+/// Invariants of the tasks.
+const ATTEMPTS: &str = "an attempt does not panic";
+const COMMITS: &str = "a commit does not panic";
+
+/// Delivers to one endpoint.
+pub(super) struct Endpoint {
+    webhooks: Arc<Webhooks>,
+    webhook: Webhook,
+    sender: Arc<Sender>,
+    /// Turn of the cursor that all below belongs to.
+    turn: u32,
+    /// As far as it is stored, or about to be.
+    cursor: FeedPosition,
+    /// As far as the feed was read.
+    read_to: FeedPosition,
+    /// Whether there was nothing more at the last look.
+    is_at_end: bool,
+    /// Events behind the cursor, in the feed's order: those that were attempted, then those that
+    /// were not.
+    slots: VecDeque<Slot>,
+    attempted: usize,
+    /// Deliveries that are due again.
+    due: VecDeque<WaitingDelivery>,
+    /// Keys of deliveries that are in `due`, under way or not yet written down.
+    taken: BTreeSet<WaitingKey>,
+    next_due: NextDue,
+    attempts: JoinSet<Finished>,
+    /// Of the attempts under way, the further ones.
+    further: usize,
+    /// What became of further attempts and is not written down yet.
+    settled: Settlement,
+    /// The commit under way, if there is one.
+    committing: JoinSet<Settled>,
+    commit: Option<Commit>,
+    committed_at: Instant,
+    gone: Gone,
+    failures_in_a_row: u32,
+    /// No attempt begins before this.
+    pace: Instant,
+    /// The store is not asked before this.
+    store_pause: Instant,
+}
+
+/// A commit under way.
+struct Commit {
+    /// Rows that it removes.
+    tried: Vec<WaitingKey>,
+    /// How many rows it adds, and the time of the first of them.
+    added: u64,
+    first_due: Option<Timestamp>,
+}
+
+/// Whether the endpoint said that it wants no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    No,
+    /// It did, and that is to be written down.
+    Since(Timestamp),
+    /// It did, and an operator has to resume it.
+    Stored,
+}
+
+/// Whether the task has to begin again at what is stored.
+#[derive(PartialEq, Eq)]
+enum Reloads {
+    Yes,
+    No,
+}
+
+/// An event behind the cursor.
+struct Slot {
+    position: FeedPosition,
+    /// When it was recorded.
+    recorded_at: Timestamp,
+    state: SlotState,
+}
+
+enum SlotState {
+    /// It waits for its first attempt.
+    Ready(Box<Told>),
+    /// Its attempt is under way, or was answered with 410.
+    Open,
+    /// It is delivered, or is to be stored as a delivery that waits.
+    Settled(Option<WaitingDelivery>),
+}
+
+/// An event as it is told.
+struct Told {
+    delivery: Delivery,
+    event_type: &'static str,
+    message: String,
+}
+
+/// When the next delivery is due again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NextDue {
+    /// The store has to be asked.
+    Unknown,
+    Never,
+    At(Timestamp),
+}
+
+/// Which attempt it was.
+#[derive(Clone, Copy)]
+enum Job {
+    First(FeedPosition),
+    Further(WaitingDelivery),
+}
+
+/// An attempt that has ended.
+enum Finished {
+    Attempted {
+        job: Job,
+        told: Box<Told>,
+        attempt: Attempt,
+    },
+    /// The event is past its retention.
+    Expired(WaitingDelivery),
+    /// The store could not be read.
+    Unread(WaitingDelivery),
+}
+
+/// Whether the task goes on.
+#[derive(PartialEq, Eq)]
+enum Goes {
+    On,
+    /// The endpoint is gone.
+    Away,
+}
+
+impl Endpoint {
+    pub(super) fn new(webhooks: Arc<Webhooks>, webhook: Webhook, sender: Sender) -> Self {
+        let now = Instant::now();
+        Self {
+            webhooks,
+            webhook,
+            sender: Arc::new(sender),
+            turn: 0,
+            cursor: FeedPosition::START,
+            read_to: FeedPosition::START,
+            is_at_end: false,
+            slots: VecDeque::new(),
+            attempted: 0,
+            due: VecDeque::new(),
+            taken: BTreeSet::new(),
+            next_due: NextDue::Unknown,
+            attempts: JoinSet::new(),
+            further: 0,
+            settled: Settlement::default(),
+            committing: JoinSet::new(),
+            commit: None,
+            committed_at: now,
+            gone: Gone::No,
+            failures_in_a_row: 0,
+            pace: now,
+            store_pause: now,
+        }
+    }
+
+    /// Delivers until the endpoint is gone or the sender of `stopped` is.
+    pub(super) async fn run(mut self, mut stopped: watch::Receiver<()>) {
+        let mut changes = self.store().webhook_changes();
+        let mut grown = self.store().feed_grew();
+        while self.load().await == Goes::On {
+            loop {
+                self.look().await;
+                self.begin_attempts();
+                self.begin_commit();
+                self.tell();
+                let wake = self.wake_at();
+                tokio::select! {
+                    _ = stopped.changed() => return self.finish().await,
+                    Some(finished) = self.attempts.join_next() => {
+                        self.finished(finished.expect(ATTEMPTS));
+                    }
+                    Some(settled) = self.committing.join_next() => match settled.expect(COMMITS) {
+                        Settled::Done => self.committed(),
+                        Settled::Outdated => break,
+                    },
+                    _ = grown.changed() => self.is_at_end = false,
+                    _ = changes.changed() => match self.changed().await {
+                        Reloads::Yes => break,
+                        Reloads::No => {}
+                    },
+                    () = sleep_until(wake) => {}
+                }
+            }
+            self.attempts.shutdown().await;
+            self.committing.shutdown().await;
+        }
+    }
+
+    fn store(&self) -> &Store {
+        &self.webhooks.store
+    }
+
+    fn id(&self) -> WebhookId {
+        self.webhook.id
+    }
+
+    /// Begins at what is stored.
+    async fn load(&mut self) -> Goes {
+        let id = self.id();
+        loop {
+            let Some(webhook) = self.store().webhook(id) else { return Goes::Away };
+            self.webhook = webhook;
+            let loaded = async {
+                let cursor = self.store().webhook_cursor(id).await?;
+                let waiting = self.store().count_waiting_deliveries(id).await?;
+                Ok::<_, StoreError>((cursor, waiting))
+            };
+            match loaded.await {
+                Ok((Some(cursor), waiting)) => {
+                    self.turn = cursor.turn;
+                    self.cursor = cursor.position;
+                    self.read_to = cursor.position;
+                    self.webhooks.note(id, |status| status.waiting = waiting);
+                    break;
+                }
+                Ok((None, _)) => return Goes::Away,
+                Err(error) => {
+                    warn!(webhook = %id, %error, "an endpoint waits for the store");
+                    sleep(STORE_PAUSE).await;
+                }
+            }
+        }
+        self.is_at_end = false;
+        self.slots.clear();
+        self.attempted = 0;
+        self.due.clear();
+        self.taken.clear();
+        self.next_due = NextDue::Unknown;
+        self.further = 0;
+        self.settled = Settlement::default();
+        self.commit = None;
+        self.gone = Gone::No;
+        Goes::On
+    }
+
+    /// Takes in a change of the endpoint, or of another.
+    async fn changed(&mut self) -> Reloads {
+        let Some(webhook) = self.store().webhook(self.id()) else { return Reloads::Yes };
+        let was = std::mem::replace(&mut self.webhook, webhook);
+        self.next_due = NextDue::Unknown;
+        let is_resumed =
+            was.state != WebhookState::Active && self.webhook.state == WebhookState::Active;
+        if is_resumed {
+            // What was answered with 410 is tried again.
+            self.failures_in_a_row = 0;
+            self.pace = Instant::now();
+            return Reloads::Yes;
+        }
+        // A store that cannot be read now says so to the next commit.
+        let cursor = self.store().webhook_cursor(self.id()).await;
+        let is_moved = cursor.is_ok_and(|cursor| cursor.is_none_or(|it| it.turn != self.turn));
+        if is_moved { Reloads::Yes } else { Reloads::No }
+    }
+
+    fn may_begin(&self) -> bool {
+        self.webhook.state == WebhookState::Active && self.gone == Gone::No
+    }
+
+    /// Looks into the store for what is to be delivered.
+    async fn look(&mut self) {
+        if Instant::now() < self.store_pause {
+            return;
+        }
+        let looked = async {
+            self.look_at_feed().await?;
+            self.look_at_waiting().await
+        };
+        if let Err(error) = looked.await {
+            warn!(webhook = %self.id(), %error, "an endpoint waits for the store");
+            self.store_pause = Instant::now() + STORE_PAUSE;
+        }
+    }
+
+    /// How many events there is room for, if there are more.
+    fn wanted(&self) -> usize {
+        let ready = self.slots.len() - self.attempted;
+        let has_room = ready <= READ_AHEAD / 2 && self.slots.len() < MAX_AHEAD;
+        if self.is_at_end {
+            0
+        } else if self.may_begin() && has_room {
+            READ_AHEAD - ready
+        } else {
+            // The first shows since when the endpoint is behind.
+            usize::from(self.slots.is_empty())
+        }
+    }
+
+    async fn look_at_feed(&mut self) -> Result<(), StoreError> {
+        let wanted = self.wanted();
+        if wanted == 0 {
+            return Ok(());
+        }
+        let Webhook { organisation, types, .. } = self.webhook;
+        let now = self.webhooks.clock.window_time();
+        let page = self.store().feed(organisation, self.read_to, types, wanted, now).await?;
+        self.read_to = page.next;
+        self.is_at_end = page.entries.is_empty();
+        self.slots.extend(page.entries.into_iter().map(|entry| Slot {
+            position: entry.position,
+            recorded_at: entry.recorded_at,
+            state: SlotState::Ready(Box::new(Told::of(&entry))),
+        }));
+        Ok(())
+    }
+
+    async fn look_at_waiting(&mut self) -> Result<(), StoreError> {
+        let now = self.webhooks.clock.now();
+        let is_time = match self.next_due {
+            NextDue::Unknown => true,
+            NextDue::Never => false,
+            NextDue::At(due) => due <= now,
+        };
+        if !self.may_begin() || !self.due.is_empty() || !is_time {
+            return Ok(());
+        }
+        let limit = DUE_AHEAD + self.taken.len();
+        let page = self.store().waiting_deliveries(self.id(), limit).await?;
+        let void = page.void.into_iter().filter(|key| self.taken.insert(*key));
+        self.settled.tried.extend(void);
+        self.next_due = if page.rows < limit { NextDue::Never } else { NextDue::Unknown };
+        for waiting in page.deliveries {
+            if waiting.due > now {
+                self.next_due = NextDue::At(waiting.due);
+                break;
+            }
+            if self.taken.insert(waiting.key()) {
+                self.due.push_back(waiting);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins as many attempts as there may be. First and further ones share the room evenly.
+    fn begin_attempts(&mut self) {
+        while self.may_begin()
+            && self.attempts.len() < MAX_IN_FLIGHT
+            && self.pace <= Instant::now()
+            && self.store().health() == Health::Writable
+        {
+            let first = self.attempts.len() - self.further;
+            let has_first = self.attempted < self.slots.len();
+            match self.due.front().copied() {
+                Some(waiting) if !has_first || self.further <= first => {
+                    self.due.pop_front();
+                    self.begin_further(waiting);
+                }
+                Some(_) | None if has_first => self.begin_first(),
+                Some(_) | None => return,
+            }
+            if self.failures_in_a_row >= PACED_FROM {
+                self.pace = Instant::now() + PACE;
+            }
+        }
+    }
+
+    fn begin_first(&mut self) {
+        let slot = &mut self.slots[self.attempted];
+        let state = std::mem::replace(&mut slot.state, SlotState::Open);
+        let SlotState::Ready(told) = state else {
+            unreachable!("what is behind the attempted ones is ready");
+        };
+        let job = Job::First(slot.position);
+        self.attempted += 1;
+        self.attempts.spawn(attempt(self.call(), job, told));
+    }
+
+    fn begin_further(&mut self, waiting: WaitingDelivery) {
+        self.further += 1;
+        let (call, store) = (self.call(), self.store().clone());
+        let (organisation, position) = (self.webhook.organisation, waiting.delivery.position);
+        let now = self.webhooks.clock.window_time();
+        self.attempts.spawn(async move {
+            match store.feed_entry(organisation, position, now).await {
+                Ok(Some(entry)) => {
+                    let told = Box::new(Told::of(&entry));
+                    attempt(call, Job::Further(waiting), told).await
+                }
+                Ok(None) => Finished::Expired(waiting),
+                Err(_) => Finished::Unread(waiting),
+            }
+        });
+    }
+
+    fn call(&self) -> Call {
+        Call {
+            webhooks: Arc::clone(&self.webhooks),
+            webhook: self.webhook.clone(),
+            sender: Arc::clone(&self.sender),
+        }
+    }
+
+    /// Takes in what became of an attempt.
+    fn finished(&mut self, finished: Finished) {
+        let id = self.id();
+        match finished {
+            Finished::Attempted { job, told, attempt } => self.judge(job, *told, &attempt),
+            Finished::Expired(waiting) => {
+                self.further -= 1;
+                self.settled.tried.push(waiting.key());
+                self.webhooks.note(id, |status| status.expired += 1);
+            }
+            Finished::Unread(waiting) => {
+                self.further -= 1;
+                self.taken.remove(&waiting.key());
+                self.next_due = NextDue::Unknown;
+                self.store_pause = Instant::now() + STORE_PAUSE;
+            }
+        }
+    }
+
+    fn judge(&mut self, job: Job, told: Told, attempt: &Attempt) {
+        let (id, now) = (self.id(), self.webhooks.clock.now());
+        let before = match job {
+            Job::First(position) => Redelivery { position, attempts: 0, last: None },
+            Job::Further(waiting) => {
+                self.further -= 1;
+                waiting.delivery
+            }
+        };
+        let attempts = before.attempts + 1;
+        let answer = attempt.answer.to_string();
+        let event = &told.delivery.id;
+        let took = attempt.took;
+        let outcome = match attempt.answer {
+            Answer::Taken(_) => "delivered",
+            Answer::Gone | Answer::Failed { .. } => "not delivered",
+        };
+        info!(
+            target: "pillarbox::webhook",
+            webhook = %id, event, "type" = told.event_type, message_id = told.message, attempts,
+            answer, ?took, "{outcome}"
+        );
+        let next = match &attempt.answer {
+            Answer::Taken(_) => {
+                self.recovered();
+                let delivered = Delivered {
+                    event: told.delivery.id,
+                    event_type: told.event_type,
+                    message: told.message,
+                    attempts,
+                    at: now,
+                    answer,
+                    took,
+                };
+                self.webhooks.note(id, |status| status.took(delivered));
+                Next::Nothing
+            }
+            Answer::Gone => {
+                warn!(webhook = %id, "an endpoint answered 410: it is paused until an operator resumes it");
+                if self.gone == Gone::No {
+                    self.gone = Gone::Since(now);
+                }
+                self.webhooks.note(id, |status| status.refused(now, answer));
+                if let Job::Further(waiting) = job {
+                    self.taken.remove(&waiting.key());
+                }
+                return;
+            }
+            Answer::Failed { failure, retry_after, .. } => {
+                self.failed(&answer);
+                let last = Some((now, *failure));
+                let delivery = Redelivery { attempts, last, ..before };
+                let next = match retry_delay(attempts, fastrand::f64(), *retry_after) {
+                    Some(delay) => Next::Again(WaitingDelivery { due: now.plus(delay), delivery }),
+                    None => Next::Failed(delivery),
+                };
+                self.webhooks.note(id, |status| {
+                    status.refused(now, answer);
+                    match next {
+                        Next::Failed(_) => status.failed += 1,
+                        Next::Nothing | Next::Again(_) => status.retried += 1,
+                    }
+                });
+                next
+            }
+        };
+        self.settle(job, next);
+    }
+
+    fn settle(&mut self, job: Job, next: Next) {
+        match job {
+            Job::First(position) => {
+                let index = self.slots.binary_search_by_key(&position, |slot| slot.position);
+                let slot = &mut self.slots[index.expect("a slot stays until it is settled")];
+                slot.state = SlotState::Settled(match next {
+                    Next::Again(waiting) => Some(waiting),
+                    Next::Nothing => None,
+                    Next::Failed(_) => unreachable!("the schedule has more than one attempt"),
+                });
+            }
+            Job::Further(waiting) => {
+                self.settled.tried.push(waiting.key());
+                match next {
+                    Next::Nothing => {}
+                    Next::Again(waiting) => self.settled.waiting.push(waiting),
+                    Next::Failed(delivery) => {
+                        warn!(
+                            webhook = %self.id(), attempts = delivery.attempts,
+                            "a delivery has failed for good; see: pillarbox webhook deliveries"
+                        );
+                        self.settled.failed.push(delivery);
+                    }
+                }
+            }
+        }
+    }
+
+    fn recovered(&mut self) {
+        if self.failures_in_a_row >= PACED_FROM {
+            info!(webhook = %self.id(), "an endpoint takes deliveries again");
+        }
+        self.failures_in_a_row = 0;
+        self.pace = Instant::now();
+    }
+
+    fn failed(&mut self, answer: &str) {
+        self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+        if self.failures_in_a_row == PACED_FROM {
+            warn!(webhook = %self.id(), answer, "an endpoint takes no deliveries: they are tried again, at a slower pace");
+        }
+    }
+
+    /// Begins to write down what has become of deliveries, if there is something and none is being
+    /// written.
+    fn begin_commit(&mut self) {
+        if self.commit.is_some() || self.commit_at().is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        let Some(settlement) = self.settlement() else { return };
+        self.committed_at = Instant::now();
+        let (store, id, turn) = (self.store().clone(), self.id(), self.turn);
+        self.commit = Some(Commit {
+            tried: settlement.tried.clone(),
+            added: settlement.waiting.len() as u64,
+            first_due: settlement.waiting.iter().map(|waiting| waiting.due).min(),
+        });
+        self.committing.spawn(write(store, id, turn, settlement));
+    }
+
+    /// What has to be written down, if anything has.
+    fn settlement(&mut self) -> Option<Settlement> {
+        let mut settlement = std::mem::take(&mut self.settled);
+        settlement.cursor = self.settled_to();
+        while let Some(slot) = self.slots.front_mut() {
+            let SlotState::Settled(waiting) = &mut slot.state else { break };
+            settlement.waiting.extend(waiting.take());
+            self.slots.pop_front();
+            self.attempted -= 1;
+        }
+        self.cursor = settlement.cursor.unwrap_or(self.cursor);
+        if let Gone::Since(since) = self.gone {
+            settlement.gone = Some(since);
+            self.gone = Gone::Stored;
+        }
+        (settlement != Settlement::default()).then_some(settlement)
+    }
+
+    /// Where the cursor has to be moved to, if anywhere.
+    fn settled_to(&self) -> Option<FeedPosition> {
+        let is_settled = |slot: &&Slot| matches!(slot.state, SlotState::Settled(_));
+        let settled = self.slots.iter().take_while(is_settled).map(|slot| slot.position);
+        let (count, last) = settled.fold((0, None), |(count, _), place| (count + 1, Some(place)));
+        let position = if count == self.slots.len() { Some(self.read_to) } else { last };
+        position.filter(|position| *position > self.cursor)
+    }
+
+    /// When the next commit may begin; `None` if there is nothing to write down.
+    fn commit_at(&self) -> Option<Instant> {
+        let is_front_settled =
+            self.slots.front().is_some_and(|slot| matches!(slot.state, SlotState::Settled(_)));
+        let has_outcomes = is_front_settled
+            || self.settled != Settlement::default()
+            || matches!(self.gone, Gone::Since(_));
+        if has_outcomes {
+            Some(self.committed_at + COMMIT_PAUSE)
+        } else {
+            self.settled_to().map(|_| self.committed_at + IDLE_COMMIT_PAUSE)
+        }
+    }
+
+    /// Goes on after a commit: what was tried is read no more, and what it added is.
+    fn committed(&mut self) {
+        let Some(Commit { tried, added, first_due, .. }) = self.commit.take() else { return };
+        self.webhooks.note(self.id(), |status| {
+            status.waiting = (status.waiting + added).saturating_sub(tried.len() as u64);
+        });
+        for key in tried {
+            self.taken.remove(&key);
+        }
+        self.next_due = match (self.next_due, first_due) {
+            (next, None) => next,
+            (NextDue::Unknown, Some(_)) => NextDue::Unknown,
+            (NextDue::Never, Some(due)) => NextDue::At(due),
+            (NextDue::At(next), Some(due)) => NextDue::At(next.min(due)),
+        };
+    }
+
+    /// Tells how far it is.
+    fn tell(&self) {
+        let behind = self.slots.get(self.attempted).map(|slot| slot.recorded_at);
+        let in_flight = self.attempts.len();
+        self.webhooks.note(self.id(), |status| {
+            status.behind_since = behind;
+            status.in_flight = in_flight;
+        });
+    }
+
+    /// When there may be something to do, even if nothing happens.
+    fn wake_at(&self) -> Instant {
+        let now = Instant::now();
+        let mut wake = now + Duration::from_mins(1);
+        if self.may_begin() {
+            if self.next_due != NextDue::Never || !self.due.is_empty() {
+                wake = wake.min(now + CLOCK_LOOK);
+            }
+            let has_work = !self.due.is_empty() || self.attempted < self.slots.len();
+            if has_work && self.attempts.len() < MAX_IN_FLIGHT {
+                wake = wake.min(self.pace.max(self.store_pause).max(now + STORE_LOOK));
+            }
+        }
+        if self.commit.is_none()
+            && let Some(at) = self.commit_at()
+        {
+            wake = wake.min(at);
+        }
+        if self.wanted() > 0 {
+            wake = wake.min(self.store_pause);
+        }
+        wake
+    }
+
+    /// Waits for what is under way, but not for long, and writes it down.
+    async fn finish(mut self) {
+        let end = Instant::now() + LAST_ATTEMPTS;
+        while let Ok(Some(finished)) = tokio::time::timeout_at(end, self.attempts.join_next()).await
+        {
+            self.finished(finished.expect(ATTEMPTS));
+        }
+        let written = async {
+            while self.committing.join_next().await.is_some() {}
+            if let Some(settlement) = self.settlement() {
+                write(self.store().clone(), self.id(), self.turn, settlement).await;
+            }
+        };
+        if timeout(2 * LAST_COMMIT, written).await.is_err() {
+            warn!(webhook = %self.id(), "the last deliveries could not be written down; they are repeated");
+        }
+    }
+}
+
+/// What an attempt's task needs.
+struct Call {
+    webhooks: Arc<Webhooks>,
+    webhook: Webhook,
+    sender: Arc<Sender>,
+}
+
+async fn attempt(call: Call, job: Job, told: Box<Told>) -> Finished {
+    let Call { webhooks, webhook, sender } = call;
+    let now = webhooks.clock.now();
+    let attempt = sender.attempt(&webhook, told.delivery.clone(), now).await;
+    Finished::Attempted { job, told, attempt }
+}
+
+/// Writes a settlement down, however long the store refuses it.
+async fn write(store: Store, id: WebhookId, turn: u32, settlement: Settlement) -> Settled {
+    loop {
+        match store.settle_deliveries(id, turn, settlement.clone()).await {
+            Ok(settled) => return settled,
+            Err(error) => {
+                warn!(webhook = %id, %error, "deliveries could not be written down yet");
+                sleep(STORE_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What follows from an attempt.
+#[derive(Clone, Copy)]
+enum Next {
+    Nothing,
+    Again(WaitingDelivery),
+    /// It was the last one.
+    Failed(Redelivery),
+}
+
+impl Told {
+    fn of(entry: &FeedEntry) -> Self {
+        let (event_type, message) = (entry.event_type().as_str(), entry.message.id.to_string());
+        let view = FeedEventView::from(entry);
+        let body = serde_json::to_vec(&view).expect("texts and numbers serialize");
+        let delivery = Delivery { id: view.id, body: Bytes::from(body) };
+        Self { delivery, event_type, message }
+    }
+}

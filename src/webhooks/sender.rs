@@ -1,0 +1,329 @@
+//! One attempt: a signed POST to an endpoint, and its answer, within limits of time and bytes.
+//!
+//! Knows nothing of cursors and retries.
+
+use std::error::Error;
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use reqwest::{Certificate, Client, ClientBuilder, Request, Response, Url};
+use tokio::time::timeout;
+
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{AttemptFailure, Webhook, WebhookUrl};
+use crate::webhooks::signature::signatures;
+
+/// The longest that an attempt may take, from the connection to the answer's head.
+pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
+/// The longest that an answer's body is read for, so that the connection can be used again.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most of an answer's body that is read. A connection with more to read is closed.
+const MAX_BODY_BYTES: usize = 4 * 1024;
+/// Time for which an idle connection is kept: shorter than servers and proxies do by default.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The most idle connections to one endpoint: as many as attempts at one time.
+const MAX_IDLE_CONNECTIONS: usize = 16;
+
+/// Headers of a delivery (Standard Webhooks 1.0.0, "Webhook headers").
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// Why an endpoint cannot be called at all.
+#[derive(Debug, thiserror::Error)]
+pub enum BadEndpoint {
+    /// Its address is none for the HTTP client.
+    #[error("the URL cannot be called: {0}")]
+    Url(String),
+    /// The certificates against which its own is to be checked cannot be used.
+    #[error("the certificates cannot be used: {0}; give a file with PEM certificates")]
+    Authority(String),
+    /// There is no client without the system's root certificates.
+    #[error("there is no HTTP client: {0}; install the root certificates")]
+    Client(String),
+}
+
+/// Client that endpoints without certificates of their own share.
+#[derive(Debug, Clone)]
+pub(super) struct SharedClient(Client);
+
+/// Calls one endpoint.
+#[derive(Debug)]
+pub(super) struct Sender {
+    client: Client,
+    url: Url,
+}
+
+/// Delivery, apart from its signature.
+#[derive(Debug, Clone)]
+pub(super) struct Delivery {
+    /// The event's id: the same at every attempt.
+    pub(super) id: String,
+    /// The event as JSON.
+    pub(super) body: Bytes,
+}
+
+/// Result of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The endpoint took the delivery.
+    Taken(StatusCode),
+    /// The endpoint wants no more deliveries.
+    Gone,
+    /// It is to be tried again.
+    Failed {
+        /// Kind of the failure.
+        failure: AttemptFailure,
+        /// Sentence about it, without the URL.
+        message: String,
+        /// Wait that the endpoint asks for.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken(status) => write!(f, "status {}", status.as_u16()),
+            Self::Gone => f.write_str("status 410"),
+            Self::Failed { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+/// An attempt that has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub(super) answer: Answer,
+    pub(super) took: Duration,
+    /// Beginning of the answer's body.
+    pub(super) body: Bytes,
+}
+
+impl SharedClient {
+    pub(super) fn new() -> Result<Self, BadEndpoint> {
+        let client = builder().build();
+        client.map(Self).map_err(|error| BadEndpoint::Client(chain(&error)))
+    }
+}
+
+fn builder() -> ClientBuilder {
+    // An error says that a provider is installed already, and then that one is used.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder()
+        .user_agent(concat!("pillarbox/", env!("CARGO_PKG_VERSION")))
+        .http1_only()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .connect_timeout(ATTEMPT_TIMEOUT)
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+}
+
+impl Sender {
+    pub(super) fn new(
+        url: &WebhookUrl,
+        authority: Option<&str>,
+        shared: &SharedClient,
+    ) -> Result<Self, BadEndpoint> {
+        let url = Url::parse(url.as_str()).map_err(|error| BadEndpoint::Url(error.to_string()))?;
+        let client = match authority {
+            None => shared.0.clone(),
+            Some(pem) => {
+                let unusable = |error: reqwest::Error| BadEndpoint::Authority(chain(&error));
+                let roots = Certificate::from_pem_bundle(pem.as_bytes()).map_err(unusable)?;
+                if roots.is_empty() {
+                    let reason = "there is none in it".to_owned();
+                    return Err(BadEndpoint::Authority(reason));
+                }
+                builder().tls_certs_only(roots).build().map_err(unusable)?
+            }
+        };
+        Ok(Self { client, url })
+    }
+
+    /// Calls the endpoint once, with the secrets of `webhook` at `now`.
+    pub(super) async fn attempt(
+        &self,
+        webhook: &Webhook,
+        delivery: Delivery,
+        now: Timestamp,
+    ) -> Attempt {
+        let started = Instant::now();
+        let request = self.request(webhook, delivery, now);
+        let answered = timeout(ATTEMPT_TIMEOUT, self.client.execute(request)).await;
+        let took = started.elapsed();
+        let failed = |failure, message| {
+            let answer = Answer::Failed { failure, message, retry_after: None };
+            Attempt { answer, took, body: Bytes::new() }
+        };
+        match answered {
+            Ok(Ok(response)) => {
+                let answer = judge(response.status(), response.headers(), now);
+                Attempt { answer, took, body: beginning(response).await }
+            }
+            Ok(Err(error)) if error.is_timeout() => timed_out(failed),
+            Ok(Err(error)) => failed(AttemptFailure::Unreachable, chain(&error.without_url())),
+            Err(_) => timed_out(failed),
+        }
+    }
+
+    fn request(&self, webhook: &Webhook, delivery: Delivery, now: Timestamp) -> Request {
+        let Delivery { id, body } = delivery;
+        let timestamp = now.unix_millis() / 1_000;
+        let signature = signatures(webhook.secrets(now), &id, timestamp, &body);
+        let mut request = Request::new(Method::POST, self.url.clone());
+        let headers = request.headers_mut();
+        let text = |text: String| {
+            HeaderValue::try_from(text).expect("ids, numbers and base64 are printable ASCII")
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(WEBHOOK_ID, text(id));
+        headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
+        headers.insert(WEBHOOK_SIGNATURE, text(signature));
+        *request.body_mut() = Some(body.into());
+        request
+    }
+}
+
+fn timed_out(failed: impl FnOnce(AttemptFailure, String) -> Attempt) -> Attempt {
+    let message = format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs());
+    failed(AttemptFailure::TimedOut, message)
+}
+
+fn judge(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Answer {
+    match status {
+        StatusCode::GONE => Answer::Gone,
+        status if status.is_success() => Answer::Taken(status),
+        status => {
+            let redirect =
+                if status.is_redirection() { "; redirects are not followed" } else { "" };
+            Answer::Failed {
+                failure: AttemptFailure::Status(status.as_u16()),
+                message: format!("status {}{redirect}", status.as_u16()),
+                retry_after: retry_after(headers, now),
+            }
+        }
+    }
+}
+
+/// Reads `Retry-After` (RFC 9110, section 10.2.3): seconds, or a date.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = httpdate::parse_http_date(text).ok()?;
+    Some(at.duration_since(SystemTime::from(now)).unwrap_or_default())
+}
+
+/// Reads the beginning of a body, or the whole of a short one. One that is long, slow or endless is
+/// left, and its connection closed.
+async fn beginning(mut response: Response) -> Bytes {
+    let mut body = BytesMut::new();
+    let read = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            let room = MAX_BODY_BYTES - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if chunk.len() > room {
+                break;
+            }
+        }
+    };
+    // What came in time is as good as all of it.
+    let _ = timeout(BODY_TIMEOUT, read).await;
+    body.freeze()
+}
+
+/// An error with its causes. None of them has the URL's query, or a secret.
+fn chain(error: &dyn Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::feed::FeedTypes;
+    use crate::domain::id::OrganisationId;
+    use crate::domain::webhook::{SigningSecret, WebhookId, WebhookState};
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    #[test]
+    fn only_2xx_is_taken_and_410_ends_it() {
+        let judged =
+            |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), NOON);
+        for status in [200, 201, 202, 204, 299] {
+            assert!(matches!(judged(status), Answer::Taken(_)), "{status}");
+        }
+        assert_eq!(judged(410), Answer::Gone);
+        for status in [301, 302, 307, 308, 400, 401, 404, 408, 429, 500, 503] {
+            let Answer::Failed { failure, message, .. } = judged(status) else {
+                panic!("{status} is a failure");
+            };
+            assert_eq!(failure, AttemptFailure::Status(status));
+            assert_eq!(message.contains("redirects"), status < 400);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endpoint_that_never_answers_or_is_not_there_costs_an_attempt_and_no_more() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        let attempted = async |address: std::net::SocketAddr| {
+            let url = WebhookUrl::parse(&format!("http://{address}/?token=hidden")).unwrap();
+            let webhook = Webhook {
+                id: WebhookId(1),
+                organisation: OrganisationId(1),
+                types: FeedTypes::ALL,
+                authority: None,
+                created_at: NOON,
+                secret: SigningSecret::generate().unwrap(),
+                replaced: None,
+                state: WebhookState::Active,
+                url,
+            };
+            let sender = Sender::new(&webhook.url, None, &SharedClient::new().unwrap()).unwrap();
+            let delivery = Delivery { id: "evt_1".to_owned(), body: Bytes::from_static(b"{}") };
+            let started = tokio::time::Instant::now();
+            let answer = sender.attempt(&webhook, delivery, NOON).await.answer;
+            let Answer::Failed { failure, message, .. } = answer else { panic!("{answer:?}") };
+            assert!(!message.contains("hidden"), "{message}");
+            (failure, started.elapsed())
+        };
+        let (failure, took) = attempted(silent.local_addr().unwrap()).await;
+        assert_eq!(failure, AttemptFailure::TimedOut);
+        assert!(took >= ATTEMPT_TIMEOUT && took < ATTEMPT_TIMEOUT + BODY_TIMEOUT);
+        let (failure, _) = attempted(closed).await;
+        assert_eq!(failure, AttemptFailure::Unreachable);
+    }
+
+    #[test]
+    fn retry_after_is_read_in_both_forms() {
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, text.parse().unwrap());
+            retry_after(&headers, NOON)
+        };
+        assert_eq!(read("120"), Some(Duration::from_mins(2)));
+        let later = httpdate::fmt_http_date(SystemTime::from(NOON.plus(Duration::from_mins(3))));
+        assert_eq!(read(&later), Some(Duration::from_mins(3)));
+        assert_eq!(read("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
+        for text in ["soon", "-1", "1.5", ""] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}
