@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the entry, if it is asked for and there to be read.
     fn entry(&self, position: FeedPosition, row: &[u8]) -> Result<Option<FeedEntry>, ReadError> {
-        let row = decode_feed(row).in_row(FEED, position.number());
+        let row = decode_feed(position, row).in_row(FEED, position.number());
         let Some(FeedRow { message: id, change }) = self.damage.left_out(row) else {
             return Ok(None);
         };
@@ -364,7 +364,7 @@ impl FeedIndex {
         let last = self.last();
         let position = last.next(now);
         self.last.store(position.number(), Ordering::Relaxed);
-        let row = encode_feed(&FeedRow { message: message.id, change });
+        let row = encode_feed(position, &FeedRow { message: message.id, change });
         let key = (message.organisation.0, position.number());
         tables.feed.open()?.insert(key, row.as_slice())?;
         Ok(position)

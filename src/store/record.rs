@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::admission::Admitted;
 use crate::domain::api_key::ApiKeyHash;
-use crate::domain::clock_corrections::{Assurance, Correction, StoredDoubt, TimeRecord};
+use crate::domain::clock_corrections::{
+    Assurance, Correction, StoredDoubt, TimeRecord, lead_millis, shifted,
+};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
+use crate::domain::feed::FeedPosition;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::Mailbox;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
@@ -380,9 +383,13 @@ pub(super) struct FeedRow {
     pub(super) change: ReportedChange,
 }
 
+/// Instants are relative to the entry's own, which is in its key: a row of the feed is small.
 #[derive(Serialize, Deserialize)]
 struct FeedV1 {
-    message: [u8; 16],
+    /// Milliseconds from the instant in the message's id to the entry's own.
+    age: i64,
+    /// The message's id without its instant.
+    message: [u8; 10],
     change: ReportedChangeV1,
 }
 
@@ -391,36 +398,61 @@ enum ReportedChangeV1 {
     Sent,
     Failed,
     Suppressed,
-    Observed(EventTypeV1, u64, [u8; 8]),
+    Delivery(ObservedV1),
+    Bounce(ObservedV1),
+    Complaint(ObservedV1),
+    Reject(ObservedV1),
+    DeliveryDelay(ObservedV1),
 }
 
-/// The row of an entry of the feed.
-pub(super) fn encode_feed(row: &FeedRow) -> Vec<u8> {
+/// Milliseconds from the event's instant to the entry's own, and the digest of the recipients.
+type ObservedV1 = (i64, [u8; 8]);
+
+/// Length of the instant in a message's id, in bytes.
+const ID_INSTANT_BYTES: usize = 6;
+
+/// The row of an entry of the feed at `position`.
+pub(super) fn encode_feed(position: FeedPosition, row: &FeedRow) -> Vec<u8> {
+    let age = |instant| lead_millis(position.instant(), instant);
     let change = match row.change {
         ReportedChange::Sent => ReportedChangeV1::Sent,
         ReportedChange::Failed => ReportedChangeV1::Failed,
         ReportedChange::Suppressed => ReportedChangeV1::Suppressed,
         ReportedChange::Observed(EventKey { occurred_at, event_type, recipients }) => {
-            ReportedChangeV1::Observed(event_type.into(), occurred_at.unix_millis(), recipients)
+            let observed = (age(occurred_at), recipients);
+            match event_type {
+                EventType::Delivery => ReportedChangeV1::Delivery(observed),
+                EventType::Bounce => ReportedChangeV1::Bounce(observed),
+                EventType::Complaint => ReportedChangeV1::Complaint(observed),
+                EventType::Reject => ReportedChangeV1::Reject(observed),
+                EventType::DeliveryDelay => ReportedChangeV1::DeliveryDelay(observed),
+            }
         }
     };
-    encode(&FeedV1 { message: *row.message.as_bytes(), change }, 40)
+    let message = *row.message.as_bytes().last_chunk().expect("an id has 16 bytes");
+    encode(&FeedV1 { age: age(row.message.instant()), message, change }, 32)
 }
 
-/// Reads the row of an entry of the feed.
-pub(super) fn decode_feed(bytes: &[u8]) -> Result<FeedRow, RowError> {
-    let row: FeedV1 = decode(bytes)?;
-    let change = match row.change {
+/// Reads the row of an entry of the feed at `position`.
+pub(super) fn decode_feed(position: FeedPosition, bytes: &[u8]) -> Result<FeedRow, RowError> {
+    let FeedV1 { age, message, change } = decode(bytes)?;
+    let instant = |age: i64| shifted(position.instant(), age.saturating_neg());
+    let observed = |event_type, (age, recipients): ObservedV1| {
+        ReportedChange::Observed(EventKey { occurred_at: instant(age), event_type, recipients })
+    };
+    let change = match change {
         ReportedChangeV1::Sent => ReportedChange::Sent,
         ReportedChangeV1::Failed => ReportedChange::Failed,
         ReportedChangeV1::Suppressed => ReportedChange::Suppressed,
-        ReportedChangeV1::Observed(event_type, occurred_at, recipients) => {
-            let occurred_at = Timestamp::from_unix_millis(occurred_at);
-            let event_type = event_type.into();
-            ReportedChange::Observed(EventKey { occurred_at, event_type, recipients })
-        }
+        ReportedChangeV1::Delivery(event) => observed(EventType::Delivery, event),
+        ReportedChangeV1::Bounce(event) => observed(EventType::Bounce, event),
+        ReportedChangeV1::Complaint(event) => observed(EventType::Complaint, event),
+        ReportedChangeV1::Reject(event) => observed(EventType::Reject, event),
+        ReportedChangeV1::DeliveryDelay(event) => observed(EventType::DeliveryDelay, event),
     };
-    Ok(FeedRow { message: MessageId::from_bytes(row.message), change })
+    let mut id = *MessageId::first_of(instant(age)).as_bytes();
+    id[ID_INSTANT_BYTES..].copy_from_slice(&message);
+    Ok(FeedRow { message: MessageId::from_bytes(id), change })
 }
 
 /// The row of a failure that an event overturned.

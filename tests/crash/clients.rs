@@ -59,9 +59,43 @@ impl Api {
         }
     }
 
-    /// Posts from many connections until the process is gone.
+    /// Reads a page of the feed that must be given, or nothing if the connection broke.
+    pub(crate) async fn feed(&self, after: Option<&str>) -> Option<(Vec<Value>, String)> {
+        let after = after.map(|cursor| format!("&after={cursor}")).unwrap_or_default();
+        let url = format!("{}/events?limit=100{after}", self.base);
+        let response = self.client.get(url).bearer_auth(&self.key).send().await.ok()?;
+        let status = response.status();
+        let text = response.text().await.ok()?;
+        assert_eq!(status, 200, "the feed reads {text}");
+        let page: Value = serde_json::from_str(&text).unwrap();
+        let next = page["next"].as_str().unwrap().to_owned();
+        Some((page["events"].as_array().unwrap().clone(), next))
+    }
+
+    /// Follows the feed from where the ledger is, to its end or until the process is gone.
+    pub(crate) async fn follow(&self, ledger: &Mutex<Ledger>) {
+        loop {
+            let cursor = ledger.lock().unwrap().cursor.clone();
+            let Some((events, next)) = self.feed(cursor.as_deref()).await else { return };
+            if events.is_empty() {
+                return;
+            }
+            let mut ledger = ledger.lock().unwrap();
+            ledger.told.extend(events);
+            ledger.cursor = Some(next);
+        }
+    }
+
+    /// Posts from many connections until the process is gone, and follows the feed meanwhile.
     pub(crate) fn load(&self, round: u64, seed: u64, ledger: &Arc<Mutex<Ledger>>) -> JoinSet<()> {
         let mut clients = JoinSet::new();
+        let (follower, followed) = (self.clone(), Arc::clone(ledger));
+        clients.spawn(async move {
+            while follower.feed(None).await.is_some() {
+                follower.follow(&followed).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
         for number in 0..CLIENTS {
             let random = fastrand::Rng::with_seed(seed ^ (round << 16) ^ number);
             let ledger = Arc::clone(ledger);

@@ -135,7 +135,7 @@ impl Torture {
         format!(
             "{} kills ({} while starting), {} backups, restorations and compactions broken off ({} \
              backups whole all the same), {} answers of 200 for {} messages and {} keys, {} sent, \
-             {} suppressions by hand, {} records purged; lost: 0",
+             {} events in the feed, {} suppressions by hand, {} records purged; lost: 0",
             self.kills,
             self.kills_while_starting,
             self.copies.broken_off,
@@ -144,6 +144,7 @@ impl Torture {
             ledger.ids.len(),
             ledger.keys.len(),
             self.site.simulator.accepted_total(),
+            ledger.told.len(),
             ledger.suppressed.len(),
             self.old,
         )
@@ -254,6 +255,17 @@ impl Torture {
             assert_eq!(seen.has_event, is_sent, "{id} has lost its event: {seen:?}");
         }
         assert_eq!(self.site.simulator.repeated_tags(MESSAGE_ID_TAG), []);
+        api.follow(&self.ledger).await;
+        let (mut all, mut next) = (Vec::new(), None);
+        loop {
+            let (events, after) = api.feed(next.as_deref()).await.unwrap();
+            if events.is_empty() {
+                break;
+            }
+            all.extend(events);
+            next = Some(after);
+        }
+        self.ledger.lock().unwrap().compare_feed(&all);
     }
 
     /// All that is in the file, against all that was told.

@@ -1,8 +1,9 @@
 //! The commands of README and quickstart as a reader pastes them, and the programs of `examples/`.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -127,5 +128,54 @@ fn the_examples_send_and_repeat_without_a_second_message() {
         let told = [output.stdout, output.stderr].concat();
         assert!(String::from_utf8(told).unwrap().contains("Unauthorized"), "{program}");
         assert!(!output.status.success(), "{program}");
+    }
+}
+
+/// What a program that follows the feed prints until there are so many lines; it is killed then.
+fn followed(reader: &Reader, program: &str, cursor: &Path, lines: usize) -> Vec<String> {
+    let mut words = program.split(' ');
+    let mut process = Command::new(words.next().unwrap())
+        .args(words)
+        .envs([("MAIL_KEY", &*reader.key), ("MAIL_URL", &*reader.address)])
+        .env("MAIL_CURSOR", cursor)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(process.stdout.take().unwrap()).lines();
+    let told: Vec<_> = output.take(lines).map(Result::unwrap).collect();
+    let end = Instant::now() + PATIENCE;
+    // The last page is handled; its cursor follows.
+    let before = std::fs::read(cursor).unwrap_or_default();
+    while std::fs::read(cursor).unwrap_or_default() == before && before.is_empty() {
+        assert!(Instant::now() < end, "{program} keeps no cursor");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    told
+}
+
+#[test]
+fn the_examples_follow_the_feed_and_go_on_where_they_were() {
+    let reader = Reader::new();
+    reader.printed("python3 examples/send.py", "");
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = Vec::new();
+    for (name, program) in
+        [("py", "python3 examples/events.py"), ("js", "node examples/events.mjs")]
+    {
+        let told = followed(&reader, program, &directory.path().join(name), 2);
+        assert!(told[0].contains(" email.sent ") && told[1].contains(" email.delivery "));
+        first.push(told);
+    }
+    assert_eq!(first[0], first[1]);
+    reader.printed("node examples/send.mjs", "");
+    for (name, program) in
+        [("py", "python3 examples/events.py"), ("js", "node examples/events.mjs")]
+    {
+        let told = followed(&reader, program, &directory.path().join(name), 2);
+        assert!(told[0].contains(" email.sent ") && !first[0].contains(&told[0]), "{told:?}");
     }
 }

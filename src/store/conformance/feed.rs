@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
+use redb::ReadableTableMetadata;
 use tempfile::TempDir;
 
-use crate::domain::event::{Event, EventDetail};
+use crate::domain::event::{Event, EventDetail, EventType};
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
-use crate::domain::id::MessageId;
+use crate::domain::id::{MessageId, MessageIds};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
+use crate::store::record::{EventKey, FeedRow, ReportedChange, encode_feed};
+use crate::store::tables::{FEED, OVERTURNED};
 use crate::store::{Reference, Report, Store};
 
+const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 
 async fn fixture() -> (TempDir, Fixture) {
@@ -215,9 +219,8 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     assert_eq!((purged.messages, purged.feed_entries), (1, 1));
     let rows = |store: &Store| {
         store.shared.database.read(|transaction| {
-            use redb::ReadableTableMetadata;
-            let feed = transaction.open_table(crate::store::tables::FEED)?.len()?;
-            Ok(feed + transaction.open_table(crate::store::tables::OVERTURNED)?.len()?)
+            let feed = transaction.open_table(FEED)?.len()?;
+            Ok(feed + transaction.open_table(OVERTURNED)?.len()?)
         })
     };
     assert_eq!(rows(store).unwrap(), 0, "nothing is left of it");
@@ -295,5 +298,42 @@ async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twi
         let own: Vec<_> = seen.iter().filter(|(_, id)| writer.contains(id)).copied().collect();
         let both = |id: &MessageId| [(FeedEventType::Sent, *id), (FeedEventType::Delivery, *id)];
         assert_eq!(own, writer.iter().flat_map(both).collect::<Vec<_>>());
+    }
+}
+
+/// As the writer does it: entries of several organisations in turn, some in each commit. Events take
+/// the most, and come some seconds after the message.
+#[test]
+fn an_entry_takes_at_most_80_bytes_of_the_file() {
+    for organisations in [1, 2, 50] {
+        let directory = tempfile::tempdir().unwrap();
+        let database = redb::Database::create(directory.path().join("file")).unwrap();
+        let ids = MessageIds::new();
+        let mut position = FeedPosition::START;
+        for commit in 0..200_u64 {
+            let transaction = database.begin_write().unwrap();
+            let mut feed = transaction.open_table(FEED).unwrap();
+            for number in 0..100_u32 {
+                let now = START.plus(MILLISECOND * 7 * u32::try_from(commit).unwrap());
+                let key = EventKey {
+                    occurred_at: now.minus(SECOND * 2),
+                    event_type: EventType::Bounce,
+                    recipients: [9; 8],
+                };
+                let (message, change) =
+                    (ids.next(now.minus(SECOND * 2)), ReportedChange::Observed(key));
+                position = position.next(now);
+                let row = encode_feed(position, &FeedRow { message, change });
+                feed.insert((number % organisations, position.number()), row.as_slice()).unwrap();
+            }
+            drop(feed);
+            transaction.commit().unwrap();
+        }
+        let transaction = database.begin_write().unwrap();
+        let feed = transaction.open_table(FEED).unwrap();
+        let pages = feed.stats().unwrap();
+        let bytes = pages.stored_bytes() + pages.metadata_bytes() + pages.fragmented_bytes();
+        let each = bytes / feed.len().unwrap();
+        assert!(each <= 80, "{each} bytes an entry with {organisations} organisations");
     }
 }

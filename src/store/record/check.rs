@@ -1,18 +1,20 @@
 //! Any bytes as rows, for fuzzing: each is a row that is the same once it is written again, or
 //! none.
 
+use crate::domain::feed::FeedPosition;
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::error::RowError;
 use crate::store::record::{
-    IdempotencyRow, decode_api_key, decode_dead_letter, decode_domain, decode_event,
-    decode_message, decode_organisation, decode_suppression, decode_time, decode_unmatched,
-    encode_api_key, encode_dead_letter, encode_domain, encode_event, encode_message,
-    encode_organisation, encode_suppression, encode_time, encode_unmatched, organisation_of,
+    IdempotencyRow, decode_api_key, decode_dead_letter, decode_domain, decode_event, decode_feed,
+    decode_message, decode_organisation, decode_overturned, decode_suppression, decode_time,
+    decode_unmatched, encode_api_key, encode_dead_letter, encode_domain, encode_event, encode_feed,
+    encode_message, encode_organisation, encode_overturned, encode_suppression, encode_time,
+    encode_unmatched, organisation_of,
 };
 
 /// How many kinds of rows there are.
-pub(super) const KINDS: u8 = 10;
+pub(super) const KINDS: u8 = 12;
 /// For what is in a row's key.
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -43,7 +45,13 @@ pub fn check_row(data: &[u8]) -> bool {
         6 => is_lasting(row, decode_organisation, encode_organisation),
         7 => is_lasting(row, |row| decode_api_key(1, row), encode_api_key),
         8 => is_lasting(row, |row| decode_domain(1, "example.com", row), encode_domain),
-        _ => is_lasting(row, decode_time, encode_time),
+        9 => is_lasting(row, decode_time, encode_time),
+        10 => {
+            let position = FeedPosition::first_of(NOON);
+            let decode = |row: &[u8]| decode_feed(position, row);
+            is_lasting(row, decode, |row| encode_feed(position, row))
+        }
+        _ => is_lasting(row, decode_overturned, encode_overturned),
     }
 }
 

@@ -115,3 +115,26 @@ fn a_domain_of_the_first_version_has_never_been_checked() {
     let again = decode_domain(3, "example.com", &encode_domain(&checked)).unwrap();
     assert_eq!(again, checked);
 }
+
+#[test]
+fn an_entry_of_the_feed_reads_back_whatever_the_clocks_said() {
+    let noon = Timestamp::from_unix_millis(1_800_000_000_000);
+    let position = FeedPosition::first_of(noon);
+    let hour = std::time::Duration::from_hours(1);
+    for instant in
+        [noon, noon.minus(hour * 24 * 90), noon.plus(hour), Timestamp::from_unix_millis(0)]
+    {
+        let mut id = *MessageId::first_of(instant).as_bytes();
+        id[6..].copy_from_slice(&[0x7a, 0xbc, 0x92, 1, 2, 3, 4, 5, 6, 7]);
+        let message = MessageId::from_bytes(id);
+        let event = |event_type| {
+            let recipients = [1, 2, 3, 4, 5, 6, 7, 8];
+            ReportedChange::Observed(EventKey { occurred_at: instant, event_type, recipients })
+        };
+        let changes = [ReportedChange::Sent, ReportedChange::Failed, ReportedChange::Suppressed];
+        for change in changes.into_iter().chain(EventType::ALL.map(event)) {
+            let row = FeedRow { message, change };
+            assert_eq!(decode_feed(position, &encode_feed(position, &row)).unwrap(), row);
+        }
+    }
+}

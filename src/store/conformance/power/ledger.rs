@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::event::Event;
+use crate::domain::feed::{FeedChange, FeedEntry, FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{FailureCode, State};
 use crate::domain::organisation::SenderStatus;
@@ -71,6 +72,8 @@ pub(super) struct Ledger {
     pub(super) organisations: BTreeMap<String, Certainty>,
     /// Messages that lost their body in one of the lives so far.
     lost: BTreeSet<MessageId>,
+    /// What the feed has told so far.
+    told: Vec<FeedEntry>,
 }
 
 impl Ledger {
@@ -146,12 +149,64 @@ impl Ledger {
         if counted != lost {
             return Err(format!("{lost} messages lost their body and {counted} are counted"));
         }
+        self.check_feed(store, organisation).await?;
         let listed = store.list(MessageFilter::default(), usize::MAX, LONG_AGO).await;
         let listed = listed.map_err(|e| e.to_string())?.messages.len();
         if listed != there {
             return Err(format!("{listed} messages are listed and {there} are known"));
         }
         Ok(())
+    }
+
+    /// Compares the feed with what it told before, and with what became of each message: it has
+    /// every change once, in the order of the changes.
+    async fn check_feed(
+        &mut self,
+        store: &Store,
+        organisation: OrganisationId,
+    ) -> Result<(), String> {
+        let (mut told, mut next) = (Vec::new(), FeedPosition::START);
+        loop {
+            let page = store.feed(organisation, next, FeedTypes::ALL, 7, LONG_AGO).await;
+            let page = page.map_err(|error| format!("the feed: {error}"))?;
+            if page.entries.is_empty() {
+                break;
+            }
+            told.extend(page.entries);
+            next = page.next;
+        }
+        let is_there = |id| self.messages[id].accepted != Certainty::Absent;
+        let mut before = self.told.iter().filter(|entry| is_there(&entry.message.id));
+        let mut now = told.iter();
+        let is_as_before = before.all(|old| {
+            now.next().is_some_and(|entry| {
+                let same = |entry: &FeedEntry| (entry.id(), entry.change.clone());
+                same(entry) == same(old) && entry.message.state == old.message.state
+            })
+        });
+        if !is_as_before {
+            return Err("the feed has changed what it told before".to_owned());
+        }
+        let mut of_message: BTreeMap<MessageId, Vec<FeedChange>> = BTreeMap::new();
+        for entry in &told {
+            of_message.entry(entry.message.id).or_default().push(entry.change.clone());
+        }
+        for (id, known) in &self.messages {
+            let mut expected = Vec::new();
+            if is_there(id) {
+                expected.extend(self.lost.contains(id).then_some(FeedChange::Failed));
+                let is_sent = known.sent == Certainty::Certain;
+                expected.extend(is_sent.then_some(FeedChange::Sent));
+                let bounce = known.event.clone().filter(|_| known.bounce == Certainty::Certain);
+                expected.extend(bounce.map(FeedChange::Observed));
+            }
+            let changes = of_message.remove(id).unwrap_or_default();
+            if changes != expected {
+                return Err(format!("the feed has {changes:?} of {id}, and not {expected:?}"));
+            }
+        }
+        self.told = told;
+        if of_message.is_empty() { Ok(()) } else { Err("the feed has others' messages".to_owned()) }
     }
 }
 
