@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use crate::api::error::ApiError;
 use crate::api::metrics::ClientMetrics;
-use crate::api::wire::{FeedQuery, ListQuery, SendDocument};
+use crate::api::wire::{BatchDocument, FeedQuery, ListQuery, SendDocument};
 use crate::clock::Clock;
 use crate::domain::api_key::ApiKey;
 use crate::domain::feed::{FeedCursor, FeedPosition};
@@ -91,6 +91,8 @@ impl Budgets {
 enum Endpoint<'a> {
     /// `/emails`
     Emails,
+    /// `/emails/batch`
+    Batch,
     /// `/emails/{id}`
     Email(&'a str),
     /// `/emails/{id}/events`
@@ -109,6 +111,9 @@ impl<'a> Endpoint<'a> {
             return Some(Self::Emails);
         }
         let rest = rest.strip_prefix('/')?;
+        if rest == "batch" {
+            return Some(Self::Batch);
+        }
         match rest.split_once('/') {
             None if !rest.is_empty() => Some(Self::Email(rest)),
             Some((id, "events")) if !id.is_empty() => Some(Self::Events(id)),
@@ -119,6 +124,7 @@ impl<'a> Endpoint<'a> {
     const fn allow(self) -> &'static str {
         match self {
             Self::Emails => "GET, POST",
+            Self::Batch => "POST",
             Self::Email(_) | Self::Events(_) | Self::Feed => "GET",
         }
     }
@@ -201,6 +207,11 @@ impl Inner {
                 let body = self.budgets.bodies.read(organisation.id, body).await?;
                 self.send(&organisation, key, body, id).await
             }
+            (Endpoint::Batch, &Method::POST) => {
+                require_json(&head.headers)?;
+                let body = self.budgets.bodies.read(organisation.id, body).await?;
+                self.send_batch(&organisation, key, body, id).await
+            }
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await
             }
@@ -257,6 +268,34 @@ impl Inner {
             }
         }
         Ok(response)
+    }
+
+    async fn send_batch(
+        &self,
+        organisation: &Organisation,
+        key: KeyId,
+        body: RequestBody<OrganisationId>,
+        request_id: RequestId,
+    ) -> Result<Response<Full<Bytes>>, ApiError> {
+        let prepared = {
+            let document = BatchDocument::parse(&body)?;
+            let requests = document.drafts()?.enumerate().map(|(index, draft)| {
+                let request = SendRequest::parse(draft?).map_err(ApiError::from);
+                request.map_err(|error| error.within(&wire::in_batch(index)))
+            });
+            self.intake.prepare_batch(organisation, Some(key), requests, request_id).await?
+        };
+        // What is sent is encoded by now: the memory of what was read is free again.
+        drop(body);
+        let accepted = self.intake.accept_batch(prepared).await?;
+        tracing::debug!(%request_id, messages = accepted.len(), "accepted a batch");
+        for one in &accepted {
+            match one {
+                Accepted::New(_) => self.metrics.accepted.inc(),
+                Accepted::Replayed(_) => self.metrics.replayed.inc(),
+            };
+        }
+        Ok(json(wire::accepted_batch(&accepted)))
     }
 
     async fn list(

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::admission::{AdmissionError, Admitted, admit};
+use crate::domain::clock_corrections::WindowTime;
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
@@ -19,7 +20,11 @@ use crate::domain::request::{IdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
 use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
 use crate::ses::send::encode;
-use crate::store::{Accepted, Store, StoreError};
+use crate::store::{Acceptance, Accepted, Store, StoreError};
+
+pub use batch::{BatchRefusal, PreparedBatch};
+
+mod batch;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,24 +151,36 @@ impl Intake {
         {
             return Ok(Begun::Replayed(id));
         }
+        let origin = Origin { organisation, key, suppression_epoch, request_id };
+        match self.prepare(&admitted, window_now, origin) {
+            Ok(acceptance) => Ok(Begun::Storing(self.store.accept_one(acceptance))),
+            Err(refusal) => Ok(Begun::refused(refusal, &admitted)),
+        }
+    }
+
+    /// Encodes a new message and reserves its part of the byte budget.
+    fn prepare<D: Display + Send + 'static>(
+        &self,
+        admitted: &Admitted<'_>,
+        window_now: WindowTime,
+        origin: Origin<'_, D>,
+    ) -> Result<Acceptance<impl FnOnce() + Send + use<D>>, Refusal> {
+        let Origin { organisation, key, suppression_epoch, request_id } = origin;
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
         let under_way = self.under_way.enter();
         if self.is_closed() {
-            return Ok(Begun::refused(Refusal::ShuttingDown, &admitted));
+            return Err(Refusal::ShuttingDown);
         }
         // Not the wall clock's time: if that is wrong, the new message could be expired at once.
         let created_at = self.clock.record_time();
         let id = self.ids.next(created_at);
-        let envelope = Envelope::from(&admitted);
+        let envelope = Envelope::from(admitted);
         let room = envelope.as_str().len();
         let set = self.configuration_set.as_deref();
-        let request = encode(&admitted, id, &organisation.name, set, room);
+        let request = encode(admitted, id, &organisation.name, set, room);
         let content = Content::new(request, &envelope);
-        let bytes = content.len_bytes();
-        let reservation = match self.queue.budget().reserve(organisation.id, bytes) {
-            Ok(reservation) => reservation,
-            Err(no_room) => return Ok(Begun::refused(Refusal::QueueFull(no_room), &admitted)),
-        };
+        let reserved = self.queue.budget().reserve(organisation.id, content.len_bytes());
+        let reservation = reserved.map_err(Refusal::QueueFull)?;
         let parcel = Parcel {
             id,
             key,
@@ -178,9 +195,8 @@ impl Intake {
             queue.add(parcel);
             drop(under_way);
         };
-        let (organisation, store) = (organisation.id, &self.store);
-        let storing = store.accept(id, organisation, &admitted, created_at, window_now, on_new);
-        Ok(Begun::Storing(storing))
+        let organisation = organisation.id;
+        Ok(self.store.acceptance(id, organisation, admitted, created_at, window_now, on_new))
     }
 
     /// A request that cannot be taken may still be a replay of one that is being committed now.
@@ -195,6 +211,16 @@ impl Intake {
         let replay = self.store.replay_after_commit(organisation, key, window_now).await?;
         replay.map(Accepted::Replayed).ok_or(refusal)
     }
+}
+
+/// Where a message comes from.
+struct Origin<'o, D> {
+    organisation: &'o Organisation,
+    /// The API key that posted it, if it came with one.
+    key: Option<KeyId>,
+    /// The suppressions that it was checked against.
+    suppression_epoch: u64,
+    request_id: D,
 }
 
 /// What the store is doing for an acceptance.

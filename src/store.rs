@@ -29,7 +29,7 @@ use organisations::OrganisationIndex;
 use suppressions::SuppressionFilter;
 use writer::{Writer, WriterThread};
 
-pub use accept::Accepted;
+pub use accept::{Acceptance, Accepted, OnNew};
 pub use api_keys::NewApiKey;
 pub use apply::{Applied, Reference, Report};
 pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Snapshot};

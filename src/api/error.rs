@@ -18,7 +18,7 @@ use crate::store::{ListError, StoreError};
 
 /// The most characters of a client's own text that an answer repeats.
 pub const MAX_ECHO_CHARS: usize = 100;
-/// A path such as `attachments[2].content`: our own words, and the client's at their longest.
+/// A path such as `emails[3].headers.X-Foo`: our own words, and the client's at their longest.
 const MAX_FIELD_CHARS: usize = MAX_ECHO_CHARS + 40;
 
 /// Seconds that a client should wait while the storage is unavailable.
@@ -62,9 +62,14 @@ pub enum ApiError {
     /// A field is missing, unknown, of the wrong type, or breaks a rule.
     Validation(FieldError),
     /// The tag is not `transactional`.
-    UnsupportedTag,
+    UnsupportedTag {
+        /// The tag's field.
+        field: String,
+    },
     /// The sender's domain is not verified for the key's organisation.
     UnverifiedDomain {
+        /// The sender's field.
+        field: String,
         /// The domain, as given by the client.
         domain: String,
     },
@@ -91,13 +96,33 @@ impl ApiError {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }
             Self::Validation(_) => (StatusCode::UNPROCESSABLE_ENTITY, "ValidationError"),
-            Self::UnsupportedTag => (StatusCode::UNPROCESSABLE_ENTITY, "UnsupportedTag"),
+            Self::UnsupportedTag { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "UnsupportedTag"),
             Self::UnverifiedDomain { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "UnverifiedDomain"),
             Self::Suppressed { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Suppressed"),
             Self::QueueFull(_) | Self::TooManyListings => {
                 (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
             }
             Self::StorageUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable"),
+        }
+    }
+
+    /// The same error of one message of a batch, whose path is `path`.
+    #[must_use]
+    pub fn within(self, path: &str) -> Self {
+        let within = |field: String| format!("{path}.{field}");
+        match self {
+            Self::Validation(error) => Self::Validation(error.within(path)),
+            Self::UnsupportedTag { field } => Self::UnsupportedTag { field: within(field) },
+            Self::UnverifiedDomain { field, domain } => {
+                Self::UnverifiedDomain { field: within(field), domain }
+            }
+            Self::Suppressed { field } => Self::Suppressed { field: within(field) },
+            Self::Rejected(_)
+            | Self::InvalidJson { .. }
+            | Self::UnsupportedMediaType
+            | Self::QueueFull(_)
+            | Self::TooManyListings
+            | Self::StorageUnavailable => self,
         }
     }
 
@@ -113,16 +138,18 @@ impl ApiError {
                 let field = clip(field, MAX_FIELD_CHARS);
                 (format!("{field}: {rule}").into(), Some(field), None)
             }
-            Self::UnsupportedTag => {
-                let message = "tag: only transactional messages are sent; leave it out or say \
-                               transactional";
-                (message.into(), Some("tag"), None)
+            Self::UnsupportedTag { field } => {
+                let message = format!(
+                    "{field}: only transactional messages are sent; leave it out or say \
+                     transactional"
+                );
+                (message.into(), Some(field), None)
             }
-            Self::UnverifiedDomain { domain } => {
+            Self::UnverifiedDomain { field, domain } => {
                 let domain = clip(domain, MAX_ECHO_CHARS);
                 let message =
-                    format!("from: the domain {domain} is not verified for your organisation");
-                (message.into(), Some("from"), None)
+                    format!("{field}: the domain {domain} is not verified for your organisation");
+                (message.into(), Some(field), None)
             }
             Self::Suppressed { field } => {
                 let message = format!(
@@ -191,8 +218,8 @@ impl ApiError {
             Self::InvalidJson { message: text() },
             Self::UnsupportedMediaType,
             Self::Validation(FieldError::new("", "")),
-            Self::UnsupportedTag,
-            Self::UnverifiedDomain { domain: text() },
+            Self::UnsupportedTag { field: text() },
+            Self::UnverifiedDomain { field: text(), domain: text() },
             Self::Suppressed { field: text() },
             Self::QueueFull(room),
             Self::TooManyListings,
@@ -218,7 +245,7 @@ impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Invalid(error) => Self::Validation(error),
-            RequestError::UnsupportedTag => Self::UnsupportedTag,
+            RequestError::UnsupportedTag => Self::UnsupportedTag { field: "tag".to_owned() },
         }
     }
 }
@@ -245,7 +272,7 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::UnverifiedDomain { domain } => {
-                Self::UnverifiedDomain { domain: domain.to_string() }
+                Self::UnverifiedDomain { field: "from".to_owned(), domain: domain.to_string() }
             }
             Refusal::Suppressed { field } => Self::Suppressed { field },
             Refusal::QueueFull(room) => Self::QueueFull(room),

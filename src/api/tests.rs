@@ -6,19 +6,22 @@ use serde_json::{Value, json};
 
 use super::OPENAPI;
 use crate::api::error::ApiError;
-use crate::api::wire::{self, ATTACHMENT_MEMBERS, FEED_PARAMETERS, FIELDS, PARAMETERS};
+use crate::api::wire::{
+    self, ATTACHMENT_MEMBERS, BATCH_FIELDS, FEED_PARAMETERS, FIELDS, PARAMETERS,
+};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType, LastEvent};
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Status};
 use crate::domain::policy::{
-    IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
+    IDEMPOTENCY_WINDOW, MAX_ATTACHMENTS, MAX_BATCH, MAX_CONTENT_ID_CHARS, MAX_CONTENT_TYPE_CHARS,
     MAX_FILENAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
     MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
     MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
 use crate::domain::time::Timestamp;
 use crate::listing::Listing;
+use crate::store::Accepted;
 
 const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
@@ -94,6 +97,10 @@ fn a_request_has_the_fields_that_the_code_takes() {
     let request = schema("SendRequest");
     assert_eq!(keys(&request["properties"]), set(FIELDS));
     assert_eq!(request["additionalProperties"], false);
+    let batch = schema("BatchRequest");
+    assert_eq!(keys(&batch["properties"]), set(BATCH_FIELDS));
+    assert_eq!(batch["additionalProperties"], false);
+    assert_eq!(batch["properties"]["emails"]["maxItems"], MAX_BATCH);
     let attachment = schema("Attachment");
     assert_eq!(keys(&attachment["properties"]), set(ATTACHMENT_MEMBERS));
     assert_eq!(attachment["additionalProperties"], false);
@@ -114,6 +121,10 @@ fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
     let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();
     assert_eq!(keys(&schema("Accepted")["properties"]), keys(&accepted));
+    let batch = wire::accepted_batch(&[Accepted::Replayed(message().id)]);
+    let batch: Value = serde_json::from_slice(&batch).unwrap();
+    assert_eq!(keys(&schema("BatchAccepted")["properties"]), keys(&batch));
+    assert_eq!(keys(&schema("BatchAnswer")["properties"]), keys(&batch["emails"][0]));
 }
 
 #[test]
@@ -222,5 +233,5 @@ fn it_is_of_this_version_and_says_what_every_operation_is_called() {
             assert!(ids.insert(operation["operationId"].as_str().unwrap()));
         }
     }
-    assert_eq!(ids.len(), 6);
+    assert_eq!(ids.len(), 7);
 }

@@ -14,12 +14,14 @@ use crate::domain::event::{Event, EventType};
 use crate::domain::feed::{CursorError, FeedCursor, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Message, Status};
+use crate::domain::policy::MAX_BATCH;
 use crate::domain::request::{AttachmentDraft, BodyText, Draft, FieldError};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
+use crate::intake::BatchRefusal;
 use crate::listing::Listing;
 use crate::queue::Live;
-use crate::store::MessageFilter;
+use crate::store::{Accepted, MessageFilter};
 use crate::views::{EventView, FeedEventView, MessageView};
 
 /// The fields of a send request (specification section 2.1; `attachments` and
@@ -39,6 +41,8 @@ pub(super) const FIELDS: [&str; 13] = [
     "idempotencyKey",
     "tag",
 ];
+/// The fields of a batch.
+pub(super) const BATCH_FIELDS: [&str; 1] = ["emails"];
 /// The members of an attachment.
 pub(super) const ATTACHMENT_MEMBERS: [&str; 4] =
     ["filename", "content", "content_type", "content_id"];
@@ -55,6 +59,15 @@ const MAX_LISTED: usize = 100;
 /// Least likeness, from 0 to 1, at which an unknown field is taken for a misspelling of a known
 /// one.
 const LIKELY: f64 = 0.8;
+
+impl From<BatchRefusal> for ApiError {
+    fn from(refusal: BatchRefusal) -> Self {
+        match refusal {
+            BatchRefusal::Of { index, refusal } => Self::from(refusal).within(&in_batch(index)),
+            BatchRefusal::Whole(refusal) => refusal.into(),
+        }
+    }
+}
 
 impl From<JsonError> for ApiError {
     fn from(error: JsonError) -> Self {
@@ -78,28 +91,78 @@ impl<'a> SendDocument<'a> {
     /// The fields, with no rule checked but their names and types; the first that is wrong is the
     /// answer, in the document's order.
     pub fn draft(&self) -> Result<Draft<'_>, FieldError> {
-        let mut draft = Draft::default();
-        for (name, value) in &self.0 {
-            let name = name.shown();
-            match name {
-                "from" => draft.from = string(name, value)?,
-                "to" => draft.to = strings(name, value)?,
-                "cc" => draft.cc = strings(name, value)?,
-                "bcc" => draft.bcc = strings(name, value)?,
-                "reply_to" => draft.reply_to = string(name, value)?,
-                "subject" => draft.subject = string(name, value)?,
-                "html" => draft.html = body_text(name, value)?,
-                "text" => draft.text = body_text(name, value)?,
-                "headers" => draft.headers = string_members(name, value)?,
-                "attachments" => draft.attachments = attachments(name, value)?,
-                "metadata" => draft.metadata = string_members(name, value)?,
-                "idempotencyKey" => draft.idempotency_key = string(name, value)?,
-                "tag" => draft.tag = string(name, value)?,
-                _ => return Err(unknown(name, "field", &FIELDS)),
+        draft(&self.0)
+    }
+}
+
+fn draft<'t>(members: &'t [(JsonString<'_>, Json<'_>)]) -> Result<Draft<'t>, FieldError> {
+    let mut draft = Draft::default();
+    for (name, value) in members {
+        let name = name.shown();
+        match name {
+            "from" => draft.from = string(name, value)?,
+            "to" => draft.to = strings(name, value)?,
+            "cc" => draft.cc = strings(name, value)?,
+            "bcc" => draft.bcc = strings(name, value)?,
+            "reply_to" => draft.reply_to = string(name, value)?,
+            "subject" => draft.subject = string(name, value)?,
+            "html" => draft.html = body_text(name, value)?,
+            "text" => draft.text = body_text(name, value)?,
+            "headers" => draft.headers = string_members(name, value)?,
+            "attachments" => draft.attachments = attachments(name, value)?,
+            "metadata" => draft.metadata = string_members(name, value)?,
+            "idempotencyKey" => draft.idempotency_key = string(name, value)?,
+            "tag" => draft.tag = string(name, value)?,
+            _ => return Err(unknown(name, "field", &FIELDS)),
+        }
+    }
+    Ok(draft)
+}
+
+/// The document of a batch. Drafts borrow from it.
+#[derive(Debug)]
+pub struct BatchDocument<'a>(Json<'a>);
+
+impl<'a> BatchDocument<'a> {
+    /// Reads a body as one JSON object, without a look at its fields.
+    pub fn parse(body: &'a [u8]) -> Result<Self, JsonError> {
+        json::parse_object(body).map(Self)
+    }
+
+    /// The fields of each message, in the order given, with no rule checked but their names and
+    /// types. An error names the message and the field, as `emails[3].to[0]`.
+    pub fn drafts(
+        &self,
+    ) -> Result<impl ExactSizeIterator<Item = Result<Draft<'_>, FieldError>>, FieldError> {
+        let Json::Object(members) = &self.0 else {
+            unreachable!("an object is read as one, not as {}", type_name(&self.0))
+        };
+        let mut emails = &Json::Null;
+        for (name, value) in members {
+            match name.shown() {
+                "emails" => emails = value,
+                name => return Err(unknown(name, "field", &BATCH_FIELDS)),
             }
         }
-        Ok(draft)
+        let elements = match emails {
+            Json::Null => return Err(FieldError::new("emails", "is required")),
+            Json::Array(elements) => elements,
+            other => return Err(wrong_type("emails", "an array of objects", other)),
+        };
+        if !(1..=MAX_BATCH).contains(&elements.len()) {
+            let rule = format!("must have 1 to {MAX_BATCH} entries");
+            return Err(FieldError::new("emails", rule));
+        }
+        Ok(elements.iter().enumerate().map(|(index, element)| match element {
+            Json::Object(members) => draft(members).map_err(|error| error.within(&in_batch(index))),
+            other => Err(wrong_type(&in_batch(index), "an object", other)),
+        }))
     }
+}
+
+/// The path of a message of a batch.
+pub(super) fn in_batch(index: usize) -> String {
+    format!("emails[{index}]")
 }
 
 /// A string; `None` for null, which means absent.
@@ -381,6 +444,25 @@ pub fn accepted(id: MessageId) -> Bytes {
         id: String,
     }
     to_json(&Accepted { id: id.to_string() })
+}
+
+/// `{"emails":[{"id":"…"},{"id":"…","replayed":true}]}`: the answer to a batch, in its order.
+pub fn accepted_batch(all: &[Accepted]) -> Bytes {
+    #[derive(Serialize)]
+    struct Batch {
+        emails: Vec<One>,
+    }
+    #[derive(Serialize)]
+    struct One {
+        id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        replayed: Option<bool>,
+    }
+    let one = |accepted: &Accepted| One {
+        id: accepted.id().to_string(),
+        replayed: matches!(accepted, Accepted::Replayed(_)).then_some(true),
+    };
+    to_json(&Batch { emails: all.iter().map(one).collect() })
 }
 
 /// A message's record.

@@ -20,6 +20,9 @@ pub const TRANSACTIONAL: &str = "transactional";
 /// SES v2 API, `Destination`).
 pub const MAX_RECIPIENTS: usize = 50;
 
+/// Most messages of a batch.
+pub const MAX_BATCH: usize = 100;
+
 /// Longest subject, in characters (RFC 5322, section 2.1.1).
 pub const MAX_SUBJECT_CHARS: usize = 998;
 

@@ -80,23 +80,57 @@ impl Store {
         window_now: W,
         on_new: F,
     ) -> impl Future<Output = Result<Accepted, StoreError>> + Send + use<'s, F, W> {
+        self.accept_one(self.acceptance(id, organisation, admitted, created_at, window_now, on_new))
+    }
+
+    /// As [`Store::accept`], of a message that is ready.
+    pub async fn accept_one<F: FnOnce() + Send + 'static>(
+        &self,
+        acceptance: Acceptance<F>,
+    ) -> Result<Accepted, StoreError> {
+        self.require_writable()?;
+        let (reply, answer) = oneshot::channel();
+        self.writer.submit(Box::new(Accept { acceptance, decided: None, reply })).await?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
+    }
+
+    /// A message that is ready to be accepted, as [`Store::accept`] does it. All that is to be stored
+    /// is copied.
+    pub fn acceptance<F: FnOnce() + Send + 'static>(
+        &self,
+        id: MessageId,
+        organisation: OrganisationId,
+        admitted: &Admitted<'_>,
+        created_at: Timestamp,
+        window_now: impl Into<WindowTime>,
+        on_new: F,
+    ) -> Acceptance<F> {
         let claim = admitted.idempotency_key().map(|key| KeyClaim {
             key: key.as_str().to_owned(),
             hash: read_lock(&self.shared.idempotency).hasher().hash(organisation, key.as_str()),
             window_now: window_now.into(),
         });
-        let (reply, answer) = oneshot::channel();
         let row = encode_accepted(admitted, organisation, created_at);
-        let accept =
-            Accept { id, organisation, row, created_at, claim, on_new, decided: None, reply };
-        async move {
-            match self.health() {
-                Health::Writable => {}
-                Health::Refusing => return Err(StoreError::Unavailable),
-                Health::FileLost(_) => return Err(StoreError::FileLost),
-            }
-            self.writer.submit(Box::new(accept)).await?;
-            answer.await.map_err(|_| StoreError::Unavailable)?
+        Acceptance { id, organisation, row, created_at, claim, on_new }
+    }
+
+    /// Accepts all messages in one transaction, or none; an answer for each, in order. Of two with
+    /// one key, the second is a replay of the first.
+    pub async fn accept_all<F: FnOnce() + Send + 'static>(
+        &self,
+        acceptances: Vec<Acceptance<F>>,
+    ) -> Result<Vec<Accepted>, StoreError> {
+        self.require_writable()?;
+        let (reply, answer) = oneshot::channel();
+        self.writer.submit(Box::new(AcceptAll { acceptances, decided: None, reply })).await?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
+    }
+
+    fn require_writable(&self) -> Result<(), StoreError> {
+        match self.health() {
+            Health::Writable => Ok(()),
+            Health::Refusing => Err(StoreError::Unavailable),
+            Health::FileLost(_) => Err(StoreError::FileLost),
         }
     }
 }
@@ -109,8 +143,8 @@ struct KeyClaim {
     window_now: WindowTime,
 }
 
-/// The acceptance of one message.
-struct Accept<F> {
+/// A message to be accepted.
+pub struct Acceptance<F> {
     id: MessageId,
     organisation: OrganisationId,
     row: Vec<u8>,
@@ -118,32 +152,89 @@ struct Accept<F> {
     claim: Option<KeyClaim>,
     /// Run once the message is durable, whether or not its client still waits.
     on_new: F,
+}
+
+/// What runs once a message is durable.
+pub type OnNew = Box<dyn FnOnce() + Send>;
+
+impl<F: FnOnce() + Send + 'static> Acceptance<F> {
+    /// The same message, in a list with others.
+    pub fn boxed(self) -> Acceptance<OnNew> {
+        let Self { id, organisation, row, created_at, claim, on_new } = self;
+        Acceptance { id, organisation, row, created_at, claim, on_new: Box::new(on_new) }
+    }
+}
+
+/// The acceptance of one message.
+struct Accept<F> {
+    acceptance: Acceptance<F>,
     decided: Option<Result<Accepted, StoreError>>,
     reply: oneshot::Sender<Result<Accepted, StoreError>>,
 }
 
 impl<F: FnOnce() + Send> Operation for Accept<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        self.decided = Some(own_failure(self.decide(batch), batch.shared)?);
+        self.decided = Some(own_failure(self.acceptance.decide(batch), batch.shared)?);
         Ok(())
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { decided, on_new, reply, .. } = *self;
+        let Self { acceptance, decided, reply } = *self;
         let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
         if let Ok(Accepted::New(_)) = answer {
-            on_new();
+            (acceptance.on_new)();
         }
         // The client may be gone; the message is accepted all the same.
         let _ = reply.send(answer);
     }
 
     fn weight(&self) -> usize {
-        self.row.len()
+        self.acceptance.row.len()
     }
 }
 
-impl<F> Accept<F> {
+/// The acceptance of several messages, all or none.
+struct AcceptAll<F> {
+    acceptances: Vec<Acceptance<F>>,
+    decided: Option<Result<Vec<Accepted>, StoreError>>,
+    reply: oneshot::Sender<Result<Vec<Accepted>, StoreError>>,
+}
+
+impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
+        self.decided = Some(own_failure(self.decide(batch), batch.shared)?);
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { acceptances, decided, reply } = *self;
+        let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
+        for (acceptance, accepted) in acceptances.into_iter().zip(answer.iter().flatten()) {
+            if let Accepted::New(_) = accepted {
+                (acceptance.on_new)();
+            }
+        }
+        let _ = reply.send(answer);
+    }
+
+    fn weight(&self) -> usize {
+        self.acceptances.iter().map(|acceptance| acceptance.row.len()).sum()
+    }
+}
+
+impl<F> AcceptAll<F> {
+    fn decide(&self, batch: &mut Batch<'_>) -> Result<Vec<Accepted>, ReadError> {
+        // A row that cannot be read must be met before the first write.
+        for acceptance in &self.acceptances {
+            if let Some(claim) = &acceptance.claim {
+                acceptance.find_earlier(batch, claim)?;
+            }
+        }
+        self.acceptances.iter().map(|acceptance| acceptance.decide(batch)).collect()
+    }
+}
+
+impl<F> Acceptance<F> {
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
             if let Some(earlier) = self.find_earlier(batch, claim)? {

@@ -21,6 +21,7 @@ use crate::store::{
 
 use disk::{Disk, Fault};
 
+mod batch;
 mod damage;
 mod disk;
 mod events;

@@ -3,6 +3,7 @@
 mod access;
 mod attachments;
 mod backup;
+mod batch;
 mod cancel;
 mod caught;
 mod certificate;

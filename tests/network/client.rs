@@ -116,8 +116,13 @@ pub(crate) fn get(target: &Target, path: &str) -> String {
 
 /// A POST's head with the target's key, up to its framing.
 pub(crate) fn post_head(target: &Target) -> String {
+    post_head_to(target, "/emails")
+}
+
+/// The same to another path.
+pub(crate) fn post_head_to(target: &Target, path: &str) -> String {
     format!(
-        "POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
+        "POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\
          Content-Type: application/json\r\n",
         target.key
     )

@@ -8,7 +8,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, post_head};
+use crate::client::{Client, post_head_to};
 use crate::site::{Running, Target};
 
 /// How large a document is, in bytes, and how many come at once.
@@ -23,6 +23,7 @@ const MADE_UP: u32 = if cfg!(feature = "long") { 200 } else { 6 };
 #[derive(Debug, Clone)]
 struct Shape {
     name: String,
+    path: &'static str,
     before: String,
     unit: Unit,
     after: String,
@@ -39,7 +40,8 @@ impl Shape {
     fn new(name: &str, before: &str, unit: &str, after: &str) -> Self {
         let text = unit.to_owned();
         let unit = if unit.contains('#') { Unit::Numbered(text) } else { Unit::Same(text) };
-        Self { name: name.to_owned(), before: before.to_owned(), unit, after: after.to_owned() }
+        let (before, after) = (before.to_owned(), after.to_owned());
+        Self { name: name.to_owned(), path: "/emails", before, unit, after }
     }
 
     fn document(&self) -> String {
@@ -129,6 +131,30 @@ fn known() -> Vec<Shape> {
     ]
 }
 
+/// Lists of files and batches: the largest trees that are kept.
+fn large_lists() -> Vec<Shape> {
+    let file = r##"{"filename":"#.pdf","content":"QUJD","content_type":"a/b","content_id":"#"},"##;
+    let batch = |name: &str, unit: &str| {
+        let shape = Shape::new(&format!("batch: {name}"), "{\"emails\":[", unit, "{}]}");
+        Shape { path: "/emails/batch", ..shape }
+    };
+    let files = file.repeat(101);
+    let files = files.trim_end_matches(',');
+    vec![
+        field("attachments", "[", file, "{}]"),
+        field("attachments", "[", "{},", "{}]"),
+        field("attachments", "[{\"filename\":\"a.pdf\",\"content\":\"", "\\/\\/\\/\\/", "\"}]"),
+        field("metadata", "{", "\"#\":\"1\",", "\"a\":\"1\"}"),
+        batch("one member", "{\"tag\":0},"),
+        batch(
+            "messages",
+            "{\"from\":\"a@example.com\",\"to\":[\"#@example.org\"],\"subject\":\"#\",\"text\":\"#\"},",
+        ),
+        batch("files", &format!("{{\"attachments\":[{files}]}},")),
+        batch("lists of files", &format!("{{\"attachments\":[{}0]}},", "[0],".repeat(100))),
+    ]
+}
+
 /// Shapes of which nobody has thought.
 fn made_up() -> impl Strategy<Value = Shape> {
     let text = "([a-z#]|\\\\n|\\\\u00e9|é){0,6}";
@@ -152,7 +178,7 @@ fn made_up() -> impl Strategy<Value = Shape> {
     });
     let level = prop_oneof![Just(('[', ']')), Just(('{', '}'))];
     let levels = prop::collection::vec(level, 1..25);
-    let place = prop::sample::select(vec!["to", "headers", "subject", "x", "text"]);
+    let place = prop::sample::select(vec!["to", "headers", "attachments", "emails", "x", "text"]);
     (place, levels, value, text).prop_map(|(place, levels, value, key)| {
         let (mut before, mut after) = (format!("{{\"{place}\":"), String::from("}"));
         let last = levels.len() - 1;
@@ -173,14 +199,16 @@ fn made_up() -> impl Strategy<Value = Shape> {
                 (_, false) => {}
             }
         }
-        Shape::new(&format!("{before}{unit}"), &before, &unit, &after)
+        let shape = Shape::new(&format!("{before}{unit}"), &before, &unit, &after);
+        let path = if place == "emails" { "/emails/batch" } else { "/emails" };
+        Shape { path, ..shape }
     })
 }
 
 /// Sends a document so many times at once; how long the slowest answer took, and its status.
-async fn send(target: &Target, document: &str) -> (u16, Duration) {
-    let request =
-        format!("{}Content-Length: {}\r\n\r\n{document}", post_head(target), document.len());
+async fn send(target: &Target, path: &str, document: &str) -> (u16, Duration) {
+    let head = post_head_to(target, path);
+    let request = format!("{head}Content-Length: {}\r\n\r\n{document}", document.len());
     let request: std::sync::Arc<[u8]> = request.into_bytes().into();
     let mut answers = JoinSet::new();
     let start = Instant::now();
@@ -203,6 +231,7 @@ async fn send(target: &Target, document: &str) -> (u16, Duration) {
 #[tokio::test(flavor = "multi_thread")]
 async fn six_of_the_largest_documents_take_their_own_size_and_little_more() {
     let mut shapes = known();
+    shapes.extend(large_lists());
     let mut runner = TestRunner::new_with_rng(
         Config::default(),
         proptest::test_runner::TestRng::deterministic_rng(
@@ -216,7 +245,7 @@ async fn six_of_the_largest_documents_take_their_own_size_and_little_more() {
         let document = shape.document();
         let (before, ticks) = (site.process.resident_bytes(), site.process.processor_ticks());
         site.process.reset_peak();
-        let (status, taken) = send(&site.target(), &document).await;
+        let (status, taken) = send(&site.target(), shape.path, &document).await;
         let more = site.process.peak_bytes().saturating_sub(before);
         let cpu = (site.process.processor_ticks() - ticks) * 10 / AT_ONCE as u64;
         let name: String = shape.name.chars().take(60).collect();

@@ -188,6 +188,9 @@ const DIGITS: [u8; 256] = {
 impl Base64 {
     /// Reads the next piece; `None` if it cannot follow.
     fn take(&mut self, text: &[u8]) -> Option<()> {
+        if text.is_empty() {
+            return Some(());
+        }
         let end = text.iter().rposition(|&b| b != b'=').map_or(0, |last| last + 1);
         let (digits, padding) = text.split_at(end);
         // Without stopping at the first: there is none, more often than not, and that is faster.
@@ -203,6 +206,18 @@ impl Base64 {
         Some(())
     }
 
+    /// As [`Self::take`], of a single character.
+    fn take_one(&mut self, b: u8) -> Option<()> {
+        self.chars += 1;
+        match DIGITS[usize::from(b)] {
+            NO_DIGIT if b == b'=' => self.padding += 1,
+            NO_DIGIT => return None,
+            _ if self.padding > 0 => return None,
+            digit => self.last_digit = digit,
+        }
+        Some(())
+    }
+
     /// Reads the inside of a well-formed JSON string.
     fn take_escaped(&mut self, mut written: &[u8]) -> Option<()> {
         while let Some(at) = memchr(b'\\', written) {
@@ -210,12 +225,12 @@ impl Base64 {
             let escape = &written[at + 1..];
             written = match escape.first()? {
                 b'/' => {
-                    self.take(b"/")?;
+                    self.take_one(b'/')?;
                     &escape[1..]
                 }
                 b'u' => {
                     let code = std::str::from_utf8(escape.get(1..5)?).ok()?;
-                    self.take(&[u8::from_str_radix(code, 16).ok()?])?;
+                    self.take_one(u8::from_str_radix(code, 16).ok()?)?;
                     &escape[5..]
                 }
                 _ => return None,

@@ -4,9 +4,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pillarbox::api::error::ApiError;
-use pillarbox::api::wire::SendDocument;
+use pillarbox::api::wire::{BatchDocument, SendDocument};
 use pillarbox::domain::mailbox::Mailbox;
-use pillarbox::domain::policy::MAX_RECIPIENTS;
+use pillarbox::domain::policy::{MAX_BATCH, MAX_RECIPIENTS};
 use pillarbox::domain::request::{BodyText, Draft, SendRequest};
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -15,6 +15,7 @@ use serde_json::Value;
 const MAX_MESSAGE_CHARS: usize = 600;
 
 pub(crate) fn check(data: &[u8]) {
+    check_batch(data);
     let document = match SendDocument::parse(data) {
         Ok(document) => document,
         Err(error) => {
@@ -89,6 +90,29 @@ fn check_reading(draft: &Draft<'_>, value: &Value) {
     for (field, members) in [("headers", &draft.headers), ("metadata", &draft.metadata)] {
         for (name, text) in members.iter().flatten() {
             assert_eq!(Some(*text), value[field][*name].as_str(), "{field}.{name}");
+        }
+    }
+}
+
+/// A batch of any bytes is read or refused, and a refusal names the message at fault.
+fn check_batch(data: &[u8]) {
+    let Ok(document) = BatchDocument::parse(data) else { return };
+    let drafts = match document.drafts() {
+        Ok(drafts) => drafts,
+        Err(error) => return check_refusal(&ApiError::Validation(error)),
+    };
+    assert!((1..=MAX_BATCH).contains(&drafts.len()));
+    for draft in drafts {
+        match draft {
+            Ok(draft) => {
+                if let Err(error) = SendRequest::parse(draft) {
+                    check_refusal(&ApiError::from(error).within("emails[0]"));
+                }
+            }
+            Err(error) => {
+                assert!(error.field.as_ref().is_some_and(|field| field.starts_with("emails[")));
+                check_refusal(&ApiError::Validation(error));
+            }
         }
     }
 }

@@ -33,6 +33,7 @@ const html = `<!doctype html><html><head>
 </head><body onload="new Image().src='${remote}/onload'">
 <p id="styled" style="font-weight: 700">It is on its way.</p>
 <img id="own" src="data:image/gif;base64,R0lGODlhAQABAIAAAP8AAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw==" width="40" height="40" alt="inlined">
+<img id="attached" src="cid:dot@x" width="40" height="40" alt="attached">
 <img src="${remote}/pixel.gif" srcset="${remote}/set.gif 2x" onerror="top.document.title='taken'" alt="remote">
 <img src="/icon.svg" alt="ours"><video src="${remote}/video" poster="${remote}/poster" autoplay></video><audio src="${remote}/audio" autoplay></audio>
 <iframe src="${remote}/frame"></iframe><iframe srcdoc="<img src='${remote}/inner'>&lt;link rel=preconnect href=${remote}/&gt;"></iframe>
@@ -42,6 +43,9 @@ const html = `<!doctype html><html><head>
 <form action="${remote}/form"><button id="submit">Pay</button></form>
 <a id="link" href="${remote}/link" ping="${remote}/ping">Track it</a> <a id="top" target="_top" href="${remote}/top">Leave</a> <a id="blank" target="_blank" href="${remote}/blank">Window</a>
 </body></html>`;
+
+const dot = "R0lGODlhAQABAIAAAP8AAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw==";
+const script = "<script>top.document.title = 'taken'</script>";
 
 async function send(fields) {
   const response = await fetch(`${API}/emails`, {
@@ -69,7 +73,10 @@ async function open(options = {}) {
 // It shows by itself as it is caught.
 const page = await open();
 await page.locator("#caught").getByText("Nothing yet.").waitFor();
-await send({ subject: "<b>Order</b> 1815", html, text: "It is on its way.\n<b>text</b>", cc: ["cy@example.net"], bcc: ["bo@example.net"], reply_to: "help@example.com", headers: { "X-Order": "1815" } });
+await send({ subject: "<b>Order</b> 1815", html, text: "It is on its way.\n<b>text</b>", cc: ["cy@example.net"], bcc: ["bo@example.net"], reply_to: "help@example.com", headers: { "X-Order": "1815" }, attachments: [
+  { filename: "<b>bill.html", content: btoa(script), content_type: "text/html" },
+  { filename: "dot.gif", content: dot, content_id: "dot@x" },
+] });
 await page.locator("#caught-rows").getByText("<b>Order</b> 1815").waitFor();
 await page.locator("#caught-rows button").first().focus();
 await page.keyboard.press("Enter");
@@ -84,7 +91,19 @@ const frame = page.frameLocator("#mail-body iframe");
 await frame.getByText("It is on its way.").waitFor();
 const drawn = await frame.locator("#styled").evaluate((node) => [getComputedStyle(node).color, getComputedStyle(node).fontWeight]);
 assert.deepEqual(drawn, ["rgb(1, 2, 3)", "700"]);
-assert.equal(await frame.locator("#own").evaluate((image) => image.naturalWidth), 1);
+for (const picture of ["#own", "#attached"]) {
+  assert.equal(await frame.locator(picture).evaluate((image) => image.naturalWidth), 1, picture);
+}
+
+// Its files are kept and not shown.
+const files = page.locator("#mail-fields a");
+assert.deepEqual(await files.allTextContents(), ["<b>bill.html", "dot.gif"]);
+const [download] = await Promise.all([page.waitForEvent("download"), files.first().click()]);
+const chunks = [];
+for await (const chunk of await download.createReadStream()) chunks.push(chunk);
+assert.equal(Buffer.concat(chunks).toString(), script);
+assert.match(download.suggestedFilename(), /bill\.html$/);
+assert.equal(page.url(), `${origin}/`);
 
 // It is drawn, and nobody was turned to for it.
 await page.waitForTimeout(1000);
