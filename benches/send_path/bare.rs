@@ -2,7 +2,8 @@
 //!
 //! It reads the request, parses it into fields and answers with an id; or it answers with a
 //! record as JSON. No key is checked, nothing is kept. With a journal it answers when a row of
-//! zeros is on disk: no service that keeps its word can be faster (the durable ceiling).
+//! zeros is on disk: no service that keeps its word can be faster (the durable ceiling). With a
+//! relay it passes messages on (the sending ceiling). At SES's paths it answers as a provider does.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,18 +21,20 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::journal::Journal;
+use crate::relay::{PENDING_PATH, PROVIDER_PATHS, Relay, provider_answer};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
+/// A message as the API takes it.
 #[derive(Deserialize)]
-#[expect(dead_code, reason = "parsing is the work; nothing is done with the fields")]
-struct Email {
-    from: String,
-    to: Vec<String>,
+#[expect(dead_code, reason = "parsing is the work; not every field is used")]
+pub(crate) struct Email {
+    pub(crate) from: String,
+    pub(crate) to: Vec<String>,
     reply_to: Option<String>,
-    subject: String,
-    html: Option<String>,
-    text: Option<String>,
+    pub(crate) subject: String,
+    pub(crate) html: Option<String>,
+    pub(crate) text: Option<String>,
     headers: Option<BTreeMap<String, String>>,
     #[serde(rename = "idempotencyKey")]
     idempotency_key: Option<String>,
@@ -54,17 +57,28 @@ struct Record<'a> {
     last_event: Option<&'a str>,
 }
 
+/// What happens to an accepted message.
+#[derive(Debug, Clone)]
+pub(crate) enum Behind {
+    /// It is forgotten.
+    Nothing,
+    /// A row is written for it.
+    Journal(Journal),
+    /// It is passed on.
+    Relay(Relay),
+}
+
 /// Serves until the process is killed.
-pub(crate) fn serve(address: SocketAddr, journal: Option<&Journal>) -> anyhow::Result<()> {
+pub(crate) fn serve(address: SocketAddr, behind: &Behind) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(address).await?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            let journal = journal.cloned();
+            let behind = behind.clone();
             tokio::spawn(async move {
-                let answer = service_fn(|request| answer(request, journal.as_ref()));
+                let answer = service_fn(|request| answer(request, &behind));
                 let served =
                     http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
                 // The load generator cuts its connections off at its end.
@@ -76,16 +90,24 @@ pub(crate) fn serve(address: SocketAddr, journal: Option<&Journal>) -> anyhow::R
 
 async fn answer(
     request: Request<Incoming>,
-    journal: Option<&Journal>,
+    behind: &Behind,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (status, body) = if request.method() == Method::POST {
+    let path = request.uri().path();
+    let (status, body) = if path.starts_with(PROVIDER_PATHS) {
+        let answer = provider_answer(path);
+        // The connection can be used again only once the body is read.
+        let read = request.into_body().collect().await;
+        (if read.is_ok() { StatusCode::OK } else { StatusCode::BAD_REQUEST }, answer)
+    } else if request.method() == Method::POST {
         match request.into_body().collect().await {
             Ok(body) => match serde_json::from_slice::<Email>(&body.to_bytes()) {
                 Ok(email) => {
-                    std::hint::black_box(email);
-                    if let Some(journal) = journal {
-                        journal.append().await;
+                    match behind {
+                        Behind::Nothing => {}
+                        Behind::Journal(journal) => journal.append().await,
+                        Behind::Relay(relay) => relay.pass_on(&email),
                     }
+                    std::hint::black_box(email);
                     let number = NEXT.fetch_add(1, Ordering::Relaxed);
                     (StatusCode::OK, format!(r#"{{"id":"00000000-0000-7000-8000-{number:012x}"}}"#))
                 }
@@ -93,8 +115,10 @@ async fn answer(
             },
             Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
         }
+    } else if let (PENDING_PATH, Behind::Relay(relay)) = (path, behind) {
+        (StatusCode::OK, relay.pending().to_string())
     } else {
-        let id = request.uri().path().trim_start_matches("/emails/");
+        let id = path.trim_start_matches("/emails/");
         (StatusCode::OK, serde_json::to_string(&record(id)).unwrap_or_default())
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));

@@ -14,7 +14,7 @@ use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
 use pillarbox::store::{Reference, Report, Store};
 
-use crate::process::{now, set_up};
+use crate::process::{now, organisation_name, set_up};
 
 /// How many messages are on their way to the store at one time.
 const AT_ONCE: usize = 2_048;
@@ -163,7 +163,7 @@ pub(crate) fn report(
     let recipients = vec!["ada.lovelace@example.org".to_owned()];
     Report {
         message: Reference::Tag(id),
-        organisation: Some("acme-0".to_owned()),
+        organisation: Some(organisation_name(0)),
         ses_message_id: ses_message_id.to_owned(),
         accepted_at: sent_at,
         event: Some(Event { occurred_at, recipients, detail }),

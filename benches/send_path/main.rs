@@ -11,13 +11,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 
 use pillarbox::domain::admission::Facts;
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::suppression::SuppressedAddress;
 
+use bare::Behind;
 use journal::Journal;
+use relay::Relay;
 use report::Report;
 
 mod accept;
@@ -31,6 +34,7 @@ mod message;
 mod plot;
 mod process;
 mod purge;
+mod relay;
 mod report;
 mod sending;
 mod size;
@@ -121,8 +125,17 @@ fn main() -> anyhow::Result<ExitCode> {
     match (args.next().as_deref(), args.next()) {
         // The measured programs are this one, so that all are built alike.
         (Some("bare"), Some(address)) => {
-            let journal = args.next().map(|path| Journal::start(Path::new(&path))).transpose()?;
-            bare::serve(address.parse()?, journal.as_ref())?;
+            bare::serve(address.parse()?, &Behind::Nothing)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Some("durable"), Some(address)) => {
+            let path = args.next().context("a journal's path")?;
+            bare::serve(address.parse()?, &Behind::Journal(Journal::start(Path::new(&path))?))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (Some("relay"), Some(address)) => {
+            let provider = args.next().context("a provider's address")?.parse()?;
+            bare::serve(address.parse()?, &Behind::Relay(Relay::new(provider)?))?;
             Ok(ExitCode::SUCCESS)
         }
         (Some("serve" | "simulator"), _) => Ok(pillarbox::cli::run()),

@@ -61,7 +61,15 @@ impl Server {
     pub(crate) fn durable(directory: &Path) -> anyhow::Result<Self> {
         let address = free_address()?;
         let mut command = this_program()?;
-        command.arg("bare").arg(address.to_string()).arg(directory.join("journal"));
+        command.arg("durable").arg(address.to_string()).arg(directory.join("journal"));
+        Self::start(&mut command, address)
+    }
+
+    /// The bare server that passes messages on: the sending ceiling.
+    pub(crate) fn relay(provider: &Self) -> anyhow::Result<Self> {
+        let address = free_address()?;
+        let mut command = this_program()?;
+        command.arg("relay").arg(address.to_string()).arg(provider.address.to_string());
         Self::start(&mut command, address)
     }
 
@@ -92,6 +100,22 @@ impl Server {
 
     /// The service on a prepared directory, sending through `provider`.
     pub(crate) fn service(directory: &Path, provider: &Self) -> anyhow::Result<Self> {
+        Self::service_with(directory, provider, &[])
+    }
+
+    /// The service, keeping all memory that it has used once, as it does while it sends.
+    pub(crate) fn service_that_keeps_memory(
+        directory: &Path,
+        provider: &Self,
+    ) -> anyhow::Result<Self> {
+        Self::service_with(directory, provider, &[("MIMALLOC_PURGE_DELAY", "-1")])
+    }
+
+    fn service_with(
+        directory: &Path,
+        provider: &Self,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let address = free_address()?;
         let config = directory.join("pillarbox.toml");
         let text = format!(
@@ -114,6 +138,7 @@ impl Server {
         command
             .args(["serve", "--config"])
             .arg(config)
+            .envs(variables.iter().copied())
             .env("RUST_LOG", "warn")
             .env("AWS_ACCESS_KEY_ID", "simulator")
             .env("AWS_SECRET_ACCESS_KEY", "simulator")
@@ -183,6 +208,11 @@ fn api_key(organisation: usize) -> String {
     format!("pb_benchbenchbenchbenchbenchbenchbenchbenchbe{organisation}")
 }
 
+/// The name of an organisation that the load comes from.
+pub(crate) fn organisation_name(number: usize) -> String {
+    format!("acme-{number}")
+}
+
 /// The service's administration socket.
 pub(crate) fn socket(directory: &Path) -> PathBuf {
     directory.join("admin.sock")
@@ -220,7 +250,7 @@ pub(crate) async fn set_up(store: &Store) -> anyhow::Result<Organisation> {
 }
 
 async fn set_up_organisation(store: &Store, number: usize) -> anyhow::Result<Organisation> {
-    let name = format!("acme-{number}").parse()?;
+    let name = organisation_name(number).parse()?;
     let organisation = store.add_organisation(name).await?.context("a new name")?;
     let key = ApiKey::parse(&api_key(number))?;
     let new = NewApiKey { label: "bench".to_owned(), expires_at: None, hash: key.hash() };

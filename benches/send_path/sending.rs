@@ -1,19 +1,23 @@
 //! From acceptance to `sent` on the record, through the stand-in for SES.
 
 use std::path::Path;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use pillarbox::admin::Call;
 use pillarbox::admin::client::Client;
+use pillarbox::admin::message::{MessageCancel, QueuedMessages};
 use pillarbox::admin::status::Status;
 
 use crate::Scale;
 use crate::accept::warm_run;
 use crate::load::{self, Requests};
 use crate::message::Key;
-use crate::process::{ORGANISATIONS, Server, authorizations, prepared, socket};
+use crate::process::{ORGANISATIONS, Server, authorizations, organisation_name, prepared, socket};
+use crate::relay::PENDING_PATH;
 use crate::report::{Bound, Report, median};
 
 /// How long the stand-in takes for a call, in milliseconds.
@@ -57,7 +61,43 @@ pub(crate) fn sending(scale: &Scale, report: &mut Report) -> anyhow::Result<()> 
         rows.push(row);
     }
     report.figure("sending", Value::from(rows));
+    beside_the_ceiling(scale, report)
+}
+
+/// Sends through a provider that costs next to nothing, beside the sending ceiling.
+fn beside_the_ceiling(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let (mut sent, mut passed_on, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        let provider = Server::bare()?;
+        let directory = prepared()?;
+        let service = Server::service(directory.path(), &provider)?;
+        let rate = completed(&service, ORGANISATIONS, scale, || {
+            Ok(u64::try_from(pending(directory.path())?.messages)?)
+        })?;
+        service.kill();
+        let relay = Server::relay(&provider)?;
+        let ceiling = completed(&relay, ORGANISATIONS, scale, || pending_of_relay(&relay))?;
+        sent.push(rate);
+        passed_on.push(ceiling);
+        ratios.push(rate / ceiling);
+    }
+    let ratio = median(ratios);
+    let what = "accepted and sent ÷ sending ceiling, 64 connections";
+    report.goal(what, Bound::AtLeast(0.70), "", ratio);
+    let row = json!({
+        "sent_per_second": median(sent),
+        "ceiling_per_second": median(passed_on),
+        "ratio": ratio,
+    });
+    println!("  {row}");
+    report.figure("sending_ceiling", row);
     Ok(())
+}
+
+fn pending_of_relay(relay: &Server) -> anyhow::Result<u64> {
+    let url = format!("http://{}{PENDING_PATH}", relay.address);
+    let output = Command::new("curl").args(["--silent", "--fail", &url]).output()?;
+    Ok(String::from_utf8(output.stdout)?.parse()?)
 }
 
 /// Messages sent in a second, from the first request to the last outcome on record, and the
@@ -69,23 +109,32 @@ fn round(latency: Duration, senders: usize, scale: &Scale) -> anyhow::Result<(f6
     let service = Server::service(directory.path(), &provider)?;
     let used_before = provider.processor_time()?;
     let begun = Instant::now();
-    let requests = Requests::Messages(Key::Unique);
-    let time = scale.load_time.min(Duration::from_secs(2));
-    let seen = load::run(service.address, &authorizations(senders), &requests, CONNECTIONS, time)?;
-    wait_until_sent(directory.path())?;
+    let rate = completed(&service, senders, scale, || {
+        Ok(u64::try_from(pending(directory.path())?.messages)?)
+    })?;
     let elapsed = begun.elapsed().as_secs_f64();
     let cores = std::thread::available_parallelism()?.get() as f64;
     let used = (provider.processor_time()?.saturating_sub(used_before)).as_secs_f64();
-    Ok((seen.requests as f64 / elapsed, used / elapsed / cores))
+    Ok((rate, used / elapsed / cores))
 }
 
-fn wait_until_sent(directory: &Path) -> anyhow::Result<()> {
+/// Messages a second, from the first request until none is pending.
+#[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
+fn completed(
+    server: &Server,
+    senders: usize,
+    scale: &Scale,
+    pending: impl Fn() -> anyhow::Result<u64>,
+) -> anyhow::Result<f64> {
     let begun = Instant::now();
-    while pending(directory)?.messages > 0 {
+    let requests = Requests::Messages(Key::Unique);
+    let time = scale.load_time.min(Duration::from_secs(2));
+    let seen = load::run(server.address, &authorizations(senders), &requests, CONNECTIONS, time)?;
+    while pending()? > 0 {
         anyhow::ensure!(begun.elapsed() < LIMIT, "not all messages are sent");
         sleep(ASK_EVERY);
     }
-    Ok(())
+    Ok(seen.requests as f64 / begun.elapsed().as_secs_f64())
 }
 
 /// What waits to be sent.
@@ -96,10 +145,19 @@ pub(crate) struct Pending {
 
 /// Asks a running service what waits to be sent.
 pub(crate) fn pending(directory: &Path) -> anyhow::Result<Pending> {
+    let status = ask(directory, &Status {})?;
+    Ok(Pending { messages: status.sending.map_or(0, |sending| sending.pending_messages) })
+}
+
+/// Cancels all that the first organisation has in the queue.
+pub(crate) fn cancel_all(directory: &Path) -> anyhow::Result<()> {
+    let messages =
+        QueuedMessages::OfOrganisation { name: organisation_name(0), key: None, domain: None };
+    ask(directory, &MessageCancel { messages })?;
+    Ok(())
+}
+
+fn ask<C: Call>(directory: &Path, call: &C) -> anyhow::Result<C::Answer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let client = Client::connect(&socket(directory)).await?;
-        let status = client.call(&Status {}).await?;
-        Ok(Pending { messages: status.sending.map_or(0, |sending| sending.pending_messages) })
-    })
+    runtime.block_on(async { Ok(Client::connect(&socket(directory)).await?.call(call).await?) })
 }
