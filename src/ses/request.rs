@@ -65,8 +65,8 @@ pub(super) struct Reply {
 /// what came before. (A TLS connection may then still hold some of it, 64 KiB at most.)
 pub(super) struct WatchedBody {
     first: Option<Bytes>,
-    /// Ends when nobody holds the first part any more.
-    first_gone: oneshot::Receiver<Infallible>,
+    /// Ends when nobody holds the first part any more; `None` if there is none.
+    first_gone: Option<oneshot::Receiver<Infallible>>,
     last: Bytes,
     written: Arc<AtomicBool>,
 }
@@ -85,14 +85,13 @@ impl AsRef<[u8]> for Held {
 
 impl WatchedBody {
     pub(super) fn new(mut bytes: Bytes, written: Arc<AtomicBool>) -> Self {
-        let (gone, first_gone) = oneshot::channel();
-        let mut first = None;
-        if bytes.len() > TAKEN_AT_ONCE {
-            let last = bytes.split_off(bytes.len() - 1);
-            first = Some(Bytes::from_owner(Held { bytes, _gone: gone }));
-            bytes = last;
+        if bytes.len() <= TAKEN_AT_ONCE {
+            return Self { first: None, first_gone: None, last: bytes, written };
         }
-        Self { first, first_gone, last: bytes, written }
+        let (gone, first_gone) = oneshot::channel();
+        let last = bytes.split_off(bytes.len() - 1);
+        let first = Some(Bytes::from_owner(Held { bytes, _gone: gone }));
+        Self { first, first_gone: Some(first_gone), last, written }
     }
 }
 
@@ -110,8 +109,10 @@ impl Body for WatchedBody {
         if self.last.is_empty() {
             return Poll::Ready(None);
         }
-        // An error is all that can come: nothing is ever sent.
-        let _ = ready!(Pin::new(&mut self.first_gone).poll(context));
+        if let Some(first_gone) = &mut self.first_gone {
+            // An error is all that can come: nothing is ever sent.
+            let _ = ready!(Pin::new(first_gone).poll(context));
+        }
         self.written.store(true, Ordering::Release);
         Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.last)))))
     }
@@ -131,14 +132,20 @@ pub(super) async fn read_bounded(
     mut response: Response,
     max_bytes: usize,
 ) -> Result<Bytes, String> {
-    let mut body = BytesMut::new();
+    let mut body = Bytes::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() > max_bytes => {
                 return Err(format!("the answer is longer than {max_bytes} bytes"));
             }
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) => return Ok(body.freeze()),
+            // Nearly every answer is one chunk.
+            Ok(Some(chunk)) if body.is_empty() => body = chunk,
+            Ok(Some(chunk)) => {
+                let mut joined = BytesMut::from(body);
+                joined.extend_from_slice(&chunk);
+                body = joined.freeze();
+            }
+            Ok(None) => return Ok(body),
             Err(error) => return Err(chain(&error.without_url())),
         }
     }

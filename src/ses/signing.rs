@@ -53,9 +53,15 @@ pub(super) fn sign(
         SignableBody::Bytes(&call.body),
     )?;
     let (instructions, _signature) = sign_http(signable, &params)?.into_parts();
-    let mut signed = http::Request::new(());
-    instructions.apply_to_request_http1x(&mut signed);
-    Ok(std::mem::take(signed.headers_mut()))
+    let (headers, _query) = instructions.into_parts();
+    let mut signed = HeaderMap::with_capacity(headers.len());
+    for header in headers {
+        let mut value =
+            HeaderValue::from_str(header.value()).map_err(|_| SignError::Credentials)?;
+        value.set_sensitive(header.sensitive());
+        signed.insert(header.name(), value);
+    }
+    Ok(signed)
 }
 
 #[cfg(test)]
