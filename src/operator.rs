@@ -37,6 +37,7 @@ use crate::intake::Intake;
 use crate::quota::AccountCheck;
 use crate::ses::SesClient;
 use crate::store::Store;
+use crate::webhooks::Webhooks;
 
 use captured_mail::Catcher;
 use key::PageKey;
@@ -86,6 +87,8 @@ pub struct Parts {
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.
     pub events: Arc<EventProcessor>,
+    /// What delivers to endpoints.
+    pub webhooks: Arc<Webhooks>,
     /// Metrics of the client listener.
     pub clients: Arc<ClientMetrics>,
     /// The most connections that the client listener serves at one time.

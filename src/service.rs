@@ -166,6 +166,7 @@ impl Service {
             dispatcher: Arc::clone(&dispatcher),
             account,
             events: Arc::clone(&events),
+            webhooks,
             clients: Arc::clone(api.metrics()),
             max_connections,
             host_names: config.operator_hosts.clone(),

@@ -195,6 +195,14 @@ pub fn check(url: &WebhookUrl, authority: Option<&str>) -> Result<(), BadEndpoin
     Sender::new(url, authority, &SharedClient::new()?).map(|_| ())
 }
 
+/// Asks an endpoint whether it is there, without an event: any answer will do. Returns the answer,
+/// or why there is none.
+pub async fn reach(webhook: &Webhook) -> Result<Result<u16, String>, BadEndpoint> {
+    let client = SharedClient::new()?;
+    let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
+    Ok(sender.reach().await)
+}
+
 /// Sends one event about no message to an endpoint, whatever its state, and waits for the answer.
 pub async fn test(webhook: &Webhook, clock: &Clock) -> Result<TestAnswer, BadEndpoint> {
     let client = SharedClient::new()?;

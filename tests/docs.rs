@@ -326,7 +326,7 @@ fn labels(text: &str, name: &str) -> String {
         pairs.map(pair).collect()
     };
     let described = pairs(first).into_iter().map(|(label, _)| {
-        if matches!(label.as_str(), "organisation" | "version") {
+        if matches!(label.as_str(), "organisation" | "version" | "webhook") {
             return format!("`{label}`");
         }
         let values = samples.iter().flat_map(|sample| pairs(sample));
@@ -450,6 +450,8 @@ impl Dev {
     fn start() -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
             .args(["dev", "--listen", "127.0.0.1:0", "--operator-listen", "127.0.0.1:0"])
+            // So that its metrics have their labels.
+            .args(["--webhook", "http://127.0.0.1:1/"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

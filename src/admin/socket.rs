@@ -49,8 +49,9 @@ use crate::admin::suppression::{
 };
 use crate::admin::test_send::{TestSend, TestSent};
 use crate::admin::webhook::{
-    Webhook, WebhookAdd, WebhookList, WebhookPause, WebhookRemove, WebhookResume, WebhookRotate,
-    WebhookSecret, WebhookTest, WebhookTested, Webhooks,
+    Webhook, WebhookAdd, WebhookDeliveryList, WebhookDeliveryPage, WebhookList, WebhookPause,
+    WebhookReach, WebhookReached, WebhookRemove, WebhookReplay, WebhookReplayed, WebhookResume,
+    WebhookRotate, WebhookSecret, WebhookTest, WebhookTested, Webhooks,
 };
 use crate::admin::{Admin, Call, MAX_ANSWER_BYTES, MAX_CALL_BYTES, Refusal, Served};
 use crate::http::body::{BodyReader, ResponseBody};
@@ -125,7 +126,10 @@ calls![
     "webhook-pause": WebhookPause => Webhook,
     "webhook-resume": WebhookResume => Webhook,
     "webhook-rotate": WebhookRotate => WebhookSecret,
+    "webhook-reach": WebhookReach => WebhookReached,
     "webhook-test": WebhookTest => WebhookTested,
+    "webhook-delivery-list": WebhookDeliveryList => WebhookDeliveryPage,
+    "webhook-replay": WebhookReplay => WebhookReplayed,
     "identify": Identify => Identity,
     "status": Status => ServiceStatus,
     "acknowledge": Acknowledge => Acknowledged,

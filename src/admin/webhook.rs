@@ -5,14 +5,17 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Call, Place, Refusal};
-use crate::domain::feed::{FeedEventType, FeedTypes};
+use crate::domain::feed::{FeedEventId, FeedEventType, FeedPosition, FeedTypes};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
-    PausedBy, SigningSecret, Webhook as Endpoint, WebhookId, WebhookState, WebhookUrl,
+    PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint, WebhookId,
+    WebhookState, WebhookUrl,
 };
 use crate::store::{Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded as Added};
-use crate::webhooks::{self, EndpointStatus};
+use crate::webhooks::{self, Delivered, EndpointStatus};
 
+/// The most deliveries of each state that are listed.
+const MAX_DELIVERIES: usize = 100;
 /// The longest file of certificates, in bytes.
 const MAX_AUTHORITY_BYTES: usize = 256 << 10;
 /// The most of a test's answer that is shown, in bytes.
@@ -76,6 +79,54 @@ pub struct WebhookRotate {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookTest {
+    /// Its number.
+    pub id: u32,
+}
+
+/// Lists an endpoint's deliveries.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookDeliveryList {
+    /// Its number.
+    pub id: u32,
+    /// Which ones.
+    pub which: WhichDeliveries,
+}
+
+/// Deliveries to be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WhichDeliveries {
+    /// The last ones since the start of the service, those that wait, and those that failed.
+    All,
+    /// Those whose last attempt failed.
+    Failed,
+}
+
+/// Has events delivered again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookReplay {
+    /// Number of the endpoint.
+    pub id: u32,
+    /// Which events.
+    pub events: ReplayedEvents,
+}
+
+/// Events to be delivered again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ReplayedEvents {
+    /// All that were recorded at a time or later.
+    Since(String),
+    /// The one with this id.
+    One(String),
+}
+
+/// Asks an endpoint whether it is there, without an event.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookReach {
     /// Its number.
     pub id: u32,
 }
@@ -173,6 +224,64 @@ pub struct WebhookTested {
     pub body: String,
 }
 
+/// A delivery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookDelivery {
+    /// `delivered`, `waiting` for its next attempt, or `failed` for good.
+    pub state: String,
+    /// Identifier of the event; `None` if the event is past its retention.
+    pub event: Option<String>,
+    /// Type of the event.
+    #[serde(rename = "type")]
+    pub event_type: Option<String>,
+    /// Identifier of the message.
+    pub message: Option<String>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// When the last attempt ended; `None` if there was none.
+    pub attempted_at: Option<String>,
+    /// Answer to the last attempt, or what came in its place.
+    pub answer: Option<String>,
+    /// When the next attempt is due, if it waits.
+    pub next_attempt_at: Option<String>,
+}
+
+/// Deliveries of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookDeliveryPage {
+    /// Delivered ones, newest first; then those that wait, by the time of their next attempt; then
+    /// those that failed, newest first. At most 100 of each.
+    pub deliveries: Vec<WebhookDelivery>,
+}
+
+/// Events that are delivered again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookReplayed {
+    /// Number of the endpoint.
+    pub id: u32,
+    /// Whether anything is delivered again; if not, all of it is still to come.
+    pub replayed: bool,
+}
+
+/// Whether an endpoint is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookReached {
+    /// Status of its answer to a HEAD request, if there was one.
+    pub status: Option<u16>,
+    /// Why there was none.
+    pub reason: Option<String>,
+}
+
+impl Call for WebhookReach {
+    async fn answer(self, admin: &Admin) -> Result<WebhookReached, Refusal> {
+        let webhook = admin.webhook(self.id)?;
+        let reached = webhooks::reach(&webhook).await;
+        let reached = reached.unwrap_or_else(|error| Err(error.to_string()));
+        Ok(WebhookReached { status: reached.as_ref().ok().copied(), reason: reached.err() })
+    }
+}
+
 impl Call for WebhookAdd {
     async fn answer(self, admin: &Admin) -> Result<WebhookSecret, Refusal> {
         let Self { organisation, url, types, authority } = self;
@@ -259,7 +368,93 @@ impl Call for WebhookTest {
     }
 }
 
+impl Call for WebhookDeliveryList {
+    async fn answer(self, admin: &Admin) -> Result<WebhookDeliveryPage, Refusal> {
+        let webhook = admin.webhook(self.id)?;
+        let mut deliveries = Vec::new();
+        if self.which == WhichDeliveries::All {
+            let recent = admin.deliveries().map(|it| it.status(webhook.id).recent);
+            deliveries.extend(recent.unwrap_or_default().into_iter().rev().map(delivered));
+            let page = admin.store.waiting_deliveries(webhook.id, MAX_DELIVERIES).await?;
+            for WaitingDelivery { due, delivery } in page.deliveries {
+                let mut one = admin.redelivery(&webhook, "waiting", delivery).await?;
+                one.next_attempt_at = Some(text(due));
+                deliveries.push(one);
+            }
+        }
+        for delivery in admin.store.failed_deliveries(webhook.id, MAX_DELIVERIES).await? {
+            deliveries.push(admin.redelivery(&webhook, "failed", delivery).await?);
+        }
+        Ok(WebhookDeliveryPage { deliveries })
+    }
+}
+
+impl Call for WebhookReplay {
+    async fn answer(self, admin: &Admin) -> Result<WebhookReplayed, Refusal> {
+        let webhook = admin.webhook(self.id)?;
+        let change = match &self.events {
+            ReplayedEvents::Since(time) => {
+                let since = replay_start(time, admin.clock.now())?;
+                let first = FeedPosition::first_of(since).number();
+                let before = FeedPosition::from_number(first.saturating_sub(1));
+                admin.store.move_webhook_back(webhook.id, before).await?
+            }
+            ReplayedEvents::One(event) => {
+                let position = admin.event_position(&webhook, event).await?;
+                admin.store.redeliver(webhook.id, position, admin.clock.now()).await?
+            }
+        };
+        let change = change.ok_or_else(|| no_webhook(self.id))?;
+        Ok(WebhookReplayed { id: self.id, replayed: change == Change::Made })
+    }
+}
+
 impl Admin {
+    /// The place of an event that the endpoint's organisation has.
+    async fn event_position(
+        &self,
+        webhook: &Endpoint,
+        event: &str,
+    ) -> Result<FeedPosition, Refusal> {
+        let id: FeedEventId = event
+            .parse()
+            .map_err(|rule| Refusal::new(format!("{event:?} is not an event: {rule}")))?;
+        let now = self.clock.window_time();
+        let found = self.store.feed_entry(webhook.organisation, id.position(), now).await?;
+        match found.filter(|entry| entry.id() == id) {
+            Some(entry) if webhook.types.contains(entry.event_type()) => Ok(entry.position),
+            Some(entry) => Err(Refusal::new(format!(
+                "endpoint {} is not told of events of the type {}",
+                webhook.id,
+                entry.event_type().as_str()
+            ))),
+            None => Err(Refusal::new(format!(
+                "the organisation of endpoint {} has no event {event}, or it is past its retention",
+                webhook.id
+            ))),
+        }
+    }
+
+    async fn redelivery(
+        &self,
+        webhook: &Endpoint,
+        state: &str,
+        delivery: Redelivery,
+    ) -> Result<WebhookDelivery, Refusal> {
+        let (organisation, now) = (webhook.organisation, self.clock.window_time());
+        let entry = self.store.feed_entry(organisation, delivery.position, now).await?;
+        Ok(WebhookDelivery {
+            state: state.to_owned(),
+            event: entry.as_ref().map(|entry| entry.id().to_string()),
+            event_type: entry.as_ref().map(|entry| entry.event_type().as_str().to_owned()),
+            message: entry.map(|entry| entry.message.id.to_string()),
+            attempts: delivery.attempts,
+            attempted_at: delivery.last.map(|(at, _)| text(at)),
+            answer: delivery.last.map(|(_, failure)| failure.to_string()),
+            next_attempt_at: None,
+        })
+    }
+
     fn webhook(&self, id: u32) -> Result<Endpoint, Refusal> {
         self.store.webhook(WebhookId(id)).ok_or_else(|| no_webhook(id))
     }
@@ -277,6 +472,39 @@ fn no_webhook(id: u32) -> Refusal {
     Refusal::new(format!(
         "there is no endpoint {id}; `pillarbox webhook list` shows those there are"
     ))
+}
+
+fn delivered(one: Delivered) -> WebhookDelivery {
+    WebhookDelivery {
+        state: "delivered".to_owned(),
+        event: Some(one.event),
+        event_type: Some(one.event_type.to_owned()),
+        message: Some(one.message),
+        attempts: one.attempts,
+        attempted_at: Some(text(one.at)),
+        answer: Some(one.answer),
+        next_attempt_at: None,
+    }
+}
+
+/// Reads from when on events are delivered again: an instant, a day (from its beginning, in UTC) or
+/// a duration until `now`.
+fn replay_start(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
+    let start = match humantime::parse_duration(text) {
+        Ok(duration) => now.minus(duration),
+        Err(_) => Timestamp::parse_rfc3339_with_offset(text)
+            .or_else(|_| Timestamp::parse_rfc3339(&format!("{text}T00:00:00Z")))
+            .map_err(|_| {
+                Refusal::new(format!(
+                    "{text:?} is neither a time such as 2027-01-31T12:00:00Z, nor a date such as \
+                     2027-01-31, nor a duration such as 2h"
+                ))
+            })?,
+    };
+    if start > now {
+        return Err(Refusal::new(format!("{text} is still to come")));
+    }
+    Ok(start)
 }
 
 fn new_secret() -> Result<SigningSecret, Refusal> {
@@ -361,6 +589,21 @@ mod tests {
         };
         assert!(!format!("{added:?}").contains("hidden"));
         assert!(serde_json::to_string(&added).unwrap().contains(r#""secret":"whsec_hidden""#));
+    }
+
+    #[test]
+    fn a_replay_begins_at_a_time_a_day_or_so_long_ago() {
+        let now = Timestamp::parse_rfc3339("2026-11-21T12:00:00Z").unwrap();
+        for (text, start) in [
+            ("2h", "2026-11-21T10:00:00.000Z"),
+            ("2026-11-20", "2026-11-20T00:00:00.000Z"),
+            ("2026-11-20T23:30:00+01:00", "2026-11-20T22:30:00.000Z"),
+        ] {
+            assert_eq!(replay_start(text, now).unwrap().to_string(), start);
+        }
+        for text in ["", "soon", "2026-11-22", "2026-11-21T12:00:00.001Z"] {
+            assert!(replay_start(text, now).is_err(), "{text}");
+        }
     }
 
     #[test]

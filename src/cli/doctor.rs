@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::admin::checks::{Examine, Examiner, Finding, Part, Verdict};
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::domain::{Domain, DomainList};
+use crate::admin::webhook::{Webhook, WebhookList, WebhookReach};
 use crate::cli::error::CliError;
 use crate::cli::output::escaped;
 use crate::clock::{Clock, Synchronisation};
@@ -84,6 +85,9 @@ impl Doctor {
                 report.add_all(asker.examine(part, &config).await?);
             }
         }
+        if let Some(Asker::Service(client)) = &asker {
+            report.add_all(endpoints(client).await?);
+        }
         if self.send {
             match asker {
                 Some(Asker::Service(client)) => {
@@ -113,6 +117,33 @@ fn own(config: &Config, report: &mut Report) -> Option<Asker> {
             None
         }
     }
+}
+
+/// Asks the endpoints that are delivered to whether they are there, from where the service is.
+async fn endpoints(client: &Client) -> Result<Vec<Finding>, CliError> {
+    let mut findings = Vec::new();
+    for webhook in client.call(&WebhookList { organisation: None }).await?.webhooks {
+        let Webhook { id, organisation, url, state, .. } = webhook;
+        let about = format!("webhook {id} of {organisation}");
+        if state != "active" {
+            let message = format!("{url} is paused, and its events wait");
+            let advice = format!("if it is there again: pillarbox webhook resume {id}");
+            findings.push(Finding::warning(about, message, advice));
+            continue;
+        }
+        let reached = client.call(&WebhookReach { id }).await?;
+        findings.push(match (reached.status, reached.reason) {
+            (Some(status), _) => {
+                Finding::ok(about, format!("{url} answers (status {status} to HEAD)"))
+            }
+            (None, reason) => {
+                let message = format!("{url} does not answer: {}", reason.unwrap_or_default());
+                let advice = "see to its host, the network and its certificate; events wait for it";
+                Finding::warning(about, message, advice)
+            }
+        });
+    }
+    Ok(findings)
 }
 
 /// Asks whether the kernel's clock is synchronised. If it is, no start waits for an operator.

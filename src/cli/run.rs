@@ -12,6 +12,7 @@ use crate::cli::error::CliError;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::{Address, DomainName};
+use crate::domain::webhook::WebhookUrl;
 use crate::logging::{self, MessageLines};
 use crate::service::{self, DevOptions, ServiceError};
 use crate::simulator::Options;
@@ -38,6 +39,9 @@ pub(super) struct DevArgs {
     // As a secret, so that neither Debug nor clap's own error shows it.
     #[arg(long, value_name = "KEY")]
     api_key: Option<SecretString>,
+    /// Endpoint that is told of every event; its secret is printed.
+    #[arg(long, value_name = "URL", value_parser = webhook_url)]
+    webhook: Option<WebhookUrl>,
     /// Configuration file; its [ses] section has no effect.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -84,6 +88,7 @@ impl DevArgs {
             operator_listen: self.operator_listen,
             data_dir: self.data_dir,
             api_key,
+            webhook: self.webhook,
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         logging::start(MessageLines::Shown);
@@ -120,6 +125,10 @@ fn socket_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "an IP address and a port are needed, such as 127.0.0.1:8025 or [::1]:8025".to_owned()
     })
+}
+
+fn webhook_url(text: &str) -> Result<WebhookUrl, String> {
+    WebhookUrl::parse(text).map_err(|rule| rule.to_string())
 }
 
 fn send_rate(text: &str) -> Result<f64, String> {

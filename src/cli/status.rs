@@ -126,7 +126,9 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::InternalErrors
         | Kind::CommitsSlow
         | Kind::Bounces
-        | Kind::Complaints => false,
+        | Kind::Complaints
+        | Kind::WebhookFailing
+        | Kind::WebhookGone => false,
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use crate::admin::webhook::{
-    Webhook as Endpoint, WebhookAdd, WebhookList, WebhookPause, WebhookRemove, WebhookResume,
-    WebhookRotate, WebhookSecret, WebhookTest, WebhookTested, Webhooks,
+    ReplayedEvents, Webhook as Endpoint, WebhookAdd, WebhookDeliveryList, WebhookDeliveryPage,
+    WebhookList, WebhookPause, WebhookRemove, WebhookReplay, WebhookReplayed, WebhookResume,
+    WebhookRotate, WebhookSecret, WebhookTest, WebhookTested, Webhooks, WhichDeliveries,
 };
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
@@ -69,6 +70,27 @@ enum Action {
         /// Number of the endpoint, from the list.
         id: u32,
     },
+    /// List deliveries to an endpoint: the last ones, those that wait for their next attempt, and
+    /// those that failed.
+    Deliveries {
+        /// Number of the endpoint, from the list.
+        id: u32,
+        /// Only those whose last attempt failed.
+        #[arg(long)]
+        failed: bool,
+    },
+    /// Deliver events again: all since a time, or one.
+    #[command(group(ArgGroup::new("events").required(true)))]
+    Replay {
+        /// Number of the endpoint, from the list.
+        id: u32,
+        /// Time (2027-01-31T12:00:00Z), day (2027-01-31) or duration until now (2h).
+        #[arg(long, value_name = "TIME", group = "events")]
+        since: Option<String>,
+        /// Identifier of the event.
+        #[arg(long, value_name = "EVENT", group = "events")]
+        event: Option<String>,
+    },
 }
 
 impl Webhook {
@@ -90,6 +112,18 @@ impl Webhook {
                 session.run(WebhookResume { id }, |one| told("resumed", one)).await
             }
             Action::Rotate { id } => session.run(WebhookRotate { id }, rotated).await,
+            Action::Deliveries { id, failed } => {
+                let which = if failed { WhichDeliveries::Failed } else { WhichDeliveries::All };
+                session.run(WebhookDeliveryList { id, which }, deliveries).await
+            }
+            Action::Replay { id, since, event } => {
+                let events = match (since, event) {
+                    (Some(time), _) => ReplayedEvents::Since(time),
+                    (None, Some(event)) => ReplayedEvents::One(event),
+                    (None, None) => unreachable!("one of the group is required"),
+                };
+                session.run(WebhookReplay { id, events }, replayed).await
+            }
             Action::Test { id } => {
                 let tested = session.call(WebhookTest { id }).await?;
                 let report = session.show(&tested, answered);
@@ -143,6 +177,33 @@ fn table(list: &Webhooks) -> String {
         table.row([&id, &one.organisation, state, &waiting, behind, answer, &one.url]);
     }
     table.or("no endpoints; pillarbox webhook add --org NAME URL adds one")
+}
+
+fn deliveries(page: &WebhookDeliveryPage) -> String {
+    let head = ["STATE", "EVENT", "TYPE", "ATTEMPTS", "LAST ATTEMPT", "ANSWER", "NEXT ATTEMPT"];
+    let mut table = Table::new(head);
+    for one in &page.deliveries {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        table.row([
+            &one.state,
+            &text(&one.event),
+            &text(&one.event_type),
+            &one.attempts.to_string(),
+            &text(&one.attempted_at),
+            &text(&one.answer),
+            &text(&one.next_attempt_at),
+        ]);
+    }
+    table.or("no deliveries")
+}
+
+fn replayed(replayed: &WebhookReplayed) -> String {
+    let WebhookReplayed { id, replayed } = replayed;
+    if *replayed {
+        format!("endpoint {id} is told again\n")
+    } else {
+        format!("endpoint {id} is still to be told of these events; nothing was changed\n")
+    }
 }
 
 fn told(what: &str, one: &Endpoint) -> String {

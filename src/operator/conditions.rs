@@ -138,6 +138,10 @@ pub enum Kind {
     Bounces,
     /// An organisation's mail is complained about.
     Complaints,
+    /// An endpoint does not take events.
+    WebhookFailing,
+    /// An endpoint wants no more events.
+    WebhookGone,
 }
 
 /// A kind of condition in the list.
@@ -199,7 +203,7 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 42] = [
         Self::Stopping,
         Self::StoreRefusing,
         Self::StoreFailing,
@@ -240,6 +244,8 @@ impl Kind {
         Self::CommitsSlow,
         Self::Bounces,
         Self::Complaints,
+        Self::WebhookFailing,
+        Self::WebhookGone,
     ];
 
     /// The list.
@@ -501,6 +507,21 @@ impl Kind {
                 "An organisation's complaints of the last 24 hours are above half of SES's limit of \
                  0.1 %",
                 "Find out what it sends, and to whom. To stop it, revoke its key",
+            ),
+            Self::WebhookFailing => (
+                "webhook_failing",
+                Ready,
+                Rules(&[("PillarboxWebhookFailing", Ticket)]),
+                "An endpoint does not take events: the last attempts failed; they are repeated",
+                "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
+            ),
+            Self::WebhookGone => (
+                "webhook_gone",
+                Ready,
+                Rules(&[("PillarboxWebhookGone", Ticket)]),
+                "An endpoint answered that it wants no more events: it is paused, and they wait",
+                "Ask the owner of the application. Then run: pillarbox webhook resume ID, or: \
+                 pillarbox webhook remove ID",
             ),
         };
         Definition { code, readiness, meaning, advice, alerts }

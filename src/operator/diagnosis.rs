@@ -3,7 +3,9 @@
 use crate::admin::status::StoreHealth;
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
+use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::operator::Parts;
 use crate::operator::conditions::{
     Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
@@ -12,6 +14,10 @@ use crate::operator::process::Process;
 use crate::queue::Fill;
 use crate::quota::AccountCheck;
 use crate::store::{DamagedRow, Health};
+use crate::webhooks::EndpointStatus;
+
+/// The most endpoints that are told of one by one.
+const MAX_WEBHOOKS_TOLD: usize = 20;
 
 /// What is wrong now with taking messages and sending them, the worst first.
 pub(super) fn find(parts: &Parts) -> Vec<Condition> {
@@ -71,6 +77,8 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
         let message = format!("{documents} of the provider could not be read, and kept");
         found.push(Kind::EventsUnreadable.says(message));
     }
+    let name = |id| parts.organisation_name(id);
+    found.extend(webhooks(&parts.webhooks.all_statuses(), name));
     found.extend(damaged(&parts.store.damaged()));
     found.extend(status.quota.and_then(quota));
     found.extend(connections(parts.clients.connections.count(), parts.max_connections));
@@ -88,6 +96,31 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
         found.push(Kind::PurgeBehind.found());
     }
     found
+}
+
+/// Endpoints that do not take events, or want no more.
+fn webhooks(
+    endpoints: &[(Webhook, EndpointStatus)],
+    name: impl Fn(OrganisationId) -> String,
+) -> Vec<Condition> {
+    let found = endpoints.iter().filter_map(|(webhook, status)| {
+        let of = format!("Endpoint {} of {}", webhook.id, name(webhook.organisation));
+        let (kind, message) = match webhook.state {
+            WebhookState::Paused { by: PausedBy::Operator, .. } => return None,
+            WebhookState::Paused { by: PausedBy::Endpoint, since } => {
+                let message =
+                    format!("{of} answered 410 at {since}: it is paused, and events wait");
+                (Kind::WebhookGone, message)
+            }
+            WebhookState::Active if !status.is_failing() => return None,
+            WebhookState::Active => {
+                let answer = status.last.as_ref().map_or("no answer", |last| &last.answer);
+                (Kind::WebhookFailing, format!("{of} does not take events ({answer})"))
+            }
+        };
+        Some(kind.names(message, "ID", &webhook.id.to_string()))
+    });
+    found.take(MAX_WEBHOOKS_TOLD).collect()
 }
 
 /// The queue's memory, of which so many bytes are in use, and the organisations whose share of it

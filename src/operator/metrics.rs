@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
@@ -21,12 +22,14 @@ use crate::domain::event::EventType;
 use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::process::{Process, unix_seconds};
 use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault};
 use crate::store::Health;
+use crate::webhooks::EndpointStatus;
 
 /// The format's media type.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,6 +37,9 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 /// How many organisations have counts of their own: those that were added first. The others are
 /// counted together, so that the number of series stays bounded.
 const MAX_ORGANISATIONS: usize = 200;
+/// How many endpoints have series of their own: those that were added first. The others are in
+/// `pillarbox webhook list` alone.
+const MAX_WEBHOOKS: usize = 200;
 /// The others' name. No organisation can have it.
 const OTHERS: &str = "(others)";
 
@@ -46,6 +52,7 @@ pub(super) fn registry(parts: &Arc<Parts>) -> Registry {
     parts.events.metrics().register(&mut registry);
     registry.register_collector(Box::new(Gauges(Arc::clone(parts))));
     registry.register_collector(Box::new(Organisations(Arc::clone(parts))));
+    registry.register_collector(Box::new(Endpoints(Arc::clone(parts))));
     registry
 }
 
@@ -395,6 +402,88 @@ impl Collector for Organisations {
                 let labels = [("organisation", &*one.name), ("type", event_type.as_str())];
                 let events = one.account.events(event_type);
                 ConstCounter::new(events).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is known of each endpoint of webhooks, within a bound on the number of series.
+#[derive(Debug)]
+struct Endpoints(Arc<Parts>);
+
+type Gauge = fn(&Webhook, &EndpointStatus, Timestamp) -> f64;
+
+impl Collector for Endpoints {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let parts = &self.0;
+        let mut endpoints = parts.webhooks.all_statuses();
+        endpoints.truncate(MAX_WEBHOOKS);
+        let now = parts.clock.now();
+        let labels = |webhook: &Webhook| {
+            let organisation = parts.organisation_name(webhook.organisation);
+            [("organisation", organisation), ("webhook", webhook.id.to_string())]
+        };
+        let gauges: [(&str, &str, Gauge); 5] = [
+            (
+                "pillarbox_webhook_failing",
+                "1 while the last attempts to deliver to the endpoint failed.",
+                |webhook, status, _| {
+                    let is_active = webhook.state == WebhookState::Active;
+                    flag(is_active && status.is_failing())
+                },
+            ),
+            (
+                "pillarbox_webhook_gone",
+                "1 while the endpoint is paused because it answered 410.",
+                |webhook, _, _| {
+                    let by_itself = matches!(
+                        webhook.state,
+                        WebhookState::Paused { by: PausedBy::Endpoint, .. }
+                    );
+                    flag(by_itself)
+                },
+            ),
+            (
+                "pillarbox_webhook_in_flight",
+                "Attempts to deliver to the endpoint that are under way.",
+                |_, status, _| count(status.in_flight as u64),
+            ),
+            (
+                "pillarbox_webhook_waiting_deliveries",
+                "Deliveries to the endpoint that failed and wait for their next attempt.",
+                |_, status, _| count(status.waiting),
+            ),
+            (
+                "pillarbox_webhook_behind_seconds",
+                "Age of the oldest event that no attempt was made for.",
+                |_, status, now| {
+                    let since = status.behind_since.unwrap_or(now).unix_millis();
+                    Duration::from_millis(now.unix_millis().saturating_sub(since)).as_secs_f64()
+                },
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (webhook, status) in &endpoints {
+                let value = value(webhook, status, now);
+                ConstGauge::new(value).encode(family.encode_family(&labels(webhook))?)?;
+            }
+        }
+        let help = "Attempts to deliver to the endpoint, by their outcome. Of those that failed, \
+                    the last of a delivery counts as failed and the others as retried.";
+        let mut family =
+            to.encode_descriptor("pillarbox_webhook_attempts", help, None, MetricType::Counter)?;
+        for (webhook, status) in &endpoints {
+            let outcomes = [
+                ("delivered", status.delivered),
+                ("retried", status.retried),
+                ("failed", status.failed),
+            ];
+            for (outcome, attempts) in outcomes {
+                let [organisation, number] = labels(webhook);
+                let labels = [organisation, number, ("outcome", outcome.to_owned())];
+                ConstCounter::new(attempts).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())

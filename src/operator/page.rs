@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::admin::message::{MessageList, MessageShow};
 use crate::admin::suppression::{SuppressionCursor, SuppressionList};
+use crate::admin::webhook::WebhookList;
 use crate::admin::{Call, Refusal};
 use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
@@ -28,6 +29,7 @@ pub(super) enum Path<'a> {
     Messages,
     Message(&'a str),
     Suppressions,
+    Webhooks,
     Caught(captured_mail::Path<'a>),
 }
 
@@ -45,6 +47,7 @@ impl<'a> Path<'a> {
             "/page/live" => Some(Self::Live),
             "/page/messages" => Some(Self::Messages),
             "/page/suppressions" => Some(Self::Suppressions),
+            "/page/webhooks" => Some(Self::Webhooks),
             _ => match path.strip_prefix("/page/caught") {
                 Some(rest) => captured_mail::Path::of(rest).map(Self::Caught),
                 None => path.strip_prefix("/page/messages/").map(Self::Message),
@@ -97,6 +100,9 @@ impl Operator {
                     limit: MESSAGES,
                 };
                 answered(&list.answer(&self.admin).await)
+            }
+            Path::Webhooks => {
+                answered(&WebhookList { organisation: None }.answer(&self.admin).await)
             }
             Path::Suppressions => {
                 let list = SuppressionList { scope: None, after: cursor(uri) };

@@ -18,6 +18,7 @@ use crate::domain::event::EventDetail;
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedTypes};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
+use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
@@ -25,7 +26,8 @@ use crate::ses::credentials::Credentials;
 use crate::simulator::{
     CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
 };
-use crate::store::{FeedPage, NewApiKey, Store, StoreError};
+use crate::store::{FeedPage, NewApiKey, NewWebhook, Store, StoreError, WebhookAdded};
+use crate::webhooks;
 
 const ORGANISATION: &str = "dev";
 /// How many events are read at one time to be logged.
@@ -49,6 +51,8 @@ pub struct DevOptions {
     pub data_dir: Option<PathBuf>,
     /// The API key to use; a new one where it is not given.
     pub api_key: Option<ApiKey>,
+    /// An endpoint that is told of every event.
+    pub webhook: Option<WebhookUrl>,
     /// Everything else.
     pub config: Config,
 }
@@ -85,7 +89,11 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         what: "cannot set up the organisation",
         source: std::io::Error::other(error),
     })?;
-    print_welcome(&service, &key, &data_dir, &simulator);
+    let webhook = match options.webhook {
+        Some(url) => Some(add_webhook(service.store(), url).await?),
+        None => None,
+    };
+    print_welcome(&service, &key, &data_dir, &simulator, webhook.as_ref());
     let mut hangup = listen_for(SignalKind::hangup())?;
     tokio::select! {
         () = signals.next() => {}
@@ -181,10 +189,40 @@ async fn provision(store: &Store, key: &ApiKey) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn print_welcome(service: &Service, key: &ApiKey, data_dir: &Path, simulator: &Simulator) {
+/// Adds an endpoint, unless it is there from before.
+async fn add_webhook(store: &Store, url: WebhookUrl) -> Result<Webhook, ServiceError> {
+    if let Some(known) = store.webhooks().into_iter().find(|known| known.url == url) {
+        return Ok(known);
+    }
+    let failed = |source| ServiceError::System { what: "cannot add the endpoint", source };
+    webhooks::check(&url, None).map_err(|error| failed(std::io::Error::other(error)))?;
+    let secret = SigningSecret::generate()?;
+    let new = NewWebhook { url, types: FeedTypes::ALL, authority: None, secret };
+    let name = ORGANISATION.parse().expect("a valid name");
+    let organisation = store.organisation(&name).expect("it was provisioned");
+    let added = store.add_webhook(organisation.id, new, Clock::system().now()).await;
+    match added.map_err(|error| failed(std::io::Error::other(error)))? {
+        WebhookAdded::Added(webhook) => Ok(*webhook),
+        WebhookAdded::NoOrganisation | WebhookAdded::TooMany => {
+            let reason = "the organisation has too many; pillarbox webhook remove ID removes one";
+            Err(failed(std::io::Error::other(reason)))
+        }
+    }
+}
+
+fn print_welcome(
+    service: &Service,
+    key: &ApiKey,
+    data_dir: &Path,
+    simulator: &Simulator,
+    webhook: Option<&Webhook>,
+) {
     let address = service.address();
     let page = service.page().expose_secret();
     let key = key.reveal();
+    let webhook = webhook.map_or_else(String::new, |webhook| {
+        format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
+    });
     println!(
         "\
 pillarbox is running on a simulator: nothing leaves this machine.
@@ -194,7 +232,7 @@ pillarbox is running on a simulator: nothing leaves this machine.
   page      {page}
   data      {}
   commands  pillarbox status --socket {}
-  caught    {}/simulator/messages
+  caught    {}/simulator/messages{webhook}
 
 Send a message:
 

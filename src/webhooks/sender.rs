@@ -172,6 +172,17 @@ impl Sender {
         }
     }
 
+    /// Sends a HEAD request, which changes nothing at the endpoint; returns the answer's status, or
+    /// why there is none.
+    pub(super) async fn reach(&self) -> Result<u16, String> {
+        let request = Request::new(Method::HEAD, self.url.clone());
+        match timeout(ATTEMPT_TIMEOUT, self.client.execute(request)).await {
+            Ok(Ok(response)) => Ok(response.status().as_u16()),
+            Ok(Err(error)) => Err(chain(&error.without_url())),
+            Err(_) => Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())),
+        }
+    }
+
     fn request(&self, webhook: &Webhook, delivery: Delivery, now: Timestamp) -> Request {
         let Delivery { id, body } = delivery;
         let timestamp = now.unix_millis() / 1_000;

@@ -16,6 +16,7 @@ mod old;
 mod site;
 mod torture;
 mod versions;
+mod webhooks;
 
 use torture::Torture;
 

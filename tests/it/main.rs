@@ -18,4 +18,5 @@ mod kit;
 mod sending;
 mod simulator;
 mod suppression;
+mod webhook_load;
 mod webhooks;

@@ -14,7 +14,10 @@ use pillarbox::store::{NewWebhook, WebhookAdded};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::kit::{Finished, LocalService, PATIENCE, Receiver, Reply, Site, message, send_with_key};
+use crate::kit::{
+    DevProcess, Finished, LocalService, PATIENCE, Receiver, Reply, Site, http_client, message,
+    send_with_key,
+};
 
 /// Longer than the service takes to do something that it must not do.
 const MOMENT: Duration = Duration::from_millis(600);
@@ -344,5 +347,151 @@ async fn deliveries_survive_a_restart_and_an_endpoint_that_was_away() {
         }
     };
     until("every event was told", is_all_told).await;
+    server.terminate().await;
+}
+
+#[tokio::test]
+async fn events_are_replayed_from_a_time_on_or_one_by_one() {
+    let site = Site::new().await;
+    let server = site.start();
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    let (id, _) = add(&site, &receiver.url, &[]);
+    for _ in 0..3 {
+        server.send(&message()).await;
+    }
+    let first: Vec<_> = receiver.wait_for(3).await.into_iter().map(|one| one.id).collect();
+    let deliveries = |more: &[&str]| {
+        let arguments = [&["webhook", "deliveries", &*id, "--json"], more].concat();
+        let list: Value = serde_json::from_slice(&site.done(&arguments).stdout).unwrap();
+        list["deliveries"].as_array().unwrap().clone()
+    };
+    until("all are delivered", async || deliveries(&[]).len() == 3).await;
+    let listed = deliveries(&[]);
+    assert!(listed.iter().all(|one| one["state"] == "delivered" && one["attempts"] == 1));
+    let told: BTreeSet<_> = listed.iter().map(|one| one["event"].as_str().unwrap()).collect();
+    assert_eq!(told, first.iter().map(String::as_str).collect());
+    assert_eq!(
+        (&listed[0]["type"], &listed[0]["answer"]),
+        (&json!("email.sent"), &json!("status 200"))
+    );
+    assert_eq!(deliveries(&["--failed"]), [] as [Value; 0]);
+
+    let replay = |arguments: &[&str]| site.run(&[&["webhook", "replay", &*id], arguments].concat());
+    assert!(replay(&["--event", &first[1]]).status.success());
+    let again = receiver.wait_for(4).await.remove(3);
+    assert_eq!(again.id, first[1]);
+    assert!(replay(&["--since", "1h"]).status.success());
+    let mut again: Vec<_> =
+        receiver.wait_for(7).await.into_iter().skip(4).map(|one| one.id).collect();
+    again.sort_unstable();
+    let mut all = first.clone();
+    all.sort_unstable();
+    assert_eq!(again, all, "each once more");
+    sleep(MOMENT).await;
+    assert_eq!(receiver.count(), 7);
+    for (arguments, reason) in [
+        (["--event", "evt_0"], "not an event"),
+        (["--since", "tomorrow"], "neither a time"),
+        (["--since", "2999-01-01"], "still to come"),
+    ] {
+        let refused = Finished::from(replay(&arguments));
+        assert!(refused.code == 1 && refused.err.contains(reason), "{refused:?}");
+    }
+    assert_eq!(replay(&[]).status.code(), Some(2), "one of the two is needed");
+    assert!(!site.run(&["webhook", "replay", "99", "--since", "1h"]).status.success());
+    server.terminate().await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_fails_is_told_of_on_every_way_until_it_takes_events_again() {
+    let site = Site::new().await;
+    let server = site.start();
+    let receiver = Receiver::start(Reply::Status(500)).await;
+    let (id, _) = add(&site, &receiver.url, &[]);
+    let conditions = || {
+        let status: Value =
+            serde_json::from_slice(&site.done(&["status", "--json"]).stdout).unwrap();
+        let conditions = status["conditions"].as_array().unwrap().clone();
+        let codes = conditions.iter().map(|one| one["code"].as_str().unwrap().to_owned());
+        (codes.collect::<Vec<_>>(), status.to_string())
+    };
+    for _ in 0..3 {
+        server.send(&message()).await;
+    }
+    until("it is a condition", async || conditions().0 == ["webhook_failing"]).await;
+    let (_, text) = conditions();
+    assert!(text.contains("Endpoint 1 of acme does not take events (status 500)"), "{text}");
+    assert!(text.contains("pillarbox webhook deliveries 1"), "{text}");
+    let shown = site.done(&["status"]);
+    assert!(String::from_utf8(shown.stdout).unwrap().contains("does not take events"));
+    let metrics = async || server.operator("/metrics").await.text().await.unwrap();
+    let series =
+        |name: &str| format!("pillarbox_webhook_{name}{{organisation=\"acme\",webhook=\"1\"");
+    let text = metrics().await;
+    assert!(text.contains(&format!("{}}} 1", series("failing"))), "{text}");
+    assert!(text.contains(&format!("{}}} 3", series("waiting_deliveries"))), "{text}");
+    assert!(text.contains(&format!("{},outcome=\"retried\"}} 3", series("attempts_total"))));
+    assert_eq!(server.operator("/readyz").await.status(), 200, "mail goes out all the same");
+    let listed = &list(&site)[0]["deliveries"];
+    assert_eq!((&listed["failing"], &listed["waiting"]), (&json!(true), &json!(3)));
+
+    receiver.set(Reply::Status(200));
+    until("it is over", async || conditions().0.is_empty()).await;
+    let text = metrics().await;
+    assert!(text.contains(&format!("{}}} 0", series("failing"))), "{text}");
+    receiver.set(Reply::Status(410));
+    server.send(&message()).await;
+    until("that it is gone is a condition", async || conditions().0 == ["webhook_gone"]).await;
+    assert!(metrics().await.contains(&format!("{}}} 1", series("gone"))));
+    assert_eq!(list(&site)[0]["state"], "gone");
+    site.done(&["webhook", "pause", &id]);
+    until("a pause is none", async || conditions().0.is_empty()).await;
+    server.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_tells_an_endpoint_of_every_event_and_logs_each_delivery() {
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    let mut dev = DevProcess::start_with_log(&["--webhook", &receiver.url]);
+    let (address, key) = (dev.told("address"), dev.told("API key"));
+    assert_eq!(dev.told("webhook"), receiver.url);
+    let secret = dev.told("secret");
+    let body = json!({
+        "from": "dev@example.com", "to": ["success@simulator.amazonses.com"], "subject": "Hello",
+        "text": "It works.",
+    });
+    let request = http_client().post(format!("{address}/emails")).bearer_auth(&key);
+    let request = request.header("content-type", "application/json").body(body.to_string());
+    assert_eq!(request.send().await.unwrap().status(), 200);
+    let received = receiver.wait_for(2).await;
+    let types: Vec<_> = received.iter().map(|one| one.event()["type"].clone()).collect();
+    assert_eq!(types, ["email.sent", "email.delivery"]);
+    assert!(received.iter().all(|one| one.is_signed_by(&secret)));
+    let line = dev.line(|line| line.contains("email.delivery") && line.contains("status 200"));
+    assert!(line.contains("delivered"), "{line}");
+}
+
+#[tokio::test]
+async fn doctor_says_whether_endpoints_are_there() {
+    let site = Site::new().await;
+    let server = site.start();
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    add(&site, &receiver.url, &[]);
+    add(&site, "http://127.0.0.1:1/", &[]);
+    let (paused, _) = add(&site, &receiver.url, &[]);
+    site.done(&["webhook", "pause", &paused]);
+    let report = Finished::run(site.command(&["doctor", "--json"])).await;
+    let report: Value = serde_json::from_str(&report.out).unwrap();
+    let verdict = |about: &str| {
+        let mut checks = report["checks"].as_array().unwrap().iter();
+        let check = checks.find(|check| check["about"] == about).unwrap();
+        (check["verdict"].as_str().unwrap().to_owned(), check["message"].to_string())
+    };
+    let (found, message) = verdict("webhook 1 of acme");
+    assert!(found == "ok" && message.contains("status 405 to HEAD"), "{message}");
+    let (found, message) = verdict("webhook 2 of acme");
+    assert!(found == "warning" && message.contains("does not answer"), "{message}");
+    assert_eq!(verdict("webhook 3 of acme").0, "warning");
+    assert_eq!(receiver.count(), 0, "no event was sent");
     server.terminate().await;
 }

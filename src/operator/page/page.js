@@ -258,6 +258,30 @@ async function readSuppressions(further) {
 
 find("more-suppressions").addEventListener("click", () => readSuppressions(true));
 
+// Webhooks
+
+async function readWebhooks() {
+  try {
+    const { webhooks } = await read("/page/webhooks");
+    const rows = webhooks.map((one) => {
+      const live = one.deliveries ?? {};
+      const state = live.failing && one.state === "active" ? "failing" : one.state;
+      const row = element("tr");
+      const [shown, behind, answer] = [element("td"), element("td", null, { class: "time" }), element("td", live.lastAnswer ?? "", { class: "text" })];
+      shown.append(element("span", state, { class: `status ${{ active: "sent", paused: "queued" }[state] ?? "failed"}` }));
+      if (live.behindSince) behind.append(when(live.behindSince));
+      row.append(element("th", String(one.id), { scope: "row" }), element("td", one.organisation, { class: "nowrap" }), shown);
+      for (const count of [live.delivered, live.waiting, live.failed]) row.append(element("td", whole.format(count ?? 0), { class: "number" }));
+      row.append(behind, answer, element("td", one.url, { class: "text" }));
+      return row;
+    });
+    fill(find("webhook-rows"), rows.length ? rows : [emptyRow(9, "There is no endpoint: pillarbox webhook add --org NAME URL")], false);
+    find("webhooks-note").textContent = "";
+  } catch (error) {
+    fail(error, "webhooks-note");
+  }
+}
+
 // What a stand-in for the provider caught, where there is one
 
 const caught = new Caught(read, (error) => fail(error, "caught-note"));
@@ -328,6 +352,10 @@ addEventListener("hashchange", () => {
   key = takeKey();
   if (key && key !== before) location.reload();
 });
-if (key) readSuppressions(false);
+if (key) {
+  readSuppressions(false);
+  readWebhooks();
+}
+setInterval(() => key && !find("open").hidden && readWebhooks(), 5000);
 setInterval(() => key && !find("open").hidden && nextSuppression === null && readSuppressions(false), 10000);
 run();

@@ -21,6 +21,7 @@ use uuid::{Builder, Uuid};
 
 use crate::Program;
 use crate::alarms::site::{Metrics, Monitored, Place, Setup, is, message};
+use crate::kit::{Receiver, Reply};
 
 /// How many files the service may have open where these are few.
 const FILES: usize = 100;
@@ -46,7 +47,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 26] = [
+pub(crate) const FAULTS: [Fault; 28] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -461,7 +462,39 @@ pub(crate) const FAULTS: [Fault; 26] = [
             },
         ],
     },
+    Fault {
+        name: "endpoint fails",
+        setup: Setup::default,
+        inject: |site| Box::pin(add_webhook(site, 500)),
+        alarms: &["PillarboxWebhookFailing acme"],
+        page: &[Told {
+            text: "Endpoint 1 of acme does not take events (status 500)",
+            known: |metrics| is(metrics, &webhook("failing"), 1),
+        }],
+    },
+    Fault {
+        name: "endpoint is gone",
+        setup: Setup::default,
+        inject: |site| Box::pin(add_webhook(site, 410)),
+        alarms: &["PillarboxWebhookGone acme"],
+        page: &[Told {
+            text: "Endpoint 1 of acme answered 410",
+            known: |metrics| is(metrics, &webhook("gone"), 1),
+        }],
+    },
 ];
+
+/// The series of the one endpoint.
+fn webhook(name: &str) -> String {
+    format!("pillarbox_webhook_{name}{{organisation=\"acme\",webhook=\"1\"}}")
+}
+
+/// Adds an endpoint of `acme` that always answers so, and goes on sending.
+async fn add_webhook(site: &mut Monitored, status: u16) {
+    let receiver = Receiver::start(Reply::Status(status)).await;
+    site.done(&["webhook", "add", "--org", "acme", &receiver.url]);
+    site.keep_sending(2.0).await;
+}
 
 fn with(options: Options) -> Setup {
     Setup { options, ..Setup::default() }

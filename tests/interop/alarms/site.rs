@@ -173,6 +173,11 @@ impl Monitored {
         }
     }
 
+    /// Runs an administration command that must succeed.
+    pub(crate) fn done(&self, arguments: &[&str]) {
+        self.site.done(arguments);
+    }
+
     pub(crate) fn simulator(&self) -> &Simulator {
         &self.site.simulator
     }

@@ -97,6 +97,7 @@ async fn every_metric_that_the_rules_and_the_dashboard_name_is_there() {
     let options = Options { events, daily_quota: Some(1_000), ..Options::default() };
     let site = Site::with("", options).await;
     let server = site.start();
+    site.done(&["webhook", "add", "--org", "acme", "http://127.0.0.1:1/"]);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
     // The quota is asked for in the background.

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
 
-const DATA: [&str; 7] = [
+const DATA: [&str; 8] = [
     "/page/live",
     "/page/messages",
     "/page/messages/x",
     "/page/suppressions",
+    "/page/webhooks",
     "/page/caught",
     "/page/caught/x",
     "/page/caught/x/y",

@@ -1,0 +1,98 @@
+//! Webhooks and the official libraries of Standard Webhooks, in the programs that the page shows.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::kit::{PATIENCE, Site, message};
+use crate::{Program, free_port};
+
+const MESSAGES: usize = 20;
+
+/// A receiver of `examples/`, with the lines that it has printed.
+struct Example {
+    _program: Program,
+    printed: Arc<Mutex<Vec<String>>>,
+}
+
+impl Example {
+    fn start(mut command: Command, secret: &str, port: u16) -> Self {
+        command.env("WEBHOOK_SECRET", secret).env("PORT", port.to_string());
+        command.current_dir(env!("CARGO_MANIFEST_DIR"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&printed);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Self { _program: Program(child), printed }
+    }
+}
+
+/// The programs on `docs/webhooks.md`. Where the libraries are, the gate says.
+fn programs() -> [Command; 2] {
+    let python = std::env::var("STANDARDWEBHOOKS_PYTHON");
+    let mut python = Command::new(python.expect("a Python with: pip install standardwebhooks"));
+    python.arg("examples/receive.py");
+    let modules = std::env::var("STANDARDWEBHOOKS_NODE");
+    let modules = modules.expect("a directory with: npm install standardwebhooks");
+    // Node looks for a module beside the program alone.
+    let program = format!("{modules}/receive.mjs");
+    std::fs::copy("examples/receive.mjs", &program).unwrap();
+    let mut node = Command::new("node");
+    node.arg(program);
+    [python, node]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_libraries_verify_every_delivery() {
+    let site = Site::new().await;
+    let server = site.start();
+    let mut examples = Vec::new();
+    for program in programs() {
+        let port = free_port();
+        let url = format!("http://127.0.0.1:{port}/");
+        let output = site.done(&["webhook", "add", "--org", "acme", &url, "--json"]);
+        let added: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let (id, secret) = (added["id"].to_string(), added["secret"].as_str().unwrap());
+        let example = Example::start(program, secret, port);
+        let end = Instant::now() + PATIENCE;
+        while !site.run(&["webhook", "test", &id]).status.success() {
+            assert!(Instant::now() < end, "the program does not take the test event");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        examples.push((id, example));
+    }
+    for _ in 0..MESSAGES {
+        server.send(&message()).await;
+    }
+    let end = Instant::now() + PATIENCE;
+    for (id, example) in &examples {
+        loop {
+            let printed = example.printed.lock().unwrap().clone();
+            let sent = printed.iter().filter(|line| line.starts_with("email.sent ")).count();
+            if sent == MESSAGES {
+                assert!(printed[0].starts_with("email.test"), "{printed:?}");
+                break;
+            }
+            assert!(Instant::now() < end, "endpoint {id} was told of {sent}: {printed:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    // Both secrets sign after a rotation: the programs still have the old one.
+    for (id, _) in &examples {
+        site.done(&["webhook", "rotate", id]);
+        assert!(site.run(&["webhook", "test", id]).status.success());
+        site.done(&["webhook", "rotate", id]);
+        let refused = site.run(&["webhook", "test", id]);
+        assert!(!refused.status.success(), "neither of the last two secrets is the program's");
+        assert!(String::from_utf8(refused.stdout).unwrap().contains("status 400"));
+    }
+    server.terminate().await;
+}

@@ -1,0 +1,153 @@
+//! Webhooks under load: endpoints that are bad at it delay no other, and a backlog costs no memory.
+
+use std::time::{Duration, Instant};
+
+use pillarbox::clock::Clock;
+use pillarbox::domain::feed::FeedPosition;
+use pillarbox::domain::id::{MessageIds, OrganisationId};
+use pillarbox::domain::message::Transition;
+use pillarbox::domain::request::Draft;
+use pillarbox::store::Store;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::kit::{Receiver, Reply, Site, accept, open_store};
+
+/// Events that are delivered at one time.
+const EVENTS: usize = if cfg!(feature = "long") { 20_000 } else { 1_024 };
+/// Events that nobody takes.
+const UNDELIVERED: usize = if cfg!(feature = "long") { 1_000_000 } else { 10_240 };
+/// What the process may grow by for them: caches and buffers that are there without them as well.
+const GROWTH: usize = 24 << 20;
+/// Messages that are written at one time.
+const AT_ONCE: usize = 256;
+/// How long an endpoint takes for its answer.
+const ANSWER_TIME: Duration = Duration::from_millis(20);
+/// The rate, in deliveries a second, and how much longer others may take for it. A build without
+/// optimisation that shares the machine with other tests is given more time.
+const LEAST_RATE: f64 = if cfg!(feature = "long") { 1_000.0 } else { 250.0 };
+const MOST_SLOWER: f64 = if cfg!(feature = "long") { 1.1 } else { 1.5 };
+/// How often each time is measured: the best of them is not the machine's doing.
+const TRIALS: usize = 3;
+
+/// Writes events into the feed of `acme`, in a file that no service has open.
+async fn add_events(site: &Site, count: usize) {
+    let store = open_store(&site.data_dir(), Clock::system().now());
+    let ids = MessageIds::new();
+    for _ in 0..count.div_ceil(AT_ONCE) {
+        let mut writing = JoinSet::new();
+        for _ in 0..AT_ONCE {
+            let (store, now) = (store.clone(), Clock::system().now());
+            let id = ids.next(now);
+            writing.spawn(async move {
+                let draft = Draft {
+                    from: Some("Ann <ann@example.com>"),
+                    to: Some(vec!["bob@example.org"]),
+                    subject: Some("Hello"),
+                    text: Some("Body".into()),
+                    ..Draft::default()
+                };
+                accept(&store, OrganisationId(1), draft, id, now).await;
+                let sent = Transition::Sent { ses_message_id: format!("ses-{id}"), sent_at: now };
+                store.record(id, 1, sent, now).await.unwrap();
+            });
+        }
+        writing.join_all().await;
+    }
+    assert_ne!(end(&store), FeedPosition::START);
+}
+
+fn end(store: &Store) -> FeedPosition {
+    store.feed_end(OrganisationId(1))
+}
+
+fn add(site: &Site, url: &str) -> String {
+    let output = site.done(&["webhook", "add", "--org", "acme", url, "--json"]);
+    let added: Value = serde_json::from_slice(&output.stdout).unwrap();
+    added["id"].to_string()
+}
+
+/// How long an endpoint that answers at once takes for the events that wait, from the first to the
+/// last of them.
+async fn drain(site: &Site, receiver: &Receiver, id: &str) -> Duration {
+    let before = receiver.count();
+    site.done(&["webhook", "replay", id, "--since", "1d"]);
+    let received = receiver.wait_for(before + EVENTS).await;
+    let (first, last) = (&received[before], &received[before + EVENTS - 1]);
+    last.at.duration_since(first.at)
+}
+
+/// The best of several times.
+async fn best(site: &Site, receiver: &Receiver, id: &str) -> Duration {
+    let mut best = Duration::MAX;
+    for _ in 0..TRIALS {
+        best = best.min(drain(site, receiver, id).await);
+    }
+    best
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_that_are_slow_dead_or_hostile_delay_no_other() {
+    let site = Site::new().await;
+    let good = Receiver::start(Reply::Status(200)).await;
+    let id = add(&site, &good.url);
+    add_events(&site, EVENTS).await;
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    good.wait_for(EVENTS).await;
+    let time = best(&site, &good, &id).await;
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
+    let rate = EVENTS as f64 / time.as_secs_f64();
+
+    // Not at once: what is looked for is a wait, and not that two share a processor.
+    good.set(Reply::Slow(ANSWER_TIME, 200));
+    let alone = best(&site, &good, &id).await;
+    let target = format!("{}/elsewhere", server.base);
+    let bad = [
+        Receiver::start(Reply::Slow(Duration::from_secs(2), 200)).await,
+        Receiver::start(Reply::Silence).await,
+        Receiver::start(Reply::With(307, "location", target)).await,
+        Receiver::start(Reply::Status(410)).await,
+        Receiver::start(Reply::Endless).await,
+    ];
+    for url in bad.iter().map(|one| one.url.as_str()).chain(["http://127.0.0.1:1/"]) {
+        let id = add(&site, url);
+        site.done(&["webhook", "replay", &id, "--since", "1d"]);
+    }
+    // An endless answer counts as soon as it begins: that endpoint gets all of its events.
+    bad[4].wait_for(EVENTS).await;
+    let beside = best(&site, &good, &id).await;
+    println!(
+        "{rate:.0} deliveries a second; {EVENTS} in {alone:?} at {ANSWER_TIME:?} an answer, in \
+         {beside:?} beside six others"
+    );
+    assert!(rate >= LEAST_RATE, "{rate:.0} deliveries a second");
+    let slower = beside.as_secs_f64() / alone.as_secs_f64();
+    assert!(slower <= MOST_SLOWER, "{alone:?} became {beside:?}");
+    assert!(bad[3].count() <= 16, "nothing is sent to an endpoint that is gone");
+    assert!(bad[..2].iter().all(|one| one.most_open() <= 16));
+    server.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_that_nobody_takes_costs_no_memory() {
+    let site = Site::new().await;
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    sleep(Duration::from_secs(2)).await;
+    let before = server.process.resident_bytes();
+    server.terminate().await;
+    let receiver = Receiver::start(Reply::Status(503)).await;
+    add(&site, &receiver.url);
+    add_events(&site, UNDELIVERED).await;
+    let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
+    receiver.wait_for(30).await;
+    let end = Instant::now() + Duration::from_secs(3);
+    let mut most = 0;
+    while Instant::now() < end {
+        most = most.max(server.process.resident_bytes());
+        sleep(Duration::from_millis(50)).await;
+    }
+    println!("{UNDELIVERED} undelivered events: {before} bytes became {most}");
+    assert!(most < before + GROWTH, "{before} became {most}");
+    server.terminate().await;
+}
