@@ -12,7 +12,9 @@ async fn whatever_cannot_be_read_is_not_found_in_the_same_bytes() {
     let mut answers = Vec::new();
     let upper = id.to_uppercase();
     let plain = id.replace('-', "");
-    for id in ["1", "0190b6a0-0000-7000-8000-000000000000", &upper, &plain, "%00", "..", "\u{e9}"] {
+    // `..` is none of them: a client makes `/events` of `/emails/../events`, which is the feed.
+    for id in ["1", "0190b6a0-0000-7000-8000-000000000000", &upper, &plain, "%00", "...", "\u{e9}"]
+    {
         for suffix in ["", "/events"] {
             let response = server.get(&format!("/emails/{id}{suffix}")).send().await.unwrap();
             let status = response.status();
