@@ -13,9 +13,9 @@ export function isSent(message: components["schemas"]["Message"]): boolean {
   return message.status === "sent" && message.sesMessageId !== null;
 }
 
-export function bounced(page: components["schemas"]["FeedPage"]): string[] {
+export function bounced(page: components["schemas"]["FeedPage"]): string[][] {
   const bounces = page.events.filter((event) => event.type === "email.bounce");
-  return bounces.flatMap((event) => event.data.event?.recipients ?? []);
+  return bounces.map((event) => event.data.event?.recipients ?? []);
 }
 
 export function code(answer: components["schemas"]["Error"]): string {
