@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -23,9 +23,12 @@ use serde_json::Value;
 use sha2::Sha256;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
 
 use super::PATIENCE;
+
+/// Pause between two pieces of a body without an end.
+const ENDLESS_PAUSE: Duration = Duration::from_millis(1);
 
 /// How an endpoint answers.
 #[derive(Debug, Clone)]
@@ -200,21 +203,29 @@ async fn answer(
             response
         }
         Reply::Silence => std::future::pending().await,
-        Reply::Endless => Response::new(Endless.boxed_unsync()),
+        Reply::Endless => Response::new(Endless::new().boxed_unsync()),
     })
 }
 
-/// A body without an end.
-struct Endless;
+/// A body without an end: a piece every millisecond.
+struct Endless(Pin<Box<Sleep>>);
+
+impl Endless {
+    fn new() -> Self {
+        Self(Box::pin(sleep(ENDLESS_PAUSE)))
+    }
+}
 
 impl hyper::body::Body for Endless {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        ready!(self.0.as_mut().poll(context));
+        self.0 = Box::pin(sleep(ENDLESS_PAUSE));
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 1_024])))))
     }
 }
