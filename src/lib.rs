@@ -7,7 +7,7 @@
 //! 4 edges      main  cli  service  api  admin  operator  logging
 //! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  listing  timekeeper  views  webhooks
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  in_flight  organisation_counts  shared_limits
+//! 1 core       domain  clock  config  error_chain  in_flight  organisation_counts  shared_limits
 //! ```
 //!
 //! Data flows one way:
@@ -30,6 +30,7 @@ pub mod config;
 pub mod dispatch;
 pub mod domain;
 pub mod domain_verification;
+pub mod error_chain;
 pub mod events;
 pub mod http;
 pub mod in_flight;

@@ -27,8 +27,9 @@ use tokio::sync::OnceCell;
 
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
+use crate::error_chain::error_chain;
 use crate::ses::error::{LoadError, redact};
-use crate::ses::request::{MAX_ANSWER_BYTES, chain, read_bounded};
+use crate::ses::request::{MAX_ANSWER_BYTES, read_bounded};
 
 /// The longest that finding credentials may take, all sources together.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -222,7 +223,7 @@ impl From<CredentialsError> for LoadError {
     fn from(error: CredentialsError) -> Self {
         match error {
             CredentialsError::CredentialsNotLoaded(_) => Self::None,
-            error => Self::Failed(redact(&chain(&error))),
+            error => Self::Failed(redact(&error_chain(&error))),
         }
     }
 }

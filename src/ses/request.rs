@@ -4,7 +4,6 @@
 //! signatures, credentials or operations.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +15,8 @@ use http::{HeaderMap, Method, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
 use reqwest::{Response, Url};
 use tokio::sync::oneshot;
+
+use crate::error_chain::error_chain;
 
 /// The longest answer that is read; SES's own are under a few KiB.
 pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -132,36 +133,15 @@ pub(super) async fn read_bounded(
     mut response: Response,
     max_bytes: usize,
 ) -> Result<Bytes, String> {
-    let mut body = Bytes::new();
+    let mut body = BytesMut::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() > max_bytes => {
                 return Err(format!("the answer is longer than {max_bytes} bytes"));
             }
-            // Nearly every answer is one chunk.
-            Ok(Some(chunk)) if body.is_empty() => body = chunk,
-            Ok(Some(chunk)) => {
-                let mut joined = BytesMut::from(body);
-                joined.extend_from_slice(&chunk);
-                body = joined.freeze();
-            }
-            Ok(None) => return Ok(body),
-            Err(error) => return Err(chain(&error.without_url())),
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) => return Ok(body.freeze()),
+            Err(error) => return Err(error_chain(&error.without_url())),
         }
     }
-}
-
-/// An error with its sources, on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        source = error.source();
-    }
-    text
 }

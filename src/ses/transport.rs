@@ -14,12 +14,11 @@ use reqwest::{Request, Response};
 
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
+use crate::error_chain::error_chain;
 use crate::ses::SesOptions;
 use crate::ses::credentials::CredentialCache;
 use crate::ses::error::{AwsError, RefusedCredentials, TransportError};
-use crate::ses::request::{
-    Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, chain, read_bounded,
-};
+use crate::ses::request::{Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, read_bounded};
 use crate::ses::signing::sign;
 
 /// Time for which an idle connection is kept. AWS's front ends close theirs after about a minute; well
@@ -184,9 +183,9 @@ impl Transport {
                 Ok(read(response, options.max_answer_bytes).await)
             }
             Err(error) if written.load(Ordering::Acquire) => {
-                Err(TransportError::NoAnswer(chain(&error.without_url())))
+                Err(TransportError::NoAnswer(error_chain(&error.without_url())))
             }
-            Err(error) => Err(TransportError::NotWritten(chain(&error.without_url()))),
+            Err(error) => Err(TransportError::NotWritten(error_chain(&error.without_url()))),
         }
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Knows nothing of cursors and retries.
 
-use std::error::Error;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{AttemptFailure, Webhook, WebhookUrl};
+use crate::error_chain::error_chain;
 use crate::webhooks::signature::signatures;
 
 /// The longest that an attempt may take, from the connection to the answer's head.
@@ -106,7 +106,7 @@ pub(super) struct Attempt {
 impl SharedClient {
     pub(super) fn new() -> Result<Self, BadEndpoint> {
         let client = builder().build();
-        client.map(Self).map_err(|error| BadEndpoint::Client(chain(&error)))
+        client.map(Self).map_err(|error| BadEndpoint::Client(error_chain(&error)))
     }
 }
 
@@ -134,7 +134,7 @@ impl Sender {
         let client = match authority {
             None => shared.0.clone(),
             Some(pem) => {
-                let unusable = |error: reqwest::Error| BadEndpoint::Authority(chain(&error));
+                let unusable = |error: reqwest::Error| BadEndpoint::Authority(error_chain(&error));
                 let roots = Certificate::from_pem_bundle(pem.as_bytes()).map_err(unusable)?;
                 if roots.is_empty() {
                     let reason = "there is none in it".to_owned();
@@ -167,7 +167,9 @@ impl Sender {
                 Attempt { answer, took, body: beginning(response).await }
             }
             Ok(Err(error)) if error.is_timeout() => timed_out(failed),
-            Ok(Err(error)) => failed(AttemptFailure::Unreachable, chain(&error.without_url())),
+            Ok(Err(error)) => {
+                failed(AttemptFailure::Unreachable, error_chain(&error.without_url()))
+            }
             Err(_) => timed_out(failed),
         }
     }
@@ -178,7 +180,7 @@ impl Sender {
         let request = Request::new(Method::HEAD, self.url.clone());
         match timeout(ATTEMPT_TIMEOUT, self.client.execute(request)).await {
             Ok(Ok(response)) => Ok(response.status().as_u16()),
-            Ok(Err(error)) => Err(chain(&error.without_url())),
+            Ok(Err(error)) => Err(error_chain(&error.without_url())),
             Err(_) => Err(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())),
         }
     }
@@ -248,17 +250,6 @@ async fn beginning(mut response: Response) -> Bytes {
     // What came in time is as good as all of it.
     let _ = timeout(BODY_TIMEOUT, read).await;
     body.freeze()
-}
-
-/// An error with its causes. None of them has the URL's query, or a secret.
-fn chain(error: &dyn Error) -> String {
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,0 +1,18 @@
+//! The sentence that an error makes together with its sources.
+
+use std::error::Error;
+
+/// Returns an error with its sources, on one line.
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
+}
