@@ -1,9 +1,9 @@
 //! Event feed: an entry for each change of a message that its organisation is told of, written in
 //! the transaction of the change.
 //!
-//! The writer gives the positions, so their order is that of the commits. An entry names its message
-//! and, if there is one, its event; what it shows is read from their rows. A message's state is
-//! final once an entry reports it, with one exception: a failure that an event overturns is kept
+//! The writer gives the positions, so their order is that of the commits. An entry names its
+//! message and, if there is one, its event; what it shows is read from their rows. A message's
+//! state is final once an entry reports it, with one exception: a failure that an event overturns is kept
 //! apart.
 
 use std::collections::BTreeMap;
@@ -85,9 +85,16 @@ impl Store {
         position: FeedPosition,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<FeedEntry>, StoreError> {
-        let before = FeedPosition::from_number(position.number().saturating_sub(1));
-        let page = self.feed(organisation, before, FeedTypes::ALL, 1, window_now).await?;
-        Ok(page.entries.into_iter().find(|entry| entry.position == position))
+        let window_now = window_now.into();
+        let query = Query { organisation, types: FeedTypes::ALL, limit: 1, window_now };
+        self.published().await;
+        self.read(&FEED, position.number(), |transaction| {
+            let reader = Reader::new(transaction, &self.shared.damage, &query)?;
+            match reader.feed.get((organisation.0, position.number()))? {
+                Some(row) => reader.entry(position, row.value()),
+                None => Ok(None),
+            }
+        })
     }
 
     /// Returns the position of an organisation's last entry: only later commits write behind it.

@@ -59,7 +59,7 @@ const COMMITS: &str = "a commit does not panic";
 /// Delivers to one endpoint.
 pub(super) struct Endpoint {
     webhooks: Arc<Webhooks>,
-    webhook: Webhook,
+    webhook: Arc<Webhook>,
     sender: Arc<Sender>,
     /// Turn of the cursor that all below belongs to.
     turn: u32,
@@ -187,7 +187,7 @@ impl Endpoint {
         let now = Instant::now();
         Self {
             webhooks,
-            webhook,
+            webhook: Arc::new(webhook),
             sender: Arc::new(sender),
             turn: 0,
             cursor: FeedPosition::START,
@@ -257,7 +257,7 @@ impl Endpoint {
         let id = self.id();
         loop {
             let Some(webhook) = self.store().webhook(id) else { return Goes::Away };
-            self.webhook = webhook;
+            self.webhook = Arc::new(webhook);
             let loaded = async {
                 let cursor = self.store().webhook_cursor(id).await?;
                 let waiting = self.store().count_waiting_deliveries(id).await?;
@@ -294,7 +294,7 @@ impl Endpoint {
     /// Takes in a change of the endpoint, or of another.
     async fn changed(&mut self) -> Reloads {
         let Some(webhook) = self.store().webhook(self.id()) else { return Reloads::Yes };
-        let was = std::mem::replace(&mut self.webhook, webhook);
+        let was = std::mem::replace(&mut self.webhook, Arc::new(webhook));
         self.next_due = NextDue::Unknown;
         let is_resumed =
             was.state != WebhookState::Active && self.webhook.state == WebhookState::Active;
@@ -348,7 +348,7 @@ impl Endpoint {
         if wanted == 0 {
             return Ok(());
         }
-        let Webhook { organisation, types, .. } = self.webhook;
+        let Webhook { organisation, types, .. } = *self.webhook;
         let now = self.webhooks.clock.window_time();
         let page = self.store().feed(organisation, self.read_to, types, wanted, now).await?;
         self.read_to = page.next;
@@ -442,7 +442,7 @@ impl Endpoint {
     fn call(&self) -> Call {
         Call {
             webhooks: Arc::clone(&self.webhooks),
-            webhook: self.webhook.clone(),
+            webhook: Arc::clone(&self.webhook),
             sender: Arc::clone(&self.sender),
         }
     }
@@ -709,7 +709,7 @@ impl Endpoint {
 /// What an attempt's task needs.
 struct Call {
     webhooks: Arc<Webhooks>,
-    webhook: Webhook,
+    webhook: Arc<Webhook>,
     sender: Arc<Sender>,
 }
 
