@@ -257,15 +257,10 @@ impl Inner {
         let accepted = accepting.await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
-        match accepted {
-            Accepted::New(_) => {
-                self.metrics.accepted.inc();
-            }
-            Accepted::Replayed(_) => {
-                self.metrics.replayed.inc();
-                let replayed = HeaderValue::from_static("true");
-                response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
-            }
+        self.count(&accepted);
+        if let Accepted::Replayed(_) = accepted {
+            let replayed = HeaderValue::from_static("true");
+            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
         }
         Ok(response)
     }
@@ -290,12 +285,16 @@ impl Inner {
         let accepted = self.intake.accept_batch(prepared).await?;
         tracing::debug!(%request_id, messages = accepted.len(), "accepted a batch");
         for one in &accepted {
-            match one {
-                Accepted::New(_) => self.metrics.accepted.inc(),
-                Accepted::Replayed(_) => self.metrics.replayed.inc(),
-            };
+            self.count(one);
         }
         Ok(json(wire::accepted_batch(&accepted)))
+    }
+
+    fn count(&self, accepted: &Accepted) {
+        match accepted {
+            Accepted::New(_) => self.metrics.accepted.inc(),
+            Accepted::Replayed(_) => self.metrics.replayed.inc(),
+        };
     }
 
     async fn list(

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -23,7 +23,7 @@ pub(crate) struct Relay {
     client: reqwest::Client,
     url: reqwest::Url,
     calls: Arc<Semaphore>,
-    pending: Arc<AtomicU64>,
+    pending: Arc<AtomicUsize>,
 }
 
 impl Relay {
@@ -67,7 +67,7 @@ impl Relay {
     }
 
     /// Returns how many messages wait.
-    pub(crate) fn pending(&self) -> u64 {
+    pub(crate) fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 }

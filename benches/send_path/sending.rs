@@ -71,9 +71,7 @@ fn beside_the_ceiling(scale: &Scale, report: &mut Report) -> anyhow::Result<()> 
         let provider = Server::bare()?;
         let directory = prepared()?;
         let service = Server::service(directory.path(), &provider)?;
-        let rate = completed(&service, ORGANISATIONS, scale, || {
-            Ok(u64::try_from(pending(directory.path())?.messages)?)
-        })?;
+        let rate = completed(&service, ORGANISATIONS, scale, || pending(directory.path()))?;
         service.kill();
         let relay = Server::relay(&provider)?;
         let ceiling = completed(&relay, ORGANISATIONS, scale, || pending_of_relay(&relay))?;
@@ -94,7 +92,7 @@ fn beside_the_ceiling(scale: &Scale, report: &mut Report) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn pending_of_relay(relay: &Server) -> anyhow::Result<u64> {
+fn pending_of_relay(relay: &Server) -> anyhow::Result<usize> {
     let url = format!("http://{}{PENDING_PATH}", relay.address);
     let output = Command::new("curl").args(["--silent", "--fail", &url]).output()?;
     Ok(String::from_utf8(output.stdout)?.parse()?)
@@ -109,9 +107,7 @@ fn round(latency: Duration, senders: usize, scale: &Scale) -> anyhow::Result<(f6
     let service = Server::service(directory.path(), &provider)?;
     let used_before = provider.processor_time()?;
     let begun = Instant::now();
-    let rate = completed(&service, senders, scale, || {
-        Ok(u64::try_from(pending(directory.path())?.messages)?)
-    })?;
+    let rate = completed(&service, senders, scale, || pending(directory.path()))?;
     let elapsed = begun.elapsed().as_secs_f64();
     let cores = std::thread::available_parallelism()?.get() as f64;
     let used = (provider.processor_time()?.saturating_sub(used_before)).as_secs_f64();
@@ -124,7 +120,7 @@ fn completed(
     server: &Server,
     senders: usize,
     scale: &Scale,
-    pending: impl Fn() -> anyhow::Result<u64>,
+    pending: impl Fn() -> anyhow::Result<usize>,
 ) -> anyhow::Result<f64> {
     let begun = Instant::now();
     let requests = Requests::Messages(Key::Unique);
@@ -137,16 +133,10 @@ fn completed(
     Ok(seen.requests as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// What waits to be sent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pending {
-    pub(crate) messages: usize,
-}
-
-/// Asks a running service what waits to be sent.
-pub(crate) fn pending(directory: &Path) -> anyhow::Result<Pending> {
+/// Asks a running service how many messages wait to be sent.
+pub(crate) fn pending(directory: &Path) -> anyhow::Result<usize> {
     let status = ask(directory, &Status {})?;
-    Ok(Pending { messages: status.sending.map_or(0, |sending| sending.pending_messages) })
+    Ok(status.sending.map_or(0, |sending| sending.pending_messages))
 }
 
 /// Cancels all that the first organisation has in the queue.

@@ -92,7 +92,7 @@ fn start_after_kill(
         while waiting < PENDING.min(scale.records / 10) {
             let requests = Requests::Messages(Key::Unique);
             load::run(service.address, &authorization(), &requests, 256, Duration::from_secs(1))?;
-            waiting = pending(directory)?.messages;
+            waiting = pending(directory)?;
         }
         most = most.max(waiting);
         service.kill();
@@ -187,7 +187,7 @@ pub(crate) fn memory(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
         while messages < wanted {
             let second = Duration::from_secs(1);
             load::run(service.address, &authorization(), &requests, CONNECTIONS, second)?;
-            messages = pending(directory.path())?.messages;
+            messages = pending(directory.path())?;
         }
         points.push((messages as f64, service.resident_bytes()? as f64));
     }

@@ -94,8 +94,8 @@ impl Store {
         answer.await.map_err(|_| StoreError::Unavailable)?
     }
 
-    /// A message that is ready to be accepted, as [`Store::accept`] does it. All that is to be stored
-    /// is copied.
+    /// A message that is ready to be accepted, as [`Store::accept`] does it. All that is to be
+    /// stored is copied.
     pub fn acceptance<F: FnOnce() + Send + 'static>(
         &self,
         id: MessageId,

@@ -126,8 +126,9 @@ impl SharedDatabase {
         })
     }
 
-    /// Reads from a snapshot, as of the last publication. A read is a few pages of a mapped or cached file, so it is done
-    /// where the caller stands; only long listings belong on a thread of their own.
+    /// Reads from a snapshot, as of the last publication. A read is a few pages of a mapped or
+    /// cached file, so it is done where the caller stands; only long listings belong on a thread of
+    /// their own.
     pub(super) fn read<T>(
         &self,
         work: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,

@@ -44,8 +44,9 @@ impl Store {
         add.await
     }
 
-    /// Removes an organisation with its keys, domains and endpoints. Its records stay until their retention
-    /// ends, and its suppressions with them. A key that cannot be read lets nobody in, and stays.
+    /// Removes an organisation with its keys, domains and endpoints. Its records stay until their
+    /// retention ends, and its suppressions with them. A key that cannot be read lets nobody in, and
+    /// stays.
     pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
         let remove = self.writer.run(ROW_WEIGHT, move |batch| {
             let mut keys = Vec::new();

@@ -17,7 +17,7 @@ use crate::store::{read_lock, write_lock};
 #[derive(Debug, Default)]
 pub(super) struct RecentRows {
     rows: RwLock<HashMap<(u8, IdKey), Bytes>>,
-    /// Whether a batch was written since the last publication. Most reads end here, without the lock.
+    /// Whether a batch was written since the last publication. If not, reads need no lock.
     is_unpublished: AtomicBool,
 }
 

@@ -34,8 +34,8 @@ pub(super) const ID_LEAD: &str = "id_lead";
 pub(super) const LOST_MESSAGES: &str = "lost_messages";
 /// The key of [`META`] that holds when the last of them was found, in milliseconds.
 pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
-/// The key of [`META`] that holds the number by which the feed's cursors are told from those of other
-/// files.
+/// The key of [`META`] that holds the number by which the feed's cursors are told from those of
+/// other files.
 pub(super) const FEED_ID: &str = "feed_id";
 /// The key of [`META`] that is written to see whether the file takes writes again.
 pub(super) const PROBE: &str = "probe";
