@@ -30,7 +30,7 @@ use crate::in_flight::InFlightGuard;
 use crate::intake::Intake;
 use crate::listing::{self, Listing};
 use crate::queue::MessageQueue;
-use crate::store::{Accepted, FeedPage, Store, StoreError};
+use crate::store::{Accepted, FeedPage, Lister, Store, StoreError};
 
 pub mod error;
 pub mod json;
@@ -312,7 +312,8 @@ impl Inner {
         // Where the rows are read: a long page must not hold a worker.
         let write = move |listing: Listing| responses.count(organisation, wire::emails(listing));
         let now = self.clock.window_time();
-        Ok(json(listing::list(&self.store, live, filter, limit, now, write).await??))
+        let lister = Lister::Organisation(organisation);
+        Ok(json(listing::list(&self.store, lister, live, filter, limit, now, write).await??))
     }
 
     fn read(

@@ -31,6 +31,10 @@ pub mod retry;
 
 pub mod event;
 
+pub mod outcome;
+
+pub mod search;
+
 pub mod feed;
 
 pub mod suppression;

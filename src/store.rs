@@ -14,7 +14,6 @@ use arc_swap::{ArcSwap, Guard};
 use redb::{ReadTransaction, TableHandle};
 use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::shared_limits::Slots;
 use api_keys::KeyUse;
@@ -38,7 +37,7 @@ pub use dead_letters::{DeadLetter, EventBacklog};
 pub use error::{DamagedRow, ListError, OpenError, StoreError};
 pub use feed::FeedPage;
 pub use lost_messages::LostMessages;
-pub use messages::{MessageFilter, MessagePage};
+pub use messages::{Lister, MessageFilter, MessagePage};
 pub use open::FileOrigin;
 pub use purge::Purged;
 #[cfg(any(test, fuzzing))]
@@ -100,7 +99,7 @@ pub const CACHE_BYTES: usize = 64 << 20;
 const ROW_WEIGHT: usize = 128;
 /// Listings that may read at one time: they must not take the processor from acceptance.
 const LISTINGS_AT_ONCE: usize = 4;
-/// Listings of one organisation that may read at one time, and how many more may wait.
+/// Listings of one lister that may read at one time, and how many more may wait.
 const LISTINGS_OF_ONE: usize = 2;
 const LISTINGS_WAITING: usize = 64;
 
@@ -281,8 +280,7 @@ struct Shared {
     /// Rows that cannot be read.
     damage: Damage,
     listings: Arc<Semaphore>,
-    /// Those of one organisation; of `None`, those over all organisations.
-    listings_of: Slots<Option<OrganisationId>>,
+    listings_of: Slots<Lister>,
 }
 
 impl std::fmt::Debug for Shared {

@@ -9,15 +9,20 @@ use crate::dispatch::Cancelled;
 use crate::domain::event::Event;
 use crate::domain::id::{KeyId, MessageId};
 use crate::domain::message::{Cancellation, Message, Status};
+use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
+use crate::domain::search::SearchText;
 use crate::domain::suppression::SuppressedAddress;
+use crate::domain::time::Timestamp;
 use crate::listing;
-use crate::queue::{Live, Selection};
-use crate::store::{MessageFilter, StoreError};
+use crate::queue::{Live, Selection, View};
+use crate::store::{Lister, MessageFilter, StoreError};
 use crate::views::{DetailView, EventView, MessageView};
 
 /// The most messages that one call cancels by their ids.
 pub const MAX_MESSAGES: usize = 1_000;
+/// The longest text that is searched for, in characters.
+const MAX_SEARCH_CHARS: usize = 200;
 
 /// Shows a message with its events.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,16 +32,31 @@ pub struct MessageShow {
     pub id: String,
 }
 
-/// Lists messages, newest first, a page at a time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Lists messages, newest first, a page at a time. What is not given excludes nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MessageList {
     /// Only this organisation's.
     pub organisation: Option<String>,
     /// Only those with this status.
     pub status: Option<String>,
-    /// Only those to this recipient.
+    /// Only those with this outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// Only those with this text in the address of a recipient, in any case.
     pub recipient: Option<String>,
+    /// Only those from an address of this domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender_domain: Option<String>,
+    /// Only those with each of these words in the subject, in any case and order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Only those accepted at this instant or after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Only those accepted before this instant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
     /// Only those accepted before this one.
     pub before: Option<String>,
     /// At most so many; a page has at most [`MAX_PAGE`].
@@ -75,6 +95,8 @@ pub struct OperatorsView {
     pub organisation: String,
     /// The sender as given.
     pub from: String,
+    /// How far it got: its status, or after `sent` its latest event.
+    pub outcome: String,
     /// The client's view.
     #[serde(flatten)]
     pub message: MessageView,
@@ -124,6 +146,19 @@ pub struct Messages {
     pub next: Option<String>,
 }
 
+/// A page of messages that were searched for, and how far back that was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FoundMessages {
+    /// Newest first.
+    pub messages: Vec<OperatorsView>,
+    /// What to give as `before` to look further, if not everything was looked at.
+    pub next: Option<String>,
+    /// When the last message that was looked at was accepted, if not everything was.
+    pub looked_back_to: Option<String>,
+    /// How many messages were looked at.
+    pub looked_at: usize,
+}
+
 /// What became of the messages that were to be cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -161,27 +196,54 @@ impl Call for MessageShow {
 
 impl Call for MessageList {
     async fn answer(self, admin: &Admin) -> Result<Messages, Refusal> {
-        let organisation = self.organisation.as_deref();
-        let filter = MessageFilter {
-            before: self.before.as_deref().map(message_id).transpose()?,
-            organisation: organisation
-                .map(|name| admin.organisation_or_removed(name))
-                .transpose()?,
-            status: self.status.as_deref().map(status).transpose()?,
-            recipient: self.recipient.as_deref().map(recipient).transpose()?,
-            ..MessageFilter::default()
-        };
+        let FoundMessages { messages, next, .. } = self.find(admin).await?;
+        Ok(Messages { messages, next })
+    }
+}
+
+impl MessageList {
+    /// Finds the messages, and says how far back it looked: what one call may cost is bounded.
+    pub async fn find(self, admin: &Admin) -> Result<FoundMessages, Refusal> {
+        let filter = self.filter(admin)?;
         let (limit, now) = (self.limit.min(MAX_PAGE), admin.clock.window_time());
         let live = match &admin.place {
             Place::Service { live, .. } => Some(Arc::clone(live)),
             Place::File => None,
         };
         let live = move |id| live.as_ref().and_then(|live| live.message(id));
-        let listing = listing::list(&admin.store, live, filter, limit, now, |all| all).await?;
+        let (store, lister, window_now) = (&admin.store, Lister::Operators, now.clone());
+        let listing = listing::list(store, lister, live, filter, limit, window_now, |all| all);
+        let listing = listing.await?;
         let messages = listing.messages.into_iter();
-        Ok(Messages {
+        Ok(FoundMessages {
             messages: messages.map(|(message, live)| admin.view(message, live.as_ref())).collect(),
             next: listing.next.map(|id| id.to_string()),
+            looked_back_to: listing.next.map(|id| now.corrected(id.instant()).to_string()),
+            looked_at: listing.looked_at,
+        })
+    }
+
+    fn filter(&self, admin: &Admin) -> Result<MessageFilter, Refusal> {
+        let organisation = self.organisation.as_deref();
+        let sender_domain = match self.sender_domain.as_deref() {
+            Some(text) => Some(domain_name(text)?.into_owned()),
+            None => None,
+        };
+        let subject = self.subject.as_deref().map(short).transpose()?.unwrap_or_default();
+        let recipient = self.recipient.as_deref().map(short).transpose()?;
+        Ok(MessageFilter {
+            before: self.before.as_deref().map(message_id).transpose()?,
+            organisation: organisation
+                .map(|name| admin.organisation_or_removed(name))
+                .transpose()?,
+            status: self.status.as_deref().map(status).transpose()?,
+            outcome: self.outcome.as_deref().map(outcome).transpose()?,
+            recipient_part: recipient.map(SearchText::new),
+            sender_domain,
+            subject_words: subject.split_whitespace().map(SearchText::new).collect(),
+            created_from: self.from.as_deref().map(instant).transpose()?,
+            created_before: self.until.as_deref().map(instant).transpose()?,
+            ..MessageFilter::default()
         })
     }
 }
@@ -220,9 +282,11 @@ impl Call for MessageCancel {
 
 impl Admin {
     fn view(&self, message: Message, live: Option<&Live>) -> OperatorsView {
+        let outcome = MessageOutcome::of_message(&message, View::of(&message, live).status);
         OperatorsView {
             organisation: self.shown(message.organisation),
             from: message.from.clone(),
+            outcome: outcome.as_str().to_owned(),
             message: MessageView::new(message, live),
         }
     }
@@ -240,9 +304,19 @@ impl Admin {
     }
 }
 
-fn recipient(text: &str) -> Result<SuppressedAddress, Refusal> {
-    SuppressedAddress::of_recipient(text).ok_or_else(|| {
-        Refusal::new(format!("{text:?} is not an address; write it as in ada@example.net"))
+/// Returns a text that is to be searched for, if it is short enough.
+fn short(text: &str) -> Result<&str, Refusal> {
+    if text.chars().count() > MAX_SEARCH_CHARS {
+        return Err(Refusal::new(format!(
+            "a text to search for has at most {MAX_SEARCH_CHARS} characters; give a part of it"
+        )));
+    }
+    Ok(text)
+}
+
+fn instant(text: &str) -> Result<Timestamp, Refusal> {
+    Timestamp::parse_rfc3339_with_offset(text).map_err(|_| {
+        Refusal::new(format!("{text:?} is not a time; write it as in 2027-01-31T12:00:00Z"))
     })
 }
 
@@ -258,6 +332,13 @@ fn status(text: &str) -> Result<Status, Refusal> {
     Status::ALL.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
         let all = Status::ALL.map(Status::as_str).join(", ");
         Refusal::new(format!("{text:?} is not a status; those there are: {all}"))
+    })
+}
+
+fn outcome(text: &str) -> Result<MessageOutcome, Refusal> {
+    text.parse().map_err(|_| {
+        let all = MessageOutcome::ALL.map(MessageOutcome::as_str).join(", ");
+        Refusal::new(format!("{text:?} is not an outcome; those there are: {all}"))
     })
 }
 

@@ -116,7 +116,8 @@ fn a_record_a_page_and_an_answer_have_the_fields_that_the_code_gives() {
     assert_eq!(strings(&described["required"]), always);
     assert_eq!(keys(&schema("Failure")["properties"]), keys(&record["error"]));
     assert_eq!(keys(&schema("LastEvent")["properties"]), keys(&record["lastEvent"]));
-    let listing = Listing { messages: vec![(message(), None)], next: Some(message().id) };
+    let listing =
+        Listing { messages: vec![(message(), None)], looked_at: 0, next: Some(message().id) };
     let page: Value = serde_json::from_slice(&wire::emails(listing)).unwrap();
     assert_eq!(keys(&schema("MessagePage")["properties"]), keys(&page));
     let accepted: Value = serde_json::from_slice(&wire::accepted(message().id)).unwrap();

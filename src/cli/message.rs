@@ -13,7 +13,8 @@ use crate::admin::message::{
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
-use crate::views::{DetailView, FailureView, MessageView};
+use crate::domain::outcome::MessageOutcome;
+use crate::views::{DetailView, FailureView};
 
 /// The most messages that one command lists.
 const MAX_LISTED: i64 = 100_000;
@@ -68,6 +69,24 @@ struct Listing {
         ["queued", "sending", "sent", "failed", "suppressed"]
     ))]
     status: Option<String>,
+    /// Only messages with this outcome: the status, or after "sent" what the latest event says.
+    #[arg(long, value_parser = PossibleValuesParser::new(MessageOutcome::ALL.map(MessageOutcome::as_str)))]
+    outcome: Option<String>,
+    /// Only messages with this text in the address of a recipient, in any case.
+    #[arg(long, value_name = "TEXT")]
+    recipient: Option<String>,
+    /// Only messages from an address of this domain.
+    #[arg(long, value_name = "DOMAIN")]
+    sender_domain: Option<String>,
+    /// Only messages with each of these words in the subject, in any case and order.
+    #[arg(long, value_name = "WORDS")]
+    subject: Option<String>,
+    /// Only messages accepted at this time or after it, such as 2027-01-31T12:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only messages accepted before this time.
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
     /// Most messages to list.
     #[arg(long, default_value = "50", value_parser = clap::value_parser!(u32).range(1..=MAX_LISTED))]
     limit: u32,
@@ -118,9 +137,14 @@ async fn list(session: &Session, listing: Listing) -> Result<String, CliError> {
     let mut all = Messages { messages: Vec::new(), next: listing.before };
     loop {
         let call = MessageList {
-            recipient: None,
             organisation: listing.org.clone(),
             status: listing.status.clone(),
+            outcome: listing.outcome.clone(),
+            recipient: listing.recipient.clone(),
+            sender_domain: listing.sender_domain.clone(),
+            subject: listing.subject.clone(),
+            from: listing.since.clone(),
+            until: listing.until.clone(),
             before: all.next.take(),
             limit: (limit - all.messages.len()).min(MAX_PAGE),
         };
@@ -132,13 +156,14 @@ async fn list(session: &Session, listing: Listing) -> Result<String, CliError> {
         }
     }
     Ok(session.show(&all, |all| {
-        let mut table = Table::new(["ID", "ACCEPTED", "ORGANISATION", "STATUS", "TO", "SUBJECT"]);
-        for OperatorsView { organisation, message, .. } in &all.messages {
+        let mut table = Table::new(["ID", "ACCEPTED", "ORGANISATION", "OUTCOME", "TO", "SUBJECT"]);
+        for view in &all.messages {
+            let OperatorsView { organisation, message, .. } = view;
             table.row([
                 &message.id,
                 &message.created_at,
                 organisation,
-                &status(message),
+                &outcome(view),
                 &recipients(&message.to),
                 &shortened(&message.subject),
             ]);
@@ -151,10 +176,10 @@ async fn list(session: &Session, listing: Listing) -> Result<String, CliError> {
     }))
 }
 
-fn status(message: &MessageView) -> String {
-    match &message.error {
-        Some(error) => format!("{} ({})", message.status, error.code),
-        None => message.status.clone(),
+fn outcome(view: &OperatorsView) -> String {
+    match &view.message.error {
+        Some(error) => format!("{} ({})", view.outcome, error.code),
+        None => view.outcome.clone(),
     }
 }
 
@@ -175,11 +200,11 @@ fn shortened(text: &str) -> String {
 }
 
 fn shown(shown: &MessageShown) -> String {
-    let OperatorsView { organisation, from, message: record } = &shown.view;
+    let OperatorsView { organisation, from, outcome, message: record } = &shown.view;
     let mut lines: Vec<(&str, String)> = vec![
         ("id", record.id.clone()),
         ("organisation", organisation.clone()),
-        ("status", record.status.clone()),
+        ("outcome", outcome.clone()),
         ("accepted", record.created_at.clone()),
         ("from", from.clone()),
     ];

@@ -95,11 +95,16 @@ impl Operator {
                 let list = MessageList {
                     organisation: parameter(uri, "organisation"),
                     status: parameter(uri, "status"),
+                    outcome: parameter(uri, "outcome"),
                     recipient: parameter(uri, "recipient"),
+                    sender_domain: parameter(uri, "sender_domain"),
+                    subject: parameter(uri, "subject"),
+                    from: parameter(uri, "from"),
+                    until: parameter(uri, "until"),
                     before: parameter(uri, "before"),
                     limit: MESSAGES,
                 };
-                answered(&list.answer(&self.admin).await)
+                answered(&list.find(&self.admin).await)
             }
             Path::Webhooks => {
                 answered(&WebhookList { organisation: None }.answer(&self.admin).await)

@@ -29,8 +29,8 @@ pub enum ListError {
     /// The store could not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Too many listings of the same organisation wait already.
-    #[error("too many listings of the organisation wait; try again later")]
+    /// Too many listings of the same organisation, or of the operators, wait already.
+    #[error("too many listings wait; try again later")]
     TooMany,
 }
 

@@ -29,7 +29,7 @@ use crate::store::record::{
     encode_overturned,
 };
 use crate::store::tables::{EVENTS, FEED, FEED_ID, IdKey, MESSAGES, OVERTURNED, Row, Tables};
-use crate::store::{ListError, Shared, Store, StoreError, read_lock, write_lock};
+use crate::store::{ListError, Lister, Shared, Store, StoreError, read_lock, write_lock};
 
 /// How many entries one look at the file reads. Types that are rare need several looks.
 const ROWS_PER_LOOK: usize = 20_000;
@@ -69,7 +69,7 @@ impl Store {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let own = self.shared.listings_of.take(Some(organisation)).await;
+        let own = self.shared.listings_of.take(Lister::Organisation(organisation)).await;
         let own = own.map_err(|TooMany| ListError::TooMany)?;
         let listings = Arc::clone(&self.shared.listings);
         let turn = listings.acquire_owned().await.expect("the semaphore is never closed");

@@ -2,14 +2,18 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable};
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::event::EventType;
 use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Message, Status};
+use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::search::{SearchText, is_sent_from};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::shared_limits::TooMany;
@@ -17,12 +21,16 @@ use crate::store::damage::Damage;
 use crate::store::error::{InRow, ReadError};
 use crate::store::record::decode_message;
 use crate::store::tables::{BY_ORGANISATION, ID_LEAD, IdKey, MESSAGES, META, Row};
-use crate::store::{ListError, Store, StoreError};
+use crate::store::{ListError, Shared, Store, StoreError};
 
 /// How many rows one page looks at. A filter that matches little ends its page here.
 const MAX_ROWS: usize = 10_000;
 /// How many bytes of rows one page holds, about: where recipients are many, pages are short.
 const MAX_BYTES: usize = 4 << 20;
+/// How long one page is read. It ends here if the disk is slow, but not before [`SURE_ROWS`].
+const MAX_TIME: Duration = Duration::from_millis(100);
+/// How many rows one page looks at however long that takes, so that whoever goes on gets on.
+const SURE_ROWS: usize = 1_000;
 
 /// Which messages to list. What is not given excludes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,8 +43,16 @@ pub struct MessageFilter {
     pub status: Option<Status>,
     /// Only those whose latest event is of this type.
     pub last_event: Option<EventType>,
+    /// Only those with this outcome by what is stored: none is `sending`.
+    pub outcome: Option<MessageOutcome>,
     /// Only those with this recipient.
     pub recipient: Option<SuppressedAddress>,
+    /// Only those with this text in the address of a recipient.
+    pub recipient_part: Option<SearchText>,
+    /// Only those from an address of this domain.
+    pub sender_domain: Option<DomainName<'static>>,
+    /// Only those with each of these in the subject.
+    pub subject_words: Vec<SearchText>,
     /// Only those accepted at this instant or after it.
     pub created_from: Option<Timestamp>,
     /// Only those accepted before this instant.
@@ -51,6 +67,17 @@ pub struct MessagePage {
     pub messages: Vec<Message>,
     /// Where to go on: the message that the next page's are to be older than. Nothing at the end.
     pub next: Option<MessageId>,
+    /// How many rows were looked at.
+    pub looked_at: usize,
+}
+
+/// Whose share of the listings one takes: many of one lister's wait for each other alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lister {
+    /// An organisation, which lists its own messages.
+    Organisation(OrganisationId),
+    /// The operators, whichever organisation they look at.
+    Operators,
 }
 
 impl Store {
@@ -94,14 +121,14 @@ impl Store {
         })
     }
 
-    /// A page of messages, newest first, at most `limit`.
+    /// A page of messages, newest first, at most `limit`, as operators read it.
     pub async fn list(
         &self,
         filter: MessageFilter,
         limit: usize,
         window_now: impl Into<WindowTime>,
     ) -> Result<MessagePage, ListError> {
-        self.list_then(filter, limit, window_now, |page| page).await
+        self.list_then(Lister::Operators, filter, limit, window_now, |page| page).await
     }
 
     /// What `then` makes of a page of messages, newest first, at most `limit`. It runs where the
@@ -109,28 +136,41 @@ impl Store {
     /// left out.
     pub async fn list_then<T: Send + 'static>(
         &self,
+        lister: Lister,
         filter: MessageFilter,
         limit: usize,
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let own = self.shared.listings_of.take(filter.organisation).await;
-        let own = own.map_err(|TooMany| ListError::TooMany)?;
-        let listings = Arc::clone(&self.shared.listings);
-        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
-        self.published().await;
-        let (shared, window_now) = (Arc::clone(&self.shared), window_now.into());
-        // A filter that matches little reads much. Whoever asked may go meanwhile; the read does
-        // not, so the turns are its own.
-        let listed = tokio::task::spawn_blocking(move || {
-            let _turns = (own, turn);
+        let window_now = window_now.into();
+        let listed = self.read_in_turn(lister, move |shared| {
             let page = shared.database.read(|transaction| {
                 read_page(transaction, &shared.damage, &filter, limit, &window_now)
             });
             page.map(then)
         });
-        let listed = listed.await.expect("a listing does not panic and is not aborted");
-        Ok(self.checked(&MESSAGES, "a list", listed)?)
+        Ok(self.checked(&MESSAGES, "a list", listed.await?)?)
+    }
+
+    /// Reads much: only so many do so at one time, and fewer of one lister, so that acceptance has
+    /// the processor. Reads everything that is durable by then.
+    pub(super) async fn read_in_turn<T: Send + 'static>(
+        &self,
+        lister: Lister,
+        read: impl FnOnce(&Shared) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        let own = self.shared.listings_of.take(lister).await;
+        let own = own.map_err(|TooMany| ListError::TooMany)?;
+        let listings = Arc::clone(&self.shared.listings);
+        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
+        self.published().await;
+        let shared = Arc::clone(&self.shared);
+        // Whoever asked may go meanwhile; the read does not, so the turns are its own.
+        let reading = tokio::task::spawn_blocking(move || {
+            let _turns = (own, turn);
+            read(&shared)
+        });
+        Ok(reading.await.expect("a listing does not panic and is not aborted"))
     }
 }
 
@@ -155,10 +195,22 @@ impl MessageFilter {
         self.organisation.is_none_or(|organisation| organisation == message.organisation)
             && self.status.is_none_or(|status| status == message.status())
             && self.last_event.is_none_or(|wanted| is_last_event(wanted, message))
+            && self.outcome.is_none_or(|wanted| has_outcome(wanted, message))
             && self.created_from.is_none_or(|from| from <= message.created_at)
             && self.created_before.is_none_or(|before| message.created_at < before)
             && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
+            && self.sender_domain.as_ref().is_none_or(|domain| is_sent_from(domain, &message.from))
+            && self.subject_words.iter().all(|word| word.is_in(&message.subject))
+            && self.recipient_part.as_ref().is_none_or(|part| has_in_recipient(part, message))
     }
+}
+
+fn has_outcome(wanted: MessageOutcome, message: &Message) -> bool {
+    MessageOutcome::of_message(message, message.status()) == wanted
+}
+
+fn has_in_recipient(part: &SearchText, message: &Message) -> bool {
+    message.recipients.iter().any(|recipient| part.is_in_address_of(recipient))
 }
 
 fn is_last_event(wanted: EventType, message: &Message) -> bool {
@@ -183,6 +235,7 @@ fn read_page(
         filter,
         limit,
         window_now,
+        began: Instant::now(),
         looked_at: 0,
         bytes: 0,
         messages: Vec::new(),
@@ -190,13 +243,13 @@ fn read_page(
     let mut last = None;
     for id in newest_first(transaction, filter, window_now)? {
         if page.is_full() {
-            return Ok(MessagePage { messages: page.messages, next: last });
+            return Ok(page.ending(last));
         }
         let id = id?;
         page.look_at(id)?;
         last = Some(id);
     }
-    Ok(MessagePage { messages: page.messages, next: None })
+    Ok(page.ending(None))
 }
 
 type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
@@ -263,6 +316,7 @@ struct Page<'a> {
     filter: &'a MessageFilter,
     limit: usize,
     window_now: &'a WindowTime,
+    began: Instant,
     looked_at: usize,
     bytes: usize,
     messages: Vec<Message>,
@@ -270,7 +324,14 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn is_full(&self) -> bool {
-        self.messages.len() >= self.limit || self.looked_at >= MAX_ROWS || self.bytes >= MAX_BYTES
+        self.messages.len() >= self.limit
+            || self.looked_at >= MAX_ROWS
+            || self.bytes >= MAX_BYTES
+            || (self.looked_at >= SURE_ROWS && self.began.elapsed() >= MAX_TIME)
+    }
+
+    fn ending(self, next: Option<MessageId>) -> MessagePage {
+        MessagePage { messages: self.messages, next, looked_at: self.looked_at }
     }
 
     fn look_at(&mut self, id: MessageId) -> Result<(), ReadError> {

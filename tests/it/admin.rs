@@ -543,7 +543,7 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
     service.store.apply(report, NOON).await.unwrap();
 
     let shown = service.command(&["message", "show", &bounced.to_string(), "--json"]).await.json();
-    assert_eq!(shown["status"], "sent");
+    assert_eq!((&shown["status"], &shown["outcome"]), (&"sent".into(), &"bounced".into()));
     assert_eq!(shown["to"], serde_json::json!(["bob@example.org", "eve@example.org"]));
     assert_eq!(shown["lastEvent"]["type"], "bounce");
     assert_eq!(shown["events"][0]["detail"]["bounceSubType"], "General");
@@ -551,6 +551,7 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
     assert!(people.out.contains("Bounced \\u{202e}"), "{people:?}");
     let shown = service.command(&["message", "show", &sending.to_string(), "--json"]).await.json();
     assert_eq!((&shown["status"], &shown["attempts"]), (&"sending".into(), &2.into()));
+    assert_eq!(shown["outcome"], "sending");
 
     let listed = async |arguments: &[&str]| {
         let listed =
@@ -564,6 +565,10 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
     assert_eq!(listed(&[]).await, all);
     assert_eq!(listed(&["--status", "sending"]).await, [sending.to_string()]);
     assert_eq!(listed(&["--status", "queued"]).await, [waiting.to_string()]);
+    assert_eq!(listed(&["--outcome", "sending"]).await, [sending.to_string()]);
+    assert_eq!(listed(&["--outcome", "queued"]).await, [waiting.to_string()]);
+    assert_eq!(listed(&["--outcome", "bounced"]).await, [bounced.to_string()]);
+    assert_eq!(listed(&["--outcome", "sent"]).await, [""; 0]);
     assert_eq!(listed(&["--status", "sent", "--org", "acme"]).await, [bounced.to_string()]);
     assert_eq!(listed(&["--limit", "1", "--before", &all[0]]).await, all[1..2]);
     let missing = service.command(&["message", "show", "no-id"]).await;

@@ -24,6 +24,7 @@ mod logs;
 mod lost;
 mod memory;
 mod operator;
+mod outcomes;
 mod page;
 mod reading;
 mod refusals;

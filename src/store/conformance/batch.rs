@@ -25,6 +25,15 @@ impl Fixture {
         self.store.accept_all(keys.iter().copied().map(acceptance).collect()).await
     }
 
+    /// Accepts so many messages, fast.
+    pub(super) async fn new_messages(&self, count: usize) {
+        let handed_over = Arc::default();
+        for first in (0..count).step_by(500) {
+            let keys = vec![None; (count - first).min(500)];
+            self.accept_all(&keys, &handed_over).await.unwrap();
+        }
+    }
+
     async fn listed(&self) -> usize {
         let page = self.store.list(MessageFilter::default(), 1_000, START).await.unwrap();
         page.messages.len()

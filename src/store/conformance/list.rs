@@ -4,9 +4,10 @@ use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
 use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::search::SearchText;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
-use crate::store::{FILE_NAME, MessageFilter, Store};
+use crate::store::{FILE_NAME, Lister, MessageFilter, Store};
 use crate::store::{open, tables};
 
 /// More messages than one page looks at would take long to accept one by one; pages are made to
@@ -60,6 +61,53 @@ async fn filters_find_by_status_and_recipient() {
     assert!(all(&fixture.store, &recipient("bo@example.org"), 5).await.is_empty());
     assert_eq!(all(&fixture.store, &status(Status::Queued), 5).await, [id]);
     assert!(all(&fixture.store, &status(Status::Sent), 5).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_search_looks_at_so_many_rows_at_a_time_and_goes_on_where_it_ended() {
+    const MESSAGES: usize = 10_500;
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let store = &fixture.store;
+    let wanted = fixture.new_message().await;
+    fixture.new_messages(MESSAGES).await;
+    let subject = |word| MessageFilter {
+        subject_words: vec![SearchText::new(word)],
+        ..MessageFilter::default()
+    };
+    let page = store.list(subject("hello"), 50, START).await.unwrap();
+    assert_eq!((page.messages.len(), page.looked_at), (50, 50), "it ends once enough are found");
+    let mut filter = MessageFilter { before: None, ..subject("absent") };
+    let (mut looked_at, mut pages) = (0, 0);
+    loop {
+        let page = store.list(filter.clone(), 50, START).await.unwrap();
+        assert!(page.messages.is_empty());
+        (looked_at, pages) = (looked_at + page.looked_at, pages + 1);
+        // A slow machine ends a page early, but not before this.
+        assert!(page.looked_at <= 10_000 && (page.looked_at >= 1_000 || page.next.is_none()));
+        let Some(next) = page.next else { break };
+        filter.before = Some(next);
+    }
+    assert_eq!(looked_at, MESSAGES + 1);
+    assert!(pages > 1);
+    let before = MessageFilter { before: filter.before, ..subject("hello") };
+    assert_eq!(all(store, &before, 1_000).await.last(), Some(&wanted));
+}
+
+#[tokio::test]
+async fn listings_of_operators_take_no_organisations_share_of_the_listings() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let id = fixture.new_message().await;
+    let own = Lister::Organisation(fixture.organisation);
+    let slots = &fixture.store.shared.listings_of;
+    let _both = (slots.take(own).await.unwrap(), slots.take(own).await.unwrap());
+    let filter =
+        MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
+    assert_eq!(all(&fixture.store, &filter, 5).await, [id]);
+    let organisations = fixture.store.list_then(own, filter, 5, START, |page| page);
+    let waiting = tokio::time::timeout(MILLISECOND, organisations).await;
+    assert!(waiting.is_err(), "the organisation's own share is used up");
 }
 
 #[tokio::test]
