@@ -1,4 +1,4 @@
-//! The sentence that an error makes together with its sources.
+//! The sentence that an error makes together with its sources, and how it goes on.
 
 use std::error::Error;
 
@@ -15,4 +15,9 @@ pub fn error_chain(error: &dyn Error) -> String {
         source = error.source();
     }
     text
+}
+
+/// Returns a text to which more is added: AWS ends its messages with a full stop, and others do not.
+pub fn without_full_stop(text: &str) -> &str {
+    text.trim_end().trim_end_matches('.')
 }

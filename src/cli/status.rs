@@ -15,11 +15,16 @@ use crate::admin::status::{
 use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::escaped;
+use crate::error_chain::without_full_stop;
 use crate::operator::conditions::Kind;
 use crate::queue::Fill;
 use crate::store::DamagedRow;
 
 const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+/// Recipients per second from which on a pace is none: SES has no word for that, and the simulator
+/// says a million.
+const NO_LIMIT: f64 = 1_000_000.0;
 /// Between two looks of `--watch`.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Takes a terminal to its beginning and clears it (ECMA-48: CUP, ED).
@@ -245,19 +250,22 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
                 sending.pending_messages, sending.in_flight
             ),
         ),
-        ("budget", budget(sending.pending_bytes, sending.max_pending_bytes, &sending.full_for)),
+        (
+            "queue memory",
+            queue_memory(sending.pending_bytes, sending.max_pending_bytes, &sending.full_for),
+        ),
         (
             "pace",
             match sending.recipients_per_second {
-                Some(rate) => format!("{rate:.1} recipients per second"),
-                None => "no limit".to_owned(),
+                Some(rate) if rate < NO_LIMIT => format!("{rate:.1} recipients per second"),
+                Some(_) | None => "no limit".to_owned(),
             },
         ),
     ];
     lines.push(("a stop now", stop(&sending.stop_would_lose)));
     if let Some(AccountProblem { fault, message }) = &sending.account {
         let (what, advice) = fault.explained();
-        lines.push(("account", format!("{what} ({message}). {advice}")));
+        lines.push(("account", format!("{what} ({}). {advice}", without_full_stop(message))));
     }
     lines.push(("provider", provider(&sending.provider)));
     if let Some(calls) = &sending.slow_calls {
@@ -286,7 +294,10 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
             format!(
                 "{} of {}: the provider does not take it ({}). Its messages wait; check it with: \
                  pillarbox domain check {}",
-                paused.domain, paused.organisation, paused.message, paused.domain
+                paused.domain,
+                paused.organisation,
+                without_full_stop(&paused.message),
+                paused.domain
             ),
         ));
     }
@@ -308,13 +319,13 @@ fn stop(loss: &StopLoss) -> String {
     format!("would lose {} messages: {}", loss.messages, parts.join(", "))
 }
 
-fn budget(in_use: usize, max: usize, full_for: &[String]) -> String {
-    let (in_use_mib, max_mib) = (in_use.div_ceil(MIB), max.div_ceil(MIB));
+fn queue_memory(in_use: usize, max: usize, full_for: &[String]) -> String {
+    let in_use_of_max = of_max(in_use, max);
     let advice = match Fill::of(in_use, max) {
         Fill::Room | Fill::NearlyFull if !full_for.is_empty() => {
             let names = full_for.join(", ");
             return format!(
-                "{in_use_mib} of {max_mib} MiB in use. The queue is full for {names}: new messages \
+                "{in_use_of_max} in use. The queue is full for {names}: new messages \
                  are refused with 503 QueueFull until some are sent; see the provider below, or \
                  raise sending.max_pending_bytes"
             );
@@ -329,7 +340,16 @@ fn budget(in_use: usize, max: usize, full_for: &[String]) -> String {
              see the provider below, or raise sending.max_pending_bytes"
         }
     };
-    format!("{in_use_mib} of {max_mib} MiB in use{advice}")
+    format!("{in_use_of_max} in use{advice}")
+}
+
+/// So much of so much memory, with the unit of the greater one if that says it exactly.
+fn of_max(in_use: usize, max: usize) -> String {
+    let (unit, name) = if max.is_multiple_of(GIB) { (GIB, "GiB") } else { (MIB, "MiB") };
+    if in_use.is_multiple_of(unit) || unit == MIB {
+        return format!("{} of {} {name}", in_use.div_ceil(unit), max.div_ceil(unit));
+    }
+    format!("{} MiB of {} {name}", in_use.div_ceil(MIB), max / unit)
 }
 
 fn provider(provider: &Provider) -> String {
@@ -338,7 +358,7 @@ fn provider(provider: &Provider) -> String {
         Provider::Impaired { cause, message } => (cause, message),
     };
     let (what, advice) = cause.explained();
-    format!("sending is paused: {what} ({message}). {advice}")
+    format!("sending is paused: {what} ({}). {advice}", without_full_stop(message))
 }
 
 /// The lines about the provider's events, of a running service or of its file alone.
@@ -480,11 +500,16 @@ mod tests {
     #[test]
     fn a_queue_is_called_full_only_where_it_is() {
         let max = 100 * MIB;
-        assert_eq!(budget(50 * MIB, max, &[]), "50 of 100 MiB in use");
+        assert_eq!(queue_memory(50 * MIB, max, &[]), "50 of 100 MiB in use");
+        assert_eq!(queue_memory(0, GIB, &[]), "0 of 1 GiB in use");
+        assert_eq!(queue_memory(MIB / 2, GIB, &[]), "1 MiB of 1 GiB in use");
+        assert_eq!(queue_memory(0, 1_500 * MIB, &[]), "0 of 1500 MiB in use");
         let full_for = ["acme".to_owned(), "beta".to_owned()];
-        let of_some = budget(50 * MIB, max, &full_for);
+        let of_some = queue_memory(50 * MIB, max, &full_for);
         assert!(of_some.contains("full for acme, beta: new messages are refused"), "{of_some}");
-        assert!(budget(96 * MIB, max, &[]).contains("The queue is nearly full: large messages"));
-        assert!(budget(max, max, &full_for).contains("The queue is full: new messages"));
+        assert!(
+            queue_memory(96 * MIB, max, &[]).contains("The queue is nearly full: large messages")
+        );
+        assert!(queue_memory(max, max, &full_for).contains("The queue is full: new messages"));
     }
 }

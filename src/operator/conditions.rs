@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::admin::live;
 use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::recent_calls;
+use crate::error_chain::without_full_stop;
 use crate::http::tls::CertificateFault;
 use crate::quota::AccountFault;
 
@@ -494,7 +495,8 @@ impl Kind {
                     ("PillarboxBounceRateHigh", Ticket),
                     ("PillarboxBounceRateAboveLimit", Page),
                 ]),
-                "An organisation's bounces of the last 24 hours are above half of SES's limit of 5 %",
+                "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
+                 above half of SES's limit of 5 %",
                 "Its list is old or its sign-up unchecked. To stop it, revoke its key",
             ),
             Self::Complaints => (
@@ -504,8 +506,8 @@ impl Kind {
                     ("PillarboxComplaintRateHigh", Ticket),
                     ("PillarboxComplaintRateAboveLimit", Page),
                 ]),
-                "An organisation's complaints of the last 24 hours are above half of SES's limit of \
-                 0.1 %",
+                "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
+                 recipients, are above half of SES's limit of 0.1 %",
                 "Find out what it sends, and to whom. To stop it, revoke its key",
             ),
             Self::WebhookFailing => (
@@ -533,9 +535,11 @@ impl Kind {
     }
 
     /// Condition of this kind, with its figures.
-    pub(super) fn says(self, message: impl Into<String>) -> Condition {
+    pub(super) fn says(self, message: impl AsRef<str>) -> Condition {
         let Definition { code, readiness, advice, .. } = self.definition();
-        Condition { code, message: message.into(), advice: advice.to_owned(), readiness }
+        // Whoever shows it ends the sentence.
+        let message = without_full_stop(message.as_ref()).to_owned();
+        Condition { code, message, advice: advice.to_owned(), readiness }
     }
 
     /// Condition of this kind, whose advice names something in place of a word in capitals.
@@ -694,5 +698,7 @@ mod tests {
         says(Kind::Complaints, hours(DAY));
         says(Kind::Bounces, format!("{} %", BOUNCES.permille / 10));
         says(Kind::Complaints, format!("0.{} %", COMPLAINTS.permille));
+        says(Kind::Bounces, format!("at least {} recipients", BOUNCES.least));
+        says(Kind::Complaints, format!("at least {} recipients", COMPLAINTS.least));
     }
 }

@@ -7,6 +7,7 @@
 
 use http::StatusCode;
 
+use crate::error_chain::without_full_stop;
 use crate::ses::query;
 use crate::ses::request::Reply;
 
@@ -52,8 +53,10 @@ impl CallError {
         if lacking && name.is_none() {
             return Self::NotSupported { status };
         }
-        let message =
-            message.map_or_else(|| format!("status {status}"), |message| redact(&message));
+        let message = message.map_or_else(
+            || format!("status {status}"),
+            |message| without_full_stop(&redact(&message)).to_owned(),
+        );
         Self::Refused { status, name, message }
     }
 
