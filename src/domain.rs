@@ -35,6 +35,8 @@ pub mod outcome;
 
 pub mod search;
 
+pub mod history;
+
 pub mod feed;
 
 pub mod suppression;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 4 edges      main  cli  service  api  admin  operator  logging
-//! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  listing  timekeeper  views  webhooks
+//! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  error_chain  in_flight  organisation_counts  shared_limits
 //! ```
@@ -32,6 +32,7 @@ pub mod domain;
 pub mod domain_verification;
 pub mod error_chain;
 pub mod events;
+pub mod history;
 pub mod http;
 pub mod in_flight;
 pub mod intake;

@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
 use crate::events::EventProcessor;
+use crate::history::HistoryKeeper;
 use crate::http::Handler;
 use crate::http::body::ResponseBody;
 use crate::http::limits::Limits;
@@ -40,6 +41,7 @@ use crate::store::Store;
 use crate::webhooks::Webhooks;
 
 use captured_mail::Catcher;
+use history::RecentHistory;
 use key::PageKey;
 use live::LiveUpdate;
 use page::Path;
@@ -48,9 +50,11 @@ pub mod captured_mail;
 pub mod conditions;
 mod diagnosis;
 mod health;
+mod history;
 pub mod key;
 mod live;
 mod metrics;
+mod organisations;
 mod page;
 mod process;
 mod trends;
@@ -87,6 +91,8 @@ pub struct Parts {
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.
     pub events: Arc<EventProcessor>,
+    /// What happened in the hours before this one.
+    pub history: Arc<HistoryKeeper>,
     /// What delivers to endpoints.
     pub webhooks: Arc<Webhooks>,
     /// Metrics of the client listener.
@@ -121,6 +127,7 @@ pub struct Operator {
     admin: Arc<Admin>,
     key: PageKey,
     told: watch::Receiver<LiveUpdate>,
+    recent: Arc<RecentHistory>,
 }
 
 /// A path of the operator listener.
@@ -156,9 +163,10 @@ impl Operator {
         key: PageKey,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (teller, told) = watch::channel(LiveUpdate::default());
-        let looking = live::look(Arc::clone(&parts), teller);
+        let recent = Arc::new(RecentHistory::new(parts.clock.now()));
+        let looking = live::look(Arc::clone(&parts), teller, Arc::clone(&recent));
         let registry = metrics::registry(&parts);
-        (Self { parts, registry, admin, key, told }, looking)
+        (Self { parts, registry, admin, key, told, recent }, looking)
     }
 
     /// The limits of its listener.

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::events::{EventProcessor, poll};
+use crate::history::HistoryKeeper;
 use crate::http::drain::{Drain, DrainSignal};
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
@@ -84,6 +85,7 @@ pub struct Service {
     delivering: Delivering,
     administering: JoinHandle<()>,
     background: JoinSet<()>,
+    history: Arc<HistoryKeeper>,
     admin_drain: Drain,
     max_rate: watch::Sender<MaxRate>,
     budgets: Budgets,
@@ -114,8 +116,7 @@ impl Service {
         let store = store::open(config, &clock).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
-        let sqs_queue = config.ses.events.queue_url.as_ref().map(ToString::to_string);
-        let sqs_queue = sqs_queue.map(|url| SqsQueue::new(&ses, &url)).transpose()?;
+        let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
         let dispatcher = Dispatcher::new(
             store.clone(),
@@ -131,7 +132,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let mut background = upkeep(keeper, &store, &ses, &clock);
+        let (mut background, history) = upkeep(keeper, &store, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         let (check, account) = watch::channel(AccountCheck::Unasked);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
@@ -166,6 +167,7 @@ impl Service {
             dispatcher: Arc::clone(&dispatcher),
             account,
             events: Arc::clone(&events),
+            history: Arc::clone(&history),
             webhooks,
             clients: Arc::clone(api.metrics()),
             max_connections,
@@ -177,8 +179,7 @@ impl Service {
             catcher: OnceLock::new(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
-        let (drain, signal) = Drain::new();
-        let client_tls = listeners.tls.clone();
+        let ((drain, signal), client_tls) = (Drain::new(), listeners.tls.clone());
         let answering = listeners::answer(listeners.clients, listeners.tls, api, limits, signal);
         Ok(Self {
             address: listeners.address,
@@ -197,6 +198,7 @@ impl Service {
             delivering,
             administering,
             background,
+            history,
             admin_drain,
             max_rate,
             budgets,
@@ -307,11 +309,20 @@ impl Service {
         if let Err(error) = self.store.store_key_use().await {
             warn!(%error, "it could not be stored when API keys were last used");
         }
+        if let Err(error) = self.history.keep().await {
+            warn!(%error, "the history of the last minute could not be stored");
+        }
         store::save_lost_file(&self.store, &self.clock).await;
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
         info!("stopped");
     }
+}
+
+/// The queue that brings the provider's events, if one is configured.
+fn sqs_queue(config: &Config, ses: &SesClient) -> Result<Option<SqsQueue>, ServiceError> {
+    let url = config.ses.events.queue_url.as_ref().map(ToString::to_string);
+    Ok(url.map(|url| SqsQueue::new(ses, &url)).transpose()?)
 }
 
 /// Takes in the provider's events until the service stops.
@@ -409,15 +420,22 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
-/// state of domains.
-fn upkeep(keeper: Timekeeper, store: &Store, ses: &SesClient, clock: &Clock) -> JoinSet<()> {
+/// state of domains, and the history.
+fn upkeep(
+    keeper: Timekeeper,
+    store: &Store,
+    ses: &SesClient,
+    clock: &Clock,
+) -> (JoinSet<()>, Arc<HistoryKeeper>) {
     let mut tasks = JoinSet::new();
+    let history = Arc::new(HistoryKeeper::new(store.clone(), clock.clone()));
+    tasks.spawn(Arc::clone(&history).run());
     tasks.spawn(keeper.run());
     tasks.spawn(store::watch_file(store.clone()));
     tasks.spawn(purge_schedule::run(store.clone(), clock.clone()));
     tasks.spawn(store::store_key_use(store.clone()));
     tasks.spawn(domain_verification::run(store.clone(), ses.clone(), clock.clone()));
-    tasks
+    (tasks, history)
 }
 
 fn limits(config: &Config) -> Limits {

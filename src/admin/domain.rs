@@ -360,7 +360,8 @@ impl Admin {
         domains
     }
 
-    fn domain(&self, domain: &SenderDomain) -> Domain {
+    /// A sender domain as it is shown.
+    pub(crate) fn domain(&self, domain: &SenderDomain) -> Domain {
         Domain {
             organisation: self.shown(domain.organisation),
             domain: domain.name.clone(),

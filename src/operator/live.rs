@@ -17,6 +17,7 @@ use crate::http::body::ResponseBody;
 use crate::operator::Parts;
 use crate::operator::conditions::Condition;
 use crate::operator::diagnosis;
+use crate::operator::history::RecentHistory;
 use crate::operator::metrics::{Named, accounts};
 use crate::operator::process::unix_seconds;
 use crate::operator::trends::Trends;
@@ -36,7 +37,11 @@ pub(super) struct LiveUpdate {
 }
 
 /// Looks for as long as it is polled.
-pub(super) async fn look(parts: Arc<Parts>, told: watch::Sender<LiveUpdate>) {
+pub(super) async fn look(
+    parts: Arc<Parts>,
+    told: watch::Sender<LiveUpdate>,
+    recent: Arc<RecentHistory>,
+) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = (Instant::now(), Totals::of(&parts));
@@ -45,6 +50,7 @@ pub(super) async fn look(parts: Arc<Parts>, told: watch::Sender<LiveUpdate>) {
         ticks.tick().await;
         let now = (Instant::now(), Totals::of(&parts));
         trends.look(now.0, &parts, &now.1.organisations);
+        recent.look(parts.clock.now(), &now.1.organisations);
         let state = State::now(&parts, &now.1, &before.1, now.0 - before.0, &trends);
         let event = event("state", &state);
         let conditions = state.conditions.into_iter().map(live::Condition::from);

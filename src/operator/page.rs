@@ -13,7 +13,10 @@ use crate::admin::webhook::WebhookList;
 use crate::admin::{Call, Refusal};
 use crate::http::body::ResponseBody;
 use crate::http::rejection::Rejection;
-use crate::operator::{HTML, Operator, captured_mail, live, page_json, page_response};
+use crate::operator::history::{self, Range};
+use crate::operator::{
+    HTML, Operator, captured_mail, live, organisations, page_json, page_response,
+};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const EVENT_STREAM: &str = "text/event-stream";
@@ -30,6 +33,9 @@ pub(super) enum Path<'a> {
     Message(&'a str),
     Suppressions,
     Webhooks,
+    Organisations,
+    Domains,
+    History,
     Caught(captured_mail::Path<'a>),
 }
 
@@ -48,6 +54,9 @@ impl<'a> Path<'a> {
             "/page/messages" => Some(Self::Messages),
             "/page/suppressions" => Some(Self::Suppressions),
             "/page/webhooks" => Some(Self::Webhooks),
+            "/page/organisations" => Some(Self::Organisations),
+            "/page/domains" => Some(Self::Domains),
+            "/page/history" => Some(Self::History),
             _ => match path.strip_prefix("/page/caught") {
                 Some(rest) => captured_mail::Path::of(rest).map(Self::Caught),
                 None => path.strip_prefix("/page/messages/").map(Self::Message),
@@ -108,6 +117,27 @@ impl Operator {
             }
             Path::Webhooks => {
                 answered(&WebhookList { organisation: None }.answer(&self.admin).await)
+            }
+            Path::Organisations => {
+                let after = parameter(uri, "after").and_then(|number| number.parse().ok());
+                let page = organisations::organisations(&self.parts, &self.admin, after).await;
+                answered(&page.map_err(Refusal::from))
+            }
+            Path::Domains => {
+                let (only, after) = (parameter(uri, "organisation"), parameter(uri, "after"));
+                let (parts, admin) = (&self.parts, &self.admin);
+                let page = organisations::domains(parts, admin, only.as_deref(), after.as_deref());
+                page_json(StatusCode::OK, &page)
+            }
+            Path::History => {
+                let range = parameter(uri, "range").unwrap_or_else(|| "1d".to_owned());
+                match Range::parse(&range) {
+                    Ok(range) => {
+                        let history = history::answer(&self.parts, &self.recent, range).await;
+                        answered(&history.map_err(Refusal::from))
+                    }
+                    Err(message) => page_json(StatusCode::BAD_REQUEST, &Refusal { message }),
+                }
             }
             Path::Suppressions => {
                 let list = SuppressionList { scope: None, after: cursor(uri) };

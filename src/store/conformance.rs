@@ -26,6 +26,7 @@ mod damage;
 mod disk;
 mod events;
 mod feed;
+mod history;
 mod journal;
 mod list;
 mod organisations;

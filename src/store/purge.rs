@@ -15,7 +15,9 @@ use crate::store::error::ReadError;
 use crate::store::feed::PurgedFeed;
 use crate::store::record::organisation_of;
 use crate::store::tables::{IdKey, Row};
-use crate::store::{Store, StoreError, damage, dead_letters, events, feed, outcomes, write_lock};
+use crate::store::{
+    Store, StoreError, damage, dead_letters, events, feed, history, outcomes, write_lock,
+};
 
 /// What one step of the purge removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +62,7 @@ fn purge(
         damage::purge_quarantined(&mut batch.tables, run)?;
     }
     dead_letters::expire(&mut batch.tables, window_now)?;
+    history::purge(&mut batch.tables, window_now, limit)?;
     let keys_past: Vec<_> = window_now.past(IDEMPOTENCY_WINDOW).iter().map(ids).collect();
     for run in &keys_past {
         let keys = &mut batch.tables.idempotency;

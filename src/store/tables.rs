@@ -117,6 +117,10 @@ pub(super) const WEBHOOK_WAITING: TableDefinition<(u32, u64, u64), Row> =
 pub(super) const WEBHOOK_FAILED: TableDefinition<(u32, u64), Row> =
     TableDefinition::new("webhook_failed");
 
+/// Counts of what happened in each hour, by the hour's number and the organisation; those of all
+/// organisations together are under [`ALL_ORGANISATIONS`].
+pub(super) const HISTORY: TableDefinition<(u32, u32), Row> = TableDefinition::new("history");
+
 /// File's record of the clock, under [`TIME_KEY`].
 pub(super) const CLOCK: TableDefinition<&str, Row> = TableDefinition::new("clock");
 /// The one key of [`CLOCK`].
@@ -215,6 +219,7 @@ pub(super) struct Tables<'txn> {
     pub(super) webhook_cursors: OnDemand<'txn, u32, Row>,
     pub(super) webhook_waiting: OnDemand<'txn, (u32, u64, u64), Row>,
     pub(super) webhook_failed: OnDemand<'txn, (u32, u64), Row>,
+    pub(super) history: OnDemand<'txn, (u32, u32), Row>,
 }
 
 impl<'txn> Tables<'txn> {
@@ -246,6 +251,7 @@ impl<'txn> Tables<'txn> {
             webhook_cursors: OnDemand::new(transaction, changes, WEBHOOK_CURSORS),
             webhook_waiting: OnDemand::new(transaction, changes, WEBHOOK_WAITING),
             webhook_failed: OnDemand::new(transaction, changes, WEBHOOK_FAILED),
+            history: OnDemand::new(transaction, changes, HISTORY),
         })
     }
 
@@ -269,6 +275,7 @@ impl<'txn> Tables<'txn> {
         self.webhook_cursors.open()?;
         self.webhook_waiting.open()?;
         self.webhook_failed.open()?;
+        self.history.open()?;
         Ok(())
     }
 
@@ -299,7 +306,7 @@ impl<'txn> Tables<'txn> {
 }
 
 /// Every table of the file; a position here is the table's number in a backup and in the journal.
-pub(super) const TABLES: [&dyn AnyTable; 22] = [
+pub(super) const TABLES: [&dyn AnyTable; 23] = [
     &META,
     &MESSAGES,
     &BY_ORGANISATION,
@@ -322,6 +329,7 @@ pub(super) const TABLES: [&dyn AnyTable; 22] = [
     &WEBHOOK_CURSORS,
     &WEBHOOK_WAITING,
     &WEBHOOK_FAILED,
+    &HISTORY,
 ];
 
 /// When readers see a row that a batch has put into a table.
@@ -343,7 +351,7 @@ pub(super) fn visibility(table: u8) -> Visibility {
     let is_one_of = |tables: &[&dyn AnyTable]| tables.iter().any(|table| table.name() == name);
     if is_one_of(&[&MESSAGES, &IDEMPOTENCY]) {
         Visibility::ByKey
-    } else if is_one_of(&[&BY_ORGANISATION, &PENDING, &SENT, &FEED]) {
+    } else if is_one_of(&[&BY_ORGANISATION, &PENDING, &SENT, &FEED, &HISTORY]) {
         Visibility::OnDemand
     } else {
         Visibility::AtOnce

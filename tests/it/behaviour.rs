@@ -26,6 +26,7 @@ mod memory;
 mod operator;
 mod outcomes;
 mod page;
+mod page_data;
 mod reading;
 mod refusals;
 mod restart;

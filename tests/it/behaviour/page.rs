@@ -8,12 +8,15 @@ use serde_json::{Value, json};
 
 use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
 
-const DATA: [&str; 8] = [
+const DATA: [&str; 11] = [
     "/page/live",
     "/page/messages",
     "/page/messages/x",
     "/page/suppressions",
     "/page/webhooks",
+    "/page/organisations",
+    "/page/domains",
+    "/page/history",
     "/page/caught",
     "/page/caught/x",
     "/page/caught/x/y",

@@ -1,0 +1,325 @@
+//! What happened over the last minutes to 90 days, as the page draws it.
+//!
+//! The last hour is in memory, in fine steps; what is longer ago is stored by the hour. Counts come
+//! in as they grow. Must not know who asks.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::domain::history::{Hour, HourSteps};
+use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+use crate::operator::Parts;
+use crate::operator::metrics::Named;
+use crate::organisation_counts::OrganisationCounts;
+use crate::store::ListError;
+
+/// The most organisations with series of their own.
+const MAX_ORGANISATIONS: usize = 20;
+/// How many steps the ranges in memory have.
+const RECENT_STEPS: u64 = 60;
+const MINUTES_STEP: Duration = Duration::from_secs(5);
+const HOUR_STEP: Duration = Duration::from_mins(1);
+
+/// A range up to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Range {
+    Minutes5,
+    Hour1,
+    Day1,
+    Days7,
+    Days30,
+    Days90,
+}
+
+impl Range {
+    const ALL: [Self; 6] =
+        [Self::Minutes5, Self::Hour1, Self::Day1, Self::Days7, Self::Days30, Self::Days90];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Minutes5 => "5m",
+            Self::Hour1 => "1h",
+            Self::Day1 => "1d",
+            Self::Days7 => "7d",
+            Self::Days30 => "30d",
+            Self::Days90 => "90d",
+        }
+    }
+
+    /// Reads a range by its word; the error says which there are.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
+            let all = Self::ALL.map(Self::as_str).join(", ");
+            format!("{text:?} is not a range; those there are: {all}")
+        })
+    }
+}
+
+/// Series of a range, in steps of equal length.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Answer {
+    /// When the first step begins.
+    start: String,
+    step_seconds: u64,
+    /// Of all organisations together.
+    series: Series,
+    /// Of those with the most mail, by name.
+    organisations: BTreeMap<String, Series>,
+}
+
+/// Messages and events, step by step.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Series {
+    accepted: Vec<u64>,
+    sent: Vec<u64>,
+    failed: Vec<u64>,
+    suppressed: Vec<u64>,
+    delivered: Vec<u64>,
+    bounced: Vec<u64>,
+    complained: Vec<u64>,
+}
+
+impl Series {
+    fn of<'a>(steps: impl Iterator<Item = &'a OrganisationCounts>) -> Self {
+        let mut series = Self::default();
+        for counts in steps {
+            series.accepted.push(counts.accepted);
+            series.sent.push(counts.sent);
+            series.failed.push(counts.failed);
+            series.suppressed.push(counts.suppressed);
+            series.delivered.push(counts.deliveries);
+            series.bounced.push(counts.bounces);
+            series.complained.push(counts.complaints);
+        }
+        series
+    }
+}
+
+/// Returns what happened in a range up to now.
+pub(super) async fn answer(
+    parts: &Parts,
+    recent: &RecentHistory,
+    range: Range,
+) -> Result<Answer, ListError> {
+    let hour = Hour::of(parts.clock.now());
+    let steps = match range {
+        Range::Minutes5 => return Ok(recent.lock().minutes.answer(parts)),
+        Range::Hour1 => return Ok(recent.lock().hour.answer(parts)),
+        Range::Day1 => HourSteps::until(hour, 1, 24),
+        Range::Days7 => HourSteps::until(hour, 1, 7 * 24),
+        Range::Days30 => HourSteps::until(hour, 6, 30 * 4),
+        Range::Days90 => HourSteps::until(hour, 24, 90),
+    };
+    let history = parts.history.read(steps, MAX_ORGANISATIONS).await?;
+    let named = |(id, steps): (OrganisationId, Vec<OrganisationCounts>)| {
+        (parts.organisation_name(id), Series::of(steps.iter()))
+    };
+    Ok(Answer {
+        start: steps.first().start().to_string(),
+        step_seconds: steps.length().as_secs(),
+        series: Series::of(history.total.iter()),
+        organisations: history.organisations.into_iter().map(named).collect(),
+    })
+}
+
+/// What happened within the last hour, as far as the process has run.
+#[derive(Debug)]
+pub(super) struct RecentHistory(Mutex<Recent>);
+
+#[derive(Debug)]
+struct Recent {
+    /// Counts at the last look.
+    counts: Accounts,
+    minutes: Steps,
+    hour: Steps,
+}
+
+/// Counts of organisations; those that are counted together have no number.
+type Accounts = BTreeMap<Option<OrganisationId>, OrganisationCounts>;
+
+impl RecentHistory {
+    /// Begins with no counts.
+    pub(super) fn new(now: Timestamp) -> Self {
+        let (minutes, hour) = (Steps::new(MINUTES_STEP, now), Steps::new(HOUR_STEP, now));
+        Self(Mutex::new(Recent { counts: BTreeMap::new(), minutes, hour }))
+    }
+
+    /// Takes note of the counts now. To be called every second.
+    pub(super) fn look(&self, now: Timestamp, organisations: &[Named]) {
+        let mut recent = self.lock();
+        let mut grown = Accounts::new();
+        for Named { id, account, .. } in organisations {
+            let before = recent.counts.insert(*id, *account).unwrap_or_default();
+            let new = account.since(&before);
+            if new != OrganisationCounts::default() {
+                grown.insert(*id, new);
+            }
+        }
+        recent.minutes.add(now, &grown);
+        recent.hour.add(now, &grown);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The last steps of a length.
+#[derive(Debug)]
+struct Steps {
+    millis: u64,
+    /// The number of the step that lasts, since the Unix epoch.
+    last: u64,
+    /// Those in which anything happened, by their numbers.
+    counted: VecDeque<(u64, Accounts)>,
+}
+
+impl Steps {
+    fn new(length: Duration, now: Timestamp) -> Self {
+        let millis = u64::try_from(length.as_millis()).expect("a step is short");
+        Self { millis, last: now.unix_millis() / millis, counted: VecDeque::new() }
+    }
+
+    fn add(&mut self, now: Timestamp, grown: &Accounts) {
+        let number = now.unix_millis() / self.millis;
+        if number < self.last {
+            // The clock was set back.
+            self.counted.clear();
+        }
+        self.last = number;
+        while self.counted.front().is_some_and(|(first, _)| first + RECENT_STEPS <= number) {
+            self.counted.pop_front();
+        }
+        if grown.is_empty() {
+            return;
+        }
+        if self.counted.back().is_none_or(|(last, _)| *last != number) {
+            self.counted.push_back((number, Accounts::new()));
+        }
+        let (_, step) = self.counted.back_mut().expect("it was put there");
+        for (id, counts) in grown {
+            let own = step.entry(*id).or_default();
+            *own = own.plus(counts);
+        }
+    }
+
+    fn first(&self) -> u64 {
+        self.last.saturating_sub(RECENT_STEPS - 1)
+    }
+
+    /// Counts of all organisations, and those of each of the ones with the most mail.
+    fn counts(
+        &self,
+    ) -> (Vec<OrganisationCounts>, BTreeMap<OrganisationId, Vec<OrganisationCounts>>) {
+        let nothing = vec![OrganisationCounts::default(); self.positions()];
+        let mut all = Accounts::new();
+        for (id, counts) in self.counted.iter().flat_map(|(_, step)| step) {
+            let sum = all.entry(*id).or_default();
+            *sum = sum.plus(counts);
+        }
+        let mut by_mail: Vec<_> =
+            all.into_iter().filter_map(|(id, sum)| Some((id?, sum))).collect();
+        by_mail.sort_by_key(|(_, sum)| Reverse(sum.accepted + sum.sent));
+        let first = by_mail.into_iter().take(MAX_ORGANISATIONS);
+        let mut organisations: BTreeMap<_, _> =
+            first.map(|(id, _)| (id, nothing.clone())).collect();
+        let mut total = nothing;
+        for (number, step) in &self.counted {
+            let position = number.checked_sub(self.first()).and_then(|n| usize::try_from(n).ok());
+            let Some(position) = position.filter(|position| *position < total.len()) else {
+                continue;
+            };
+            for (id, counts) in step {
+                total[position] = total[position].plus(counts);
+                if let Some(own) = id.and_then(|id| organisations.get_mut(&id)) {
+                    own[position] = own[position].plus(counts);
+                }
+            }
+        }
+        (total, organisations)
+    }
+
+    fn positions(&self) -> usize {
+        usize::try_from(self.last - self.first() + 1).expect("there are few")
+    }
+
+    fn answer(&self, parts: &Parts) -> Answer {
+        let (total, organisations) = self.counts();
+        let named = |(id, steps): (OrganisationId, Vec<OrganisationCounts>)| {
+            (parts.organisation_name(id), Series::of(steps.iter()))
+        };
+        Answer {
+            start: Timestamp::from_unix_millis(self.first() * self.millis).to_string(),
+            step_seconds: self.millis / 1_000,
+            series: Series::of(total.iter()),
+            organisations: organisations.into_iter().map(named).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    fn accepted(id: u32, accepted: u64) -> Named {
+        let account = OrganisationCounts { accepted, ..OrganisationCounts::default() };
+        Named { id: Some(OrganisationId(id)), name: format!("o{id}"), account }
+    }
+
+    fn series(recent: &RecentHistory) -> Vec<u64> {
+        let (total, _) = recent.lock().minutes.counts();
+        total.iter().map(|counts| counts.accepted).collect()
+    }
+
+    #[test]
+    fn each_step_has_what_happened_in_it_and_old_ones_go() {
+        let recent = RecentHistory::new(NOON);
+        for second in 0..=600 {
+            recent.look(NOON.plus(Duration::from_secs(second)), &[accepted(1, 2 * second)]);
+        }
+        let steps = series(&recent);
+        assert_eq!(steps.len(), 60);
+        assert!(steps[..59].iter().all(|&step| step == 10), "{steps:?}");
+        assert_eq!(steps[59], 2, "the last step has only begun");
+        let (hour, _) = recent.lock().hour.counts();
+        assert_eq!(hour.iter().map(|counts| counts.accepted).sum::<u64>(), 1_200);
+        recent.look(NOON.plus(Duration::from_hours(2)), &[accepted(1, 1_200)]);
+        assert_eq!(series(&recent), [0; 60]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_begins_anew() {
+        let recent = RecentHistory::new(NOON);
+        recent.look(NOON, &[accepted(1, 5)]);
+        let earlier = NOON.minus(Duration::from_hours(3));
+        recent.look(earlier, &[accepted(1, 6)]);
+        assert_eq!(series(&recent).iter().sum::<u64>(), 1);
+        assert_eq!(series(&recent)[59], 1);
+    }
+
+    #[test]
+    fn only_the_organisations_with_the_most_mail_have_series() {
+        let recent = RecentHistory::new(NOON);
+        let all: Vec<_> = (1..=50).map(|id| accepted(id, u64::from(id))).collect();
+        recent.look(NOON, &all);
+        let (total, organisations) = recent.lock().minutes.counts();
+        assert_eq!(total[59].accepted, 50 * 51 / 2);
+        let ids: Vec<_> = organisations.keys().map(|id| id.0).collect();
+        assert_eq!(ids, (31..=50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn ranges_are_read_by_their_words() {
+        for range in Range::ALL {
+            assert_eq!(Range::parse(range.as_str()), Ok(range));
+        }
+        assert!(Range::parse("2d").unwrap_err().contains("5m, 1h, 1d, 7d, 30d, 90d"));
+    }
+}

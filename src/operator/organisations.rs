@@ -1,0 +1,162 @@
+//! Organisations and sender domains on the page: what the commands list, a page at a time.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::admin::Admin;
+use crate::admin::domain::Domain;
+use crate::domain::history::{Hour, HourSteps};
+use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+use crate::operator::Parts;
+use crate::organisation_counts::OrganisationCounts;
+use crate::store::ListError;
+
+/// The most organisations in one answer.
+const MAX_ORGANISATIONS: usize = 100;
+/// The most domains of an organisation that are shown with it.
+const MAX_DOMAINS_SHOWN: usize = 20;
+/// The most domains in one answer.
+const MAX_DOMAINS: usize = 200;
+/// More organisations than have counts in the hours of a day.
+const ALL_COUNTED: usize = 10_000;
+
+/// A page of organisations.
+#[derive(Debug, Serialize)]
+pub(super) struct OrganisationPage {
+    /// By number.
+    organisations: Vec<Organisation>,
+    /// What to give as `after` for the next page, if there is one.
+    next: Option<u32>,
+}
+
+/// An organisation.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Organisation {
+    id: u32,
+    name: String,
+    /// How many API keys it has.
+    keys: usize,
+    /// When one of them was last used, if one was.
+    last_used_at: Option<String>,
+    /// How many sender domains it has.
+    domain_count: usize,
+    /// The first of them.
+    domains: Vec<Domain>,
+    /// What became of its messages within the last 24 hours, in steps of an hour.
+    day: Day,
+}
+
+/// What happened within a day.
+#[derive(Debug, Serialize)]
+struct Day {
+    accepted: u64,
+    sent: u64,
+    /// Recipients of the messages that were sent.
+    recipients: u64,
+    failed: u64,
+    suppressed: u64,
+    delivered: u64,
+    bounced: u64,
+    complained: u64,
+}
+
+/// A page of sender domains.
+#[derive(Debug, Serialize)]
+pub(super) struct DomainPage {
+    /// By organisation, then by name.
+    domains: Vec<Domain>,
+    /// What to give as `after` for the next page, if there is one.
+    next: Option<String>,
+}
+
+impl From<OrganisationCounts> for Day {
+    fn from(counts: OrganisationCounts) -> Self {
+        Self {
+            accepted: counts.accepted,
+            sent: counts.sent,
+            recipients: counts.sent_recipients,
+            failed: counts.failed,
+            suppressed: counts.suppressed,
+            delivered: counts.deliveries,
+            bounced: counts.bounces,
+            complained: counts.complaints,
+        }
+    }
+}
+
+/// Returns organisations with what there is to know of them, those after a number.
+pub(super) async fn organisations(
+    parts: &Parts,
+    admin: &Admin,
+    after: Option<u32>,
+) -> Result<OrganisationPage, ListError> {
+    let steps = HourSteps::until(Hour::of(parts.clock.now()), 1, 24);
+    let history = parts.history.read(steps, ALL_COUNTED).await?;
+    let day = |id| {
+        let steps = history.organisations.get(&id).into_iter().flatten();
+        steps.fold(OrganisationCounts::default(), |sum, step| sum.plus(step))
+    };
+    let mut keys = BTreeMap::<OrganisationId, (usize, Option<Timestamp>)>::new();
+    for key in parts.store.api_keys() {
+        let (count, used) = keys.entry(key.organisation).or_default();
+        *count += 1;
+        *used = (*used).max(parts.store.key_last_used(key.id));
+    }
+    let mut domains = BTreeMap::<OrganisationId, Vec<_>>::new();
+    for domain in parts.store.domains() {
+        domains.entry(domain.organisation).or_default().push(domain);
+    }
+    let mut all = parts.store.organisations();
+    all.sort_by_key(|organisation| organisation.id.0);
+    all.retain(|organisation| after.is_none_or(|after| organisation.id.0 > after));
+    let is_last = all.len() <= MAX_ORGANISATIONS;
+    all.truncate(MAX_ORGANISATIONS);
+    let next = all.last().filter(|_| !is_last).map(|last| last.id.0);
+    let shown = all.into_iter().map(|organisation| {
+        let id = organisation.id;
+        let (keys, used) = keys.get(&id).copied().unwrap_or_default();
+        let own = domains.get(&id).map(Vec::as_slice).unwrap_or_default();
+        let first = own.iter().take(MAX_DOMAINS_SHOWN);
+        Organisation {
+            id: id.0,
+            name: organisation.name.as_str().to_owned(),
+            keys,
+            last_used_at: used.map(|at| at.to_string()),
+            domain_count: own.len(),
+            domains: first.map(|domain| admin.domain(domain)).collect(),
+            day: day(id).into(),
+        }
+    });
+    Ok(OrganisationPage { organisations: shown.collect(), next })
+}
+
+/// Returns sender domains, of one organisation if a name is given, those after a place.
+pub(super) fn domains(
+    parts: &Parts,
+    admin: &Admin,
+    organisation: Option<&str>,
+    after: Option<&str>,
+) -> DomainPage {
+    let place = |number: OrganisationId, name: &str| (number.0, name.to_owned());
+    let after = after.and_then(|text| {
+        let (number, name) = text.split_once('/')?;
+        Some((number.parse().ok()?, name.to_owned()))
+    });
+    let mut all = parts.store.domains();
+    all.retain(|domain| {
+        let here = place(domain.organisation, &domain.name);
+        let is_its = |name| parts.organisation_name(domain.organisation) == name;
+        after.as_ref().is_none_or(|after| here > *after) && organisation.is_none_or(is_its)
+    });
+    all.sort_by_key(|domain| place(domain.organisation, &domain.name));
+    let is_last = all.len() <= MAX_DOMAINS;
+    all.truncate(MAX_DOMAINS);
+    let next = all.last().filter(|_| !is_last);
+    DomainPage {
+        next: next.map(|last| format!("{}/{}", last.organisation.0, last.name)),
+        domains: all.iter().map(|domain| admin.domain(domain)).collect(),
+    }
+}
