@@ -108,6 +108,13 @@ impl OrganisationCounts {
         }
     }
 
+    /// Changes of records: all that is counted but recipients.
+    pub fn changes(&self) -> u64 {
+        let events = EventType::ALL.map(|event_type| self.events(event_type));
+        let states = [self.accepted, self.sent, self.failed, self.cancelled, self.suppressed];
+        states.into_iter().chain(events).sum()
+    }
+
     /// Events of a type.
     pub fn events(&self, event_type: EventType) -> u64 {
         match event_type {

@@ -66,6 +66,8 @@ pub struct Summary {
     pub to: Vec<String>,
     /// The subject in clear.
     pub subject: String,
+    /// The id of the message in pillarbox, as it was told the provider.
+    pub message: Option<String>,
 }
 
 /// A message as the provider was given it.

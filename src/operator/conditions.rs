@@ -42,7 +42,7 @@ pub const COMPLAINTS: Limit = Limit { permille: 1, least: 1_000 };
 
 /// The share of recipients from which SES reviews an account, and the fewest recipients of whom a
 /// share says something (AWS: "Sending review process FAQs").
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub struct Limit {
     /// The share, in thousandths. A condition begins at half of it.
     pub permille: u64,

@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::admin::live;
 use crate::http::body::ResponseBody;
 use crate::operator::Parts;
-use crate::operator::conditions::Condition;
+use crate::operator::conditions::{BOUNCES, COMPLAINTS, Condition, Limit};
 use crate::operator::diagnosis;
 use crate::operator::history::RecentHistory;
 use crate::operator::metrics::{Named, accounts};
@@ -74,6 +74,7 @@ struct State {
     /// When the service was started, in seconds since the Unix epoch.
     started: f64,
     conditions: Vec<Condition>,
+    limits: Limits,
     queue: QueueState,
     /// The pace in recipients a second, and where nothing is throttled; nothing where there is no
     /// limit.
@@ -81,10 +82,19 @@ struct State {
     rate_limit: Option<f64>,
     quota: Option<Quota>,
     totals: [(&'static str, u64); 6],
+    /// Changes of records so far: whoever shows records reads them again after one.
+    changes: u64,
     organisations: Vec<Organisation>,
     /// How many messages were caught; nothing where none are.
     caught: Option<u64>,
     sample: Sample,
+}
+
+/// What an organisation's bounces and complaints are held against, by the conditions' codes.
+#[derive(Serialize)]
+struct Limits {
+    bounces: Limit,
+    complaints: Limit,
 }
 
 #[derive(Serialize)]
@@ -189,6 +199,7 @@ impl State {
             version: env!("CARGO_PKG_VERSION"),
             started: unix_seconds(parts.started),
             conditions,
+            limits: Limits { bounces: BOUNCES, complaints: COMPLAINTS },
             queue: QueueState {
                 messages: status.pending.messages,
                 in_flight: status.pending.in_flight,
@@ -206,6 +217,7 @@ impl State {
                 ("bounced", sum(|account| account.bounces)),
                 ("refused", parts.clients.all_refused()),
             ],
+            changes: sum(OrganisationCounts::changes),
             organisations: now
                 .organisations
                 .iter()

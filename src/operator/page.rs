@@ -24,6 +24,28 @@ const SVG: &str = "image/svg+xml";
 /// Messages in one answer.
 const MESSAGES: usize = 50;
 
+/// The files of the page: path, media type and text.
+const FILES: [(&str, &str, &str); 18] = [
+    ("/", HTML, include_str!("page/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/page.js", SCRIPT, include_str!("page/page.js")),
+    ("/captured.js", SCRIPT, include_str!("page/captured.js")),
+    ("/csv.js", SCRIPT, include_str!("page/csv.js")),
+    ("/domains.js", SCRIPT, include_str!("page/domains.js")),
+    ("/message.js", SCRIPT, include_str!("page/message.js")),
+    ("/messages.js", SCRIPT, include_str!("page/messages.js")),
+    ("/nodes.js", SCRIPT, include_str!("page/nodes.js")),
+    ("/organisations.js", SCRIPT, include_str!("page/organisations.js")),
+    ("/outcomes.js", SCRIPT, include_str!("page/outcomes.js")),
+    ("/overview.js", SCRIPT, include_str!("page/overview.js")),
+    ("/plot.js", SCRIPT, include_str!("page/plot.js")),
+    ("/router.js", SCRIPT, include_str!("page/router.js")),
+    ("/session.js", SCRIPT, include_str!("page/session.js")),
+    ("/suppressions.js", SCRIPT, include_str!("page/suppressions.js")),
+    ("/webhooks.js", SCRIPT, include_str!("page/webhooks.js")),
+    ("/icon.svg", SVG, include_str!("page/icon.svg")),
+];
+
 /// A path of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path<'a> {
@@ -41,15 +63,10 @@ pub(super) enum Path<'a> {
 
 impl<'a> Path<'a> {
     pub(super) fn of(path: &'a str) -> Option<Self> {
-        let file = |media_type, text| Some(Self::File { media_type, text });
+        if let Some(&(_, media_type, text)) = FILES.iter().find(|(known, ..)| *known == path) {
+            return Some(Self::File { media_type, text });
+        }
         match path {
-            "/" => file(HTML, include_str!("page/index.html")),
-            "/page.css" => file("text/css; charset=utf-8", include_str!("page/page.css")),
-            "/page.js" => file(SCRIPT, include_str!("page/page.js")),
-            "/caught.js" => file(SCRIPT, include_str!("page/caught.js")),
-            "/nodes.js" => file(SCRIPT, include_str!("page/nodes.js")),
-            "/plot.js" => file(SCRIPT, include_str!("page/plot.js")),
-            "/icon.svg" => file(SVG, include_str!("page/icon.svg")),
             "/page/live" => Some(Self::Live),
             "/page/messages" => Some(Self::Messages),
             "/page/suppressions" => Some(Self::Suppressions),

@@ -23,6 +23,7 @@ use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::run::{Signals, listen_for, stop};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
+use crate::ses::send::MESSAGE_ID_TAG;
 use crate::simulator::{
     CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
 };
@@ -275,6 +276,7 @@ fn summary(message: &CapturedMessage) -> Summary {
         from: message.from.clone(),
         to: message.to.clone(),
         subject: message.subject.clone(),
+        message: message.tag(MESSAGE_ID_TAG).map(ToOwned::to_owned),
     }
 }
 

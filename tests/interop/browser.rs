@@ -14,8 +14,13 @@ async fn the_page_works_in_a_browser_and_mail_stays_text_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_tab_does_its_task_keeps_its_place_and_is_accessible() {
+    drive("tabs.mjs").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_was_caught_is_drawn_and_neither_acts_nor_loads_anything() {
-    drive("caught.mjs").await;
+    drive("captured.mjs").await;
 }
 
 /// Runs a script against a `dev` of its own.

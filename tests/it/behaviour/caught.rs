@@ -66,6 +66,7 @@ async fn dev_shows_what_would_have_been_sent_the_newest_first() {
         ("headers", json!([["X-Order", "17"]])),
         ("text", json!("Grüße")),
         ("html", json!(HTML)),
+        ("message", first["id"].clone()),
     ] {
         assert_eq!(caught[field], expected, "{field}");
     }

@@ -21,8 +21,7 @@ const DATA: [&str; 11] = [
     "/page/caught/x",
     "/page/caught/x/y",
 ];
-const FILES: [&str; 7] =
-    ["/", "/page.css", "/page.js", "/caught.js", "/nodes.js", "/plot.js", "/icon.svg"];
+const FILES: [&str; 6] = ["/", "/page.css", "/page.js", "/captured.js", "/nodes.js", "/icon.svg"];
 
 /// The key in the address that `status --page` prints.
 fn key(site: &Site, server: &Server) -> String {

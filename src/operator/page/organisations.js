@@ -1,0 +1,100 @@
+// Organisations with what became of their mail within the last 24 hours.
+
+import { cell, count, element, emptyRow, extend, fill, find, link, when } from "/nodes.js";
+import { explained } from "/overview.js";
+import { shape } from "/plot.js";
+import { address } from "/router.js";
+import { read, report } from "/session.js";
+
+const DAY_MILLIS = 86_400_000;
+const REFRESH_SECONDS = 10;
+const COLUMNS = 11;
+const COUNTED = ["accepted", "delivered", "bounced", "complained", "failed"];
+
+// What the stream last told of each organisation's bounces and complaints, by its name.
+let shares = new Map();
+let limits = null;
+let next = null;
+let isDeep = false;
+let readAt = 0;
+let shownText = null;
+
+find("more-organisations").addEventListener("click", lookFurther);
+
+export function show() {
+  isDeep = false;
+  shownText = null;
+  if (limits) refresh();
+}
+
+export function follow(state) {
+  shares = new Map(state.organisations.map((one) => [one.name, one]));
+  limits = state.limits;
+  find("bounces-explained").textContent = explained(limits.bounces);
+  find("complaints-explained").textContent = explained(limits.complaints);
+  if (!isDeep && (shownText === null || Date.now() - readAt > REFRESH_SECONDS * 1000)) refresh();
+}
+
+async function refresh() {
+  readAt = Date.now();
+  try {
+    const page = await read("/page/organisations");
+    const text = JSON.stringify([page, [...shares]]);
+    if (isDeep || text === shownText) return;
+    shownText = text;
+    const rows = page.organisations.map(row);
+    fill(find("organisation-rows"), rows.length ? rows : [emptyRow(COLUMNS, "There is no organisation yet: pillarbox org add NAME")]);
+    tell(page);
+  } catch (error) {
+    report(error, find("organisations-note"));
+  }
+}
+
+async function lookFurther() {
+  isDeep = true;
+  try {
+    const page = await read(`/page/organisations?after=${next}`);
+    extend(find("organisation-rows"), page.organisations.map(row));
+    tell(page);
+  } catch (error) {
+    report(error, find("organisations-note"));
+  }
+}
+
+function tell(page) {
+  next = page.next;
+  find("more-organisations").hidden = next === null;
+  find("organisations-note").textContent = "";
+}
+
+function row({ name, keys, lastUsedAt, domainCount, day }) {
+  const found = element("tr");
+  const head = element("th", null, { scope: "row" });
+  head.append(link(name, address("messages", { organisation: name })));
+  found.append(head);
+  // To the minute, so that an address does not change at each look.
+  const from = new Date(Math.floor((Date.now() - DAY_MILLIS) / 60_000) * 60_000).toISOString();
+  for (const counted of COUNTED) {
+    const to = address("messages", { organisation: name, outcome: counted === "accepted" ? null : counted, from });
+    found.append(cell("number", link(count(day[counted]), to, { "aria-label": `${count(day[counted])} ${counted} of ${name}: show these messages` })));
+  }
+  const { hardBounces = 0, complaints = 0, recipients = 0 } = shares.get(name) ?? {};
+  found.append(cell("", meter(hardBounces, recipients, limits.bounces)), cell("", meter(complaints, recipients, limits.complaints)));
+  found.append(cell("number", count(keys)), cell("time", lastUsedAt ? when(lastUsedAt) : "–"), cell("number", link(count(domainCount), address("domains", { organisation: name }), { "aria-label": `${count(domainCount)} sender domains of ${name}` })));
+  return found;
+}
+
+// Shows a share against SES's limit. A share of few recipients says nothing, and is not judged.
+function meter(part, all, { permille, least }) {
+  const limit = permille / 1000;
+  const share = all > 0 ? part / all : 0;
+  if (all < least) {
+    return element("span", all === 0 ? "nothing sent" : `${count(part)} of ${count(all)}: too few to judge`, { class: "faint" });
+  }
+  const text = `${(share * 100).toFixed(limit < 0.01 ? 2 : 1)} %`;
+  const box = element("div", null, { class: `meter ${share > limit ? "bad" : share > limit / 2 ? "warn" : "good"}` });
+  box.append(element("span", text), shape("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", role: "img", "aria-label": `${text} of a limit of ${limit * 100} %` },
+    shape("rect", { class: "track", width: 100, height: 6, rx: 3 }),
+    shape("rect", { class: "fill", width: Math.min(100, (share / limit) * 100), height: 6, rx: 3 })));
+  return box;
+}

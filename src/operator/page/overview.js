@@ -1,0 +1,194 @@
+// The overview: what is wrong, how it goes now, and counts and plots of a span of time.
+
+import { count, element, find, link, localTime } from "/nodes.js";
+import { Plot } from "/plot.js";
+import { address, place } from "/router.js";
+import { read, report } from "/session.js";
+
+const KEPT = 300;
+const FIVE_MINUTES = { name: "5 minutes", ago: "5 min ago", refresh: 5 };
+const RANGES = {
+  "5m": FIVE_MINUTES,
+  "1h": { name: "hour", ago: "1 h ago", refresh: 10 },
+  "1d": { name: "24 hours", ago: "24 h ago", refresh: 30 },
+  "7d": { name: "7 days", ago: "7 days ago", refresh: 60 },
+  "30d": { name: "30 days", ago: "30 days ago", refresh: 60 },
+  "90d": { name: "90 days", ago: "90 days ago", refresh: 60 },
+};
+// What is counted, and the filter that finds those messages.
+const COUNTED = {
+  accepted: {}, sent: { status: "sent" }, delivered: { outcome: "delivered" }, bounced: { outcome: "bounced" },
+  complained: { outcome: "complained" }, failed: { outcome: "failed" }, suppressed: { outcome: "suppressed" },
+};
+const STEPS = { 1: "a second", 60: "a minute", 3600: "an hour", 86400: "a day" };
+
+const short = (value) => (value >= 1e6 ? `${Math.round(value / 1e5) / 10}M` : value >= 10000 ? `${Math.round(value / 1000)}k` : value >= 100 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1));
+const seconds = (value) => (value === 0 ? "0" : value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(1)} s`);
+
+function bytes(value) {
+  const [unit, size] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, least]) => value >= least) ?? ["bytes", 1];
+  return `${Number((value / size).toFixed(value / size < 10 ? 1 : 0))} ${unit}`;
+}
+
+const livePlots = [
+  new Plot("Messages a second", [
+    { name: "accepted", colour: "blue", value: (sample) => sample.accepted, area: true },
+    { name: "sent", colour: "good", value: (sample) => sample.sent },
+  ], short, 1),
+  new Plot("Queue, messages", [{ name: "pending", colour: "blue", value: (sample) => sample.queue, area: true }], short, 1),
+  new Plot("Recipients a second", [
+    { name: "sent", colour: "blue", value: (sample) => sample.recipients, area: true },
+    { name: "pace", colour: "good", value: (sample, state) => state?.rate ?? null, limit: true },
+    { name: "limit", colour: "warn", value: (sample, state) => state?.rateLimit ?? null, limit: true },
+  ], short, 1),
+  new Plot("Provider's latency", [{ name: "mean", colour: "blue", value: (sample) => sample.latency, area: true }], seconds, 0.01),
+];
+const series = (name, colour, area) => ({ name, colour, area, value: (sample) => sample[name] });
+const volume = new Plot("", [series("accepted", "blue", true), series("sent", "good", false)], short, 1);
+const results = new Plot("", [
+  series("delivered", "good", true), series("bounced", "bad", false), series("complained", "warn", false),
+  series("failed", "blue", false), series("suppressed", "faint", false),
+], short, 1);
+
+let samples = [];
+let range = "5m";
+let organisation = null;
+let readAt = 0;
+let turn = 0;
+
+find("live-plots").append(...livePlots.map((plot) => plot.figure));
+find("range-plots").append(volume.figure, results.figure);
+find("range-organisation").addEventListener("change", (event) => {
+  location.hash = address("overview", { range, organisation: event.target.value });
+});
+
+export function show({ filter }) {
+  range = filter.get("range") in RANGES ? filter.get("range") : "5m";
+  organisation = filter.get("organisation");
+  find("ranges").replaceChildren(...Object.entries(RANGES).map(([key, { name }]) => {
+    const choice = link(name, address("overview", { range: key, organisation }));
+    if (key === range) choice.setAttribute("aria-current", "true");
+    return choice;
+  }));
+  readHistory();
+}
+
+// Takes the looks of the last minutes.
+export function begin(history) {
+  samples = history;
+}
+
+export function note(sample) {
+  samples = [...samples, sample].slice(-KEPT);
+}
+
+export function follow(state) {
+  showConditions(state);
+  showNow(state);
+  showOrganisations(state.organisations.map((one) => one.name));
+  const until = samples.at(-1)?.at ?? Date.now();
+  for (const plot of livePlots) plot.draw(samples, { from: until - KEPT * 1000, until, ago: FIVE_MINUTES.ago }, state);
+  if (Date.now() - readAt > RANGES[range].refresh * 1000) readHistory();
+}
+
+function showConditions({ conditions, limits }) {
+  const told = conditions.map(({ code, message, advice, ready }) => {
+    const box = element("div", null, { class: ready ? "condition" : "condition bad" });
+    box.append(element("strong", `${message}.`), element("span", `${advice}.`));
+    if (code in limits) box.append(element("span", explained(limits[code]), { class: "why" }));
+    return box;
+  });
+  if (told.length === 0) told.push(element("p", "Nothing is wrong: messages are accepted and sent.", { class: "condition good" }));
+  // Told again only if it has changed: a screen reader would repeat it every second.
+  const text = told.map((box) => box.textContent).join("\n");
+  if (showConditions.last !== text) find("conditions").replaceChildren(...told);
+  showConditions.last = text;
+}
+
+// Says from when on a share of bounces or complaints is a condition.
+export function explained({ permille, least }) {
+  return `pillarbox warns above ${permille / 20} %, half of SES's ${permille / 10} %, and only if an organisation sent to at least ${count(least)} recipients within 24 hours: below that, a single report would be a high share.`;
+}
+
+function showNow({ queue, rate, quota, totals, started }) {
+  const refused = totals.find(([name]) => name === "refused")[1];
+  const begun = localTime(started * 1000).slice(0, 16);
+  const tiles = [
+    ["pending", "now", count(queue.messages), address("messages", { outcome: "queued" })],
+    ["queue memory", `of ${bytes(queue.maxBytes)}`, bytes(queue.bytes), null],
+    ["pace", "recipients a second", rate === null || rate >= 1e6 ? "no limit" : short(rate), null],
+    ...(quota ? [["quota left", `of ${short(quota.max)} in 24 hours`, short(Math.max(0, quota.left)), null]] : []),
+    ["requests refused", `since ${begun}`, count(refused), null],
+  ];
+  showTiles(find("now-tiles"), tiles);
+}
+
+function showOrganisations(names) {
+  const all = names.join("\n");
+  const select = find("range-organisation");
+  if (showOrganisations.last !== all) select.replaceChildren(element("option", "All", { value: "" }), ...names.map((name) => element("option", name)));
+  if (showOrganisations.last !== all || document.activeElement !== select) select.value = organisation ?? "";
+  showOrganisations.last = all;
+}
+
+// Shows tiles, each [name, period, value, address or null]. A tile keeps its nodes, so that whoever
+// is at its link stays there.
+function showTiles(list, tiles) {
+  const names = tiles.map(([name]) => name).join();
+  if (list.dataset.names !== names) {
+    list.replaceChildren(...tiles.map(([name, , , to]) => {
+      const [box, term, value] = [element("div"), element("dt", name), element("dd")];
+      term.append(element("small"));
+      value.append(to === null ? element("span") : element("a", null, { class: "whole" }));
+      box.append(term, value);
+      return box;
+    }));
+    list.dataset.names = names;
+  }
+  tiles.forEach(([name, period, value, to], index) => {
+    const [term, shown] = list.children[index].children;
+    term.lastChild.textContent = period;
+    shown.firstChild.textContent = value;
+    if (to === null) return;
+    shown.firstChild.setAttribute("href", to);
+    shown.firstChild.setAttribute("aria-label", `${value} ${name}, ${period}: show these messages`);
+  });
+}
+
+async function readHistory() {
+  const mine = ++turn;
+  readAt = Date.now();
+  try {
+    const history = await read(`/page/history?range=${range}`);
+    if (mine !== turn || place().tab !== "overview") return;
+    showHistory(history);
+    find("overview-note").textContent = "";
+  } catch (error) {
+    report(error, find("overview-note"));
+  }
+}
+
+function showHistory({ start, step_seconds: step, series: all, organisations }) {
+  const counts = organisation === null ? all : organisations[organisation];
+  const { name, ago } = RANGES[range];
+  find("range-none").hidden = counts !== undefined;
+  find("range-shown").hidden = counts === undefined;
+  if (counts === undefined) return;
+  const tiles = Object.entries(COUNTED).map(([counted, filter]) => {
+    const sum = counts[counted].reduce((before, one) => before + one, 0);
+    return [counted, `last ${name}`, count(sum), address("messages", { ...filter, organisation, from: start })];
+  });
+  showTiles(find("range-tiles"), tiles);
+  const from = Date.parse(start);
+  const length = counts.accepted.length;
+  const points = Array.from({ length }, (_, index) => ({
+    at: from + (index + 1) * step * 1000,
+    ...Object.fromEntries(Object.keys(COUNTED).map((counted) => [counted, counts[counted][index]])),
+  }));
+  const per = STEPS[step] ?? (step % 60 === 0 ? `in ${step / 60} minutes` : `in ${step} seconds`);
+  volume.name(`Messages ${per}`);
+  results.name(`Results ${per}`);
+  const span = { from, until: from + length * step * 1000, ago };
+  volume.draw(points, span);
+  results.draw(points, span);
+}

@@ -1,0 +1,32 @@
+// Places of the page: `#/TAB/ID?FILTER`. A browser sends what is behind the # to nobody, so that the
+// addresses of recipients in a filter reach no log.
+
+const TABS = ["overview", "messages", "message", "organisations", "domains", "suppressions", "webhooks", "captured"];
+
+// Returns where the address leads; the overview if it names no place.
+export function place() {
+  const [path, query] = location.hash.slice(1).split("?", 2);
+  const [, tab, id] = path.split("/");
+  const isKnown = TABS.includes(tab);
+  return { tab: isKnown ? tab : "overview", id: isKnown && id ? decoded(id) : null, filter: new URLSearchParams(query) };
+}
+
+// Returns the address of a place. A filter without a value is left out.
+export function address(tab, filter = {}, id = null) {
+  const query = new URLSearchParams(Object.entries(filter).filter(([, value]) => value)).toString();
+  return `#/${tab}${id === null ? "" : `/${encodeURIComponent(id)}`}${query ? `?${query}` : ""}`;
+}
+
+export const messageAddress = (id) => address("message", {}, id);
+
+export function go(to) {
+  location.hash = to;
+}
+
+function decoded(id) {
+  try {
+    return decodeURIComponent(id);
+  } catch {
+    return id;
+  }
+}
