@@ -106,6 +106,14 @@ assert.equal(csv.split("\r\n").length, 4, csv);
 assert.ok(csv.includes(`"'=Your order 1816, with umlauts äöü"`), csv);
 assert.ok(csv.includes(`"bounced","sent"`) && csv.includes(bounced), csv);
 
+// A search ends after a while, says how far back it looked, and looks further if it is asked.
+await Promise.all(Array.from({ length: 55 }, (_, index) => send({ subject: `Lot ${index}` })));
+await search({ subject: "lot" });
+await page.locator("#messages-note").getByText("50 messages, looked back to").waitFor();
+await page.getByRole("button", { name: "Look further back" }).press("Enter");
+await page.locator("#messages-note").getByText("55 messages").waitFor();
+assert.equal(new Set(await ids()).size, 55);
+
 // An id is copied.
 await page.context().grantPermissions(["clipboard-read", "clipboard-write"], { origin });
 await page.evaluate((to) => { location.hash = to; }, `#/message/${bounced}`);
