@@ -27,7 +27,7 @@ use tokio::sync::OnceCell;
 
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
-use crate::error_chain::error_chain;
+use crate::error_chain::{error_chain, without_full_stop};
 use crate::ses::error::{LoadError, redact};
 use crate::ses::request::{MAX_ANSWER_BYTES, read_bounded};
 
@@ -223,7 +223,7 @@ impl From<CredentialsError> for LoadError {
     fn from(error: CredentialsError) -> Self {
         match error {
             CredentialsError::CredentialsNotLoaded(_) => Self::None,
-            error => Self::Failed(redact(&error_chain(&error))),
+            error => Self::Failed(without_full_stop(&redact(&error_chain(&error))).to_owned()),
         }
     }
 }

@@ -343,3 +343,12 @@ async fn a_source_that_fails_is_named_without_its_secrets() {
     assert!(answer.starts_with("error: AWS credentials could not be loaded: "), "{answer}");
     assert!(!answer.contains("rolesecret"), "{answer}");
 }
+
+#[tokio::test]
+async fn what_instance_metadata_says_is_told_once() {
+    let server = Server::start(Answer::json(403, r#"{"message":"no"}"#)).await;
+    let answer = found(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &server.url())]).await;
+    assert_eq!(answer.matches("IMDS is disabled").count(), 1, "{answer}");
+    assert_eq!(answer.matches("failed to load IMDS").count(), 1, "{answer}");
+    assert!(!answer.ends_with('.'), "{answer}");
+}
