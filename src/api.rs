@@ -3,10 +3,13 @@
 //! Authentication comes before everything but the API's own description, so that a stranger
 //! learns nothing, not even which paths exist.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap,
+    HeaderName,
+};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -42,6 +45,14 @@ pub mod wire;
 const OPENAPI: &str = include_str!("api/openapi.json");
 const OPENAPI_PATH: &str = "/openapi.json";
 
+/// The API's paths, for whoever asks for another one.
+const PATHS: &str = "/emails, /emails/batch, /emails/{id}, /emails/{id}/events, /events and \
+                     /openapi.json";
+/// Media type of pages for people.
+const HTML: &str = "text/html";
+/// A page for people loads nothing, and its style is its own.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
 /// The header on the answer to a replay.
 const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -67,6 +78,8 @@ struct Inner {
     clock: Clock,
     budgets: Budgets,
     metrics: Arc<ClientMetrics>,
+    /// Page for a browser that opens the listener's address.
+    welcome: OnceLock<Bytes>,
 }
 
 /// The memory of requests and responses, with a share for each organisation. Clones share it.
@@ -179,8 +192,16 @@ impl Api {
             clock: clock.clone(),
             budgets: budgets.clone(),
             metrics: Arc::default(),
+            welcome: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Shows a page, as HTML, to a browser that opens the listener's address. The first page stays.
+    /// Without one, a browser gets 401 there as everybody else without a key.
+    pub fn show_welcome(&self, page: String) {
+        // The one that came first stays.
+        let _ = self.inner.welcome.set(page.into());
     }
 
     /// Metrics of requests and connections.
@@ -198,9 +219,13 @@ impl Inner {
         if request.method() == Method::GET && request.uri().path() == OPENAPI_PATH {
             return Ok(json(Bytes::from_static(OPENAPI.as_bytes())));
         }
+        if let Some(page) = self.welcome.get().filter(|_| is_browser_at_root(&request)) {
+            return Ok(welcome(page));
+        }
         let (organisation, key) = self.authenticate(request.headers())?;
         let (head, body) = request.into_parts();
-        let endpoint = Endpoint::of(head.uri.path()).ok_or(Rejection::NotFound)?;
+        let endpoint = Endpoint::of(head.uri.path());
+        let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
         match (endpoint, &head.method) {
             (Endpoint::Emails, &Method::POST) => {
                 require_json(&head.headers)?;
@@ -406,6 +431,23 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     } else {
         Err(ApiError::UnsupportedMediaType)
     }
+}
+
+/// Whether a person opened the listener's address: only a browser asks for HTML.
+fn is_browser_at_root<B>(request: &Request<B>) -> bool {
+    let accepted = request.headers().get_all(ACCEPT).iter();
+    let mut accepted = accepted.filter_map(|value| value.to_str().ok());
+    request.method() == Method::GET
+        && request.uri().path() == "/"
+        && accepted.any(|types| types.to_ascii_lowercase().contains(HTML))
+}
+
+fn welcome(page: &Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(page.clone()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    response
 }
 
 fn json(body: Bytes) -> Response<Full<Bytes>> {

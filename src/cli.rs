@@ -5,8 +5,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 
 use error::CliError;
@@ -19,8 +18,10 @@ mod destination;
 mod doctor;
 mod domain;
 mod error;
+mod examples;
 mod generated;
 mod key;
+mod manual;
 mod message;
 mod org;
 mod output;
@@ -92,7 +93,12 @@ pub fn command_line() -> clap::Command {
 
 /// Runs the process's command line; what `main` calls.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut command = examples::in_help(Cli::command(), NAME);
+    let parsed = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .map_err(|error| error.format(&mut command));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // Where nothing can be printed, the exit code still says it.
@@ -108,10 +114,6 @@ pub fn run() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Err(CliError::Usage(rule)) => {
-            let _ = Cli::command().error(ErrorKind::ValueValidation, rule).print();
-            ExitCode::from(EXIT_USAGE)
-        }
         Err(error) => {
             if let CliError::Incomplete { report, .. } | CliError::NotDelivered { report, .. } =
                 &error
@@ -159,6 +161,7 @@ fn one_thread() -> Result<Runtime, CliError> {
 }
 
 fn print(text: &str) -> io::Result<()> {
+    let text = output::for_standard_output(text);
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // `pillarbox message list | head` has what it wants.

@@ -6,6 +6,7 @@
 mod edit;
 mod error;
 mod reader;
+mod reference;
 mod sources;
 mod values;
 
@@ -19,6 +20,8 @@ use http::Uri;
 pub use self::edit::{EditError, set_texts};
 pub use self::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
 use self::reader::Reader;
+pub use self::reference::{DefaultOrExample, KeyReference, reference};
+pub use self::values::listen_address;
 use crate::domain::retry::Backoff;
 
 /// A file with every key, its default and what it means.

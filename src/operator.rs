@@ -62,6 +62,8 @@ mod trends;
 /// The most connections of operators at one time: browsers, scrapers and probes.
 const MAX_CONNECTIONS: usize = 256;
 const ALLOW: &str = "GET, HEAD";
+/// The listener's paths, for whoever asks for another one.
+const PATHS: &str = "/ (the page), /healthz, /readyz and /metrics";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// The media type of documents.
 const HTML: &str = "text/html; charset=utf-8";
@@ -182,7 +184,8 @@ impl Operator {
         if !key::is_direct(request.headers(), &self.parts.host_names) {
             return Err(Rejection::ForeignHost);
         }
-        let endpoint = Endpoint::of(request.uri().path()).ok_or(Rejection::NotFound)?;
+        let endpoint = Endpoint::of(request.uri().path());
+        let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(Rejection::MethodNotAllowed { allow: ALLOW });
         }

@@ -43,7 +43,7 @@ use listeners::{Listeners, Operators, SocketOwner};
 use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
-pub use error::ServiceError;
+pub use error::{ListenerName, ServiceError};
 pub use run::{inherited_listener, serve, simulate};
 
 mod dev;
@@ -57,8 +57,10 @@ mod supervisor;
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long responses ask clients to come back elsewhere before connections are closed, so that
-/// none is closed under a request that is on its way.
-const CLOSING: Duration = Duration::from_secs(1);
+/// none is closed under a request that is on its way. It ends early if no client is connected.
+const LONGEST_CLOSING: Duration = Duration::from_secs(1);
+/// How long connections that are on their way are taken at least, though none is open.
+const SHORTEST_CLOSING: Duration = Duration::from_millis(20);
 /// How long new connections may wait in a supervisor's socket while this process drains.
 const LONGEST_HOLD: Duration = Duration::from_secs(5);
 /// How long requests in flight have once connections are closed.
@@ -74,6 +76,7 @@ pub struct Service {
     queue: Arc<MessageQueue>,
     dispatcher: Arc<Dispatcher<SesClient>>,
     intake: Arc<Intake>,
+    api: Api,
     drain: Drain,
     operators: Operators,
     page: SecretString,
@@ -180,13 +183,15 @@ impl Service {
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let ((drain, signal), client_tls) = (Drain::new(), listeners.tls.clone());
-        let answering = listeners::answer(listeners.clients, listeners.tls, api, limits, signal);
+        let answering =
+            listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
         Ok(Self {
             address: listeners.address,
             store,
             queue,
             dispatcher,
             intake,
+            api,
             drain,
             operators,
             page,
@@ -223,6 +228,11 @@ impl Service {
     /// The address of the operators' page, with what opens it.
     pub fn page(&self) -> &SecretString {
         &self.page
+    }
+
+    /// Shows a page, as HTML, to a browser that opens the client listener's address.
+    pub fn show_welcome(&self, page: String) {
+        self.api.show_welcome(page);
     }
 
     /// The store.
@@ -285,7 +295,7 @@ impl Service {
                     never = answer_after_a_while(drain) => match never {},
                 }
             },
-            sleep(CLOSING)
+            clients_left(&self.api)
         );
         if let Err(error) = sent {
             error!(%error, "the dispatcher's task failed");
@@ -317,6 +327,14 @@ impl Service {
         self.operators.stop().await;
         info!("stopped");
     }
+}
+
+/// Ends once no client is connected, or after [`LONGEST_CLOSING`].
+async fn clients_left(api: &Api) {
+    sleep(SHORTEST_CLOSING).await;
+    let connections = &api.metrics().connections;
+    // Whoever is still connected then is cut off when the listener stops.
+    let _ = timeout(LONGEST_CLOSING, connections.cleared()).await;
 }
 
 /// The queue that brings the provider's events, if one is configured.

@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use pillarbox::config::{Config, ConfigError, EXAMPLE, Problem};
+use pillarbox::config::{DefaultOrExample, KeyReference, reference};
 use pillarbox::operator::conditions::{Alerts, Definition, Kind, Readiness, Severity};
 use pillarbox::simulator::Fault;
 use serde_json::Value;
@@ -184,53 +184,19 @@ fn hold_programs(page: &str, programs: &[&str]) {
 #[test]
 fn the_configuration_page_has_every_key() {
     let mut page = String::new();
-    let mut section = String::new();
-    let mut comment: Vec<&str> = Vec::new();
-    for line in EXAMPLE.lines() {
-        let name_of = |line: &str| {
-            let (name, value) = line.split_once(" = ")?;
-            let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            is_name.then(|| (name.to_owned(), value.to_owned()))
+    for KeyReference { key, variable, meaning, value, allowed } in reference() {
+        let default = match value {
+            DefaultOrExample::Default(value) => format!("`{value}`"),
+            DefaultOrExample::Example(value) => format!("none; for example `{value}`"),
         };
-        let given = name_of(line);
-        let commented_out = line.strip_prefix("# ").and_then(name_of);
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            section = format!("{name}.");
-        } else if let Some((name, value)) = given.as_ref().or(commented_out.as_ref()) {
-            let key = format!("{section}{name}");
-            let variable = format!("PILLARBOX_{}", key.replace('.', "__").to_ascii_uppercase());
-            let allowed = allowed(&key, &variable);
-            let default = match given {
-                Some(_) => format!("`{value}`"),
-                None => format!("none; for example `{value}`"),
-            };
-            write!(
-                page,
-                "## `{key}`\n\n{}\n\n- Default: {default}\n- Allowed: {allowed}\n- Variable: \
-                 `{variable}`\n\n",
-                comment.join("\n"),
-            )
-            .unwrap();
-        } else if let Some(text) = line.strip_prefix("# ") {
-            comment.push(text);
-            continue;
-        }
-        comment.clear();
+        write!(
+            page,
+            "## `{key}`\n\n{meaning}\n\n- Default: {default}\n- Allowed: {allowed}\n- Variable: \
+             `{variable}`\n\n",
+        )
+        .unwrap();
     }
     hold_generated("docs/configuration.md", &page);
-}
-
-/// What a key may be, in the words of the error that a bad value gets.
-fn allowed(key: &str, variable: &str) -> String {
-    let bad = [(variable.to_owned(), "\0".to_owned())];
-    let Err(ConfigError::Invalid(problems)) = Config::load(None, bad.into_iter()) else {
-        panic!("{key} takes a zero byte");
-    };
-    let mut problems = problems.iter().filter_map(|problem| {
-        let Problem::BadValue { key: named, allowed, .. } = problem else { return None };
-        (*named == key).then(|| allowed.clone())
-    });
-    problems.next().unwrap_or_else(|| panic!("{key} is no key of the configuration"))
 }
 
 #[test]

@@ -301,7 +301,10 @@ mod tests {
         assert_eq!(response.status(), 422);
         assert_eq!(
             response.into_body().collect().await.unwrap().to_bytes(),
-            r#"{"error":{"code":"ValidationError","message":"to[2]: is no address","field":"to[2]"}}"#
+            concat!(
+                r#"{"error":{"code":"ValidationError","message":"to[2]: is no address","field":"to[2]"}}"#,
+                "\n"
+            )
         );
     }
 

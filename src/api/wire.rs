@@ -489,8 +489,12 @@ pub fn feed(entries: &[FeedEntry], next: String) -> Bytes {
     to_json(&Feed { events: entries.iter().map(FeedEventView::from).collect(), next })
 }
 
+/// A JSON document and a line break, so that a terminal's prompt stands below it. White space
+/// around a document means nothing (RFC 8259, section 2).
 fn to_json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("strings, numbers and lists serialize").into()
+    let mut document = serde_json::to_vec(value).expect("strings, numbers and lists serialize");
+    document.push(b'\n');
+    document.into()
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ const HEADING: &str = "Which service";
 /// The options of all administration commands.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Connection {
-    /// Configuration file of the service. It names the socket and the data directory.
+    /// Configuration file of the service. It names the socket and the data directory. If not given:
+    /// `PILLARBOX_ADMIN_SOCKET` and `PILLARBOX_DATA_DIR`, then the packaged paths.
     // Not by `next_help_heading`, which would take in the command's own arguments that follow.
     #[arg(long, value_name = "FILE", global = true, help_heading = HEADING)]
     config: Option<PathBuf>,

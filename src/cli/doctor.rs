@@ -16,7 +16,7 @@ use crate::admin::client::{Client, ConnectError};
 use crate::admin::domain::{Domain, DomainList};
 use crate::admin::webhook::{Webhook, WebhookList, WebhookReach};
 use crate::cli::error::CliError;
-use crate::cli::output::escaped;
+use crate::cli::output::{self, escaped, painted};
 use crate::clock::{Clock, Synchronisation};
 use crate::config::{self, Config};
 use crate::service;
@@ -258,13 +258,14 @@ impl Report {
 }
 
 fn lines(finding: &Finding) -> String {
-    let verdict = match finding.verdict {
-        Verdict::Ok => "ok",
-        Verdict::Warning => "warning",
-        Verdict::NotOk => "NOT OK",
+    let (verdict, style) = match finding.verdict {
+        Verdict::Ok => ("ok", output::GOOD),
+        Verdict::Warning => ("warning", output::WARNING),
+        Verdict::NotOk => ("NOT OK", output::BAD),
     };
+    let verdict = painted(&format!("{verdict:7}"), style);
     let (about, message) = (escaped(&finding.about), escaped(&finding.message));
-    let mut text = format!("{verdict:7}  {about}: {message}\n");
+    let mut text = format!("{verdict}  {about}: {message}\n");
     if let Some(advice) = &finding.advice {
         writeln!(text, "         -> {}", escaped(advice)).expect("text takes everything");
     }
@@ -272,7 +273,6 @@ fn lines(finding: &Finding) -> String {
 }
 
 fn print(text: &str) {
-    let mut out = io::stdout().lock();
     // Whoever closed it wants no more; the exit code still says how it went.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = super::print(text);
 }

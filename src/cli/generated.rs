@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::generate;
 
 use crate::cli::error::CliError;
-use crate::cli::{Cli, NAME};
+use crate::cli::{Cli, NAME, manual};
 
 #[derive(Debug, Args)]
 pub(super) struct Completions {
@@ -49,10 +49,7 @@ pub(super) struct Man {
 
 impl Man {
     pub(super) fn run(self) -> Result<String, CliError> {
-        // Without `help` and its subcommands, each of which would have a page.
-        let command = Cli::command().disable_help_subcommand(true);
-        let written = std::fs::create_dir_all(&self.dir)
-            .and_then(|()| clap_mangen::generate_to(command, &self.dir));
+        let written = manual::write(Cli::command(), &self.dir);
         written.map_err(|source| CliError::Write { path: self.dir, source })?;
         Ok(String::new())
     }

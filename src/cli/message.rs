@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::builder::PossibleValuesParser;
+use clap::builder::styling::Style;
 use clap::{Args, Subcommand};
 
 use crate::admin::MAX_PAGE;
@@ -12,7 +13,7 @@ use crate::admin::message::{
 };
 use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
-use crate::cli::output::{Table, escaped};
+use crate::cli::output::{Table, escaped, painted, style_of};
 use crate::domain::outcome::MessageOutcome;
 use crate::views::{DetailView, FailureView};
 
@@ -218,8 +219,9 @@ fn shown(shown: &MessageShown) -> String {
     lines.extend(record.ses_message_id.clone().map(|id| ("SES's id", id)));
     let mut text = String::new();
     for (name, value) in lines {
-        writeln!(text, "{:14}{}", format!("{name}:"), escaped(&value))
-            .expect("text takes everything");
+        let style = if name == "outcome" { style_of(&value) } else { Style::new() };
+        let value = painted(&escaped(&value), style);
+        writeln!(text, "{:14}{value}", format!("{name}:")).expect("text takes everything");
     }
     let mut table = Table::new(["RECIPIENT", "OCCURRED", "EVENT", "DETAIL"]);
     for timeline in &shown.timelines {

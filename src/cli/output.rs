@@ -1,12 +1,61 @@
 //! What people see: aligned columns, in which nothing can steer the terminal, and how far a long
 //! command is.
 
+use std::borrow::Cow;
+use std::env;
 use std::fmt::Write;
+use std::io::{self, IsTerminal as _};
+
+use clap::builder::styling::{AnsiColor, Style};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Between two columns.
 const GAP: &str = "  ";
+/// Columns whose words have colours.
+const COLOURED_COLUMNS: [&str; 4] = ["STATUS", "STATE", "OUTCOME", "EVENT"];
+
+/// What went well.
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+/// What deserves a look.
+pub(super) const WARNING: Style = AnsiColor::Yellow.on_default();
+/// What went wrong.
+pub(super) const BAD: Style = AnsiColor::Red.on_default();
+
+/// The text in a style. What prints it takes the colours out if no terminal wants them.
+pub(super) fn painted(text: &str, style: Style) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The text as standard output takes it: without colours unless it is a terminal, and without them
+/// wherever NO_COLOR is set (<https://no-color.org>). CLICOLOR_FORCE asks for them elsewhere.
+pub(super) fn for_standard_output(text: &str) -> Cow<'_, str> {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = || env::var_os("TERM").is_some_and(|value| value == "dumb");
+    let has_colours = is_set("CLICOLOR_FORCE") || (io::stdout().is_terminal() && !is_dumb());
+    if has_colours && !is_set("NO_COLOR") { text.into() } else { without_colours(text) }
+}
+
+/// The text without what [`painted`] adds. No other escape is in it: see [`escaped`].
+fn without_colours(text: &str) -> Cow<'_, str> {
+    let mut pieces = text.split("\x1b[");
+    let first = pieces.next().unwrap_or_default();
+    if first.len() == text.len() {
+        return text.into();
+    }
+    let rest = pieces.map(|piece| piece.split_once('m').map_or(piece, |(_, after)| after));
+    std::iter::once(first).chain(rest).collect::<String>().into()
+}
+
+/// The style of a status, a state, an outcome or an event, by its first word.
+pub(super) fn style_of(words: &str) -> Style {
+    match words.split(' ').next().unwrap_or_default() {
+        "sent" | "delivered" | "delivery" | "verified" | "active" => GOOD,
+        "suppressed" | "delayed" | "delivery_delay" | "paused" | "pending" => WARNING,
+        "failed" | "bounced" | "bounce" | "complained" | "complaint" | "rejected" | "reject" => BAD,
+        _ => Style::new(),
+    }
+}
 
 /// A table with a head.
 pub(super) struct Table<const N: usize> {
@@ -36,10 +85,16 @@ impl<const N: usize> Table<N> {
             }
         }
         let mut text = String::new();
-        for row in &self.rows {
+        let head = &self.rows[0];
+        for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
-            for (cell, width) in row.iter().zip(widths) {
-                write!(line, "{cell:width$}{GAP}").expect("text takes everything");
+            for ((cell, width), name) in row.iter().zip(widths).zip(head) {
+                let is_coloured = number > 0 && COLOURED_COLUMNS.contains(&name.as_str());
+                let style = if is_coloured { style_of(cell) } else { Style::new() };
+                // The escapes have no width.
+                let space = width - cell.chars().count();
+                write!(line, "{}{:space$}{GAP}", painted(cell, style), "")
+                    .expect("text takes everything");
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -119,6 +174,26 @@ mod tests {
         table.row(["22", ""]);
         assert_eq!(table.or("none"), "ID  NAME\n1   b\u{fc}cher\n22\n");
         assert_eq!(Table::new(["ID"]).or("none"), "none\n");
+    }
+
+    #[test]
+    fn words_have_their_colours_and_columns_stay_aligned() {
+        let mut table = Table::new(["STATUS", "TO"]);
+        table.row(["failed (retries_exhausted)", "a"]);
+        table.row(["sent", "b"]);
+        table.row(["queued", "sent"]);
+        let text = table.or("none");
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[1], "\x1b[31mfailed (retries_exhausted)\x1b[0m  a");
+        assert_eq!(lines[2], format!("\x1b[32msent\x1b[0m{:22}  b", ""));
+        assert_eq!(lines[3], format!("queued{:20}  sent", ""));
+    }
+
+    #[test]
+    fn colours_leave_nothing_behind() {
+        let text = format!("a {} m {}", painted("sent", GOOD), painted("m", BAD));
+        assert_eq!(without_colours(&text), "a sent m m");
+        assert_eq!(without_colours("plain"), "plain");
     }
 
     #[test]

@@ -26,10 +26,12 @@ pub(super) struct ServeArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
-    /// Address on which clients send and read; port 0 takes a free port.
+    /// Address on which clients send and read; port 0 takes a free port. If not given: `listen` of
+    /// the configuration, which is 127.0.0.1:8025 by default.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     listen: Option<SocketAddr>,
-    /// Address for operators: the page, health, readiness and metrics; port 0 takes a free port.
+    /// Address for operators: the page, health, readiness and metrics; port 0 takes a free port. If
+    /// not given: `operator_listen` of the configuration, which is 127.0.0.1:8026 by default.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
     /// Directory of the data and the socket; a temporary one if not given.
@@ -42,7 +44,7 @@ pub(super) struct DevArgs {
     /// Endpoint that is told of every event; its secret is printed.
     #[arg(long, value_name = "URL", value_parser = webhook_url)]
     webhook: Option<WebhookUrl>,
-    /// Configuration file; its [ses] section has no effect.
+    /// Configuration file, if you want to try one; its [ses] section has no effect.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -122,8 +124,9 @@ fn many_threads() -> Result<Runtime, CliError> {
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "an IP address and a port are needed, such as 127.0.0.1:8025 or [::1]:8025".to_owned()
+    config::listen_address(text).ok_or_else(|| {
+        "it must be an IP address or localhost, and a port, such as 127.0.0.1:8025 or [::1]:8025"
+            .to_owned()
     })
 }
 

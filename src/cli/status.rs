@@ -3,9 +3,10 @@
 
 use std::convert::Infallible;
 use std::fmt::Write;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write as _};
 use std::time::Duration;
 
+use clap::builder::styling::Style;
 use clap::{Args, Subcommand};
 
 use crate::admin::status::{
@@ -14,7 +15,7 @@ use crate::admin::status::{
 };
 use crate::cli::connect::{Connection, Format};
 use crate::cli::error::CliError;
-use crate::cli::output::escaped;
+use crate::cli::output::{self, escaped, painted};
 use crate::error_chain::without_full_stop;
 use crate::operator::conditions::Kind;
 use crate::queue::Fill;
@@ -91,7 +92,9 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
             }
             Err(error) => return Err(error),
         };
-        super::print(&format!("{clear}{text}")).map_err(CliError::Print)?;
+        // Not a colour: it stays even if none are wanted.
+        let cleared = io::stdout().write_all(clear.as_bytes());
+        cleared.and_then(|()| super::print(&text)).map_err(CliError::Print)?;
         tokio::time::sleep(interval).await;
     }
 }
@@ -191,8 +194,14 @@ fn shown(status: &ServiceStatus) -> String {
     lines.push(("domains", format!("{domains}, of these pending: {domains_pending}")));
     let mut text = String::new();
     for (name, value) in lines {
-        writeln!(text, "{:18}{}", format!("{name}:"), escaped(&value))
-            .expect("text takes everything");
+        let style = match name {
+            "condition" | "clock" | "lost messages" | "damaged rows" | "damaged row"
+            | "unmatched events" | "dead letters" | "events trouble" | "account" => output::WARNING,
+            "store" if status.store != StoreHealth::Writable => output::BAD,
+            _ => Style::new(),
+        };
+        let label = painted(&format!("{:18}", format!("{name}:")), style);
+        writeln!(text, "{label}{}", escaped(&value)).expect("text takes everything");
     }
     text
 }

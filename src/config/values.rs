@@ -2,7 +2,7 @@
 //!
 //! In a file a number is a number and a text a text; in the environment everything is text.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,9 +92,22 @@ pub(super) fn on_unknown(given: &Given) -> Result<OnUnknown, String> {
 
 /// Where to listen.
 pub(super) fn socket_address(given: &Given) -> Result<SocketAddr, String> {
-    given.text().and_then(|text| text.parse().ok()).ok_or_else(|| {
-        "an IP address and a port, such as \"127.0.0.1:8025\" or \"[::1]:8025\"".to_owned()
+    given.text().and_then(listen_address).ok_or_else(|| {
+        "an IP address or localhost, and a port, such as \"127.0.0.1:8025\" or \"[::1]:8025\""
+            .to_owned()
     })
+}
+
+/// Reads an address to listen on: an IP address and a port. `localhost` stands for 127.0.0.1, the
+/// address that clients try for it (RFC 6761, section 6.3, allows both loopback addresses). No
+/// other name is taken: to look it up could give several addresses, or none at a start.
+pub fn listen_address(text: &str) -> Option<SocketAddr> {
+    if let Some((host, port)) = text.rsplit_once(':')
+        && host.eq_ignore_ascii_case("localhost")
+    {
+        return Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port.parse().ok()?)));
+    }
+    text.parse().ok()
 }
 
 /// Names of hosts, in lower case.

@@ -39,6 +39,11 @@ pub enum Rejection {
     ForeignHost,
     /// Nothing there that the client may see.
     NotFound,
+    /// The listener has no such path.
+    UnknownPath {
+        /// The paths that it has, as a part of a sentence for the client.
+        paths: &'static str,
+    },
     /// The path exists; the method is not one of its own.
     MethodNotAllowed {
         /// The methods that are, as the `Allow` header lists them.
@@ -86,7 +91,7 @@ impl Rejection {
             Self::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             Self::ForeignHost => (StatusCode::FORBIDDEN, "Forbidden"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::NotFound | Self::UnknownPath { .. } => (StatusCode::NOT_FOUND, "NotFound"),
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "RequestTimeout"),
             Self::PayloadTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge"),
@@ -113,6 +118,9 @@ impl Rejection {
                     .into()
             }
             Self::NotFound => "nothing was found here".into(),
+            Self::UnknownPath { paths } => {
+                format!("there is no such path here; the paths are {paths}").into()
+            }
             Self::MethodNotAllowed { allow } => {
                 format!("this path does not take the method; it takes {allow}").into()
             }
@@ -158,6 +166,7 @@ impl Rejection {
             Self::BadRequest { .. }
             | Self::ForeignHost
             | Self::NotFound
+            | Self::UnknownPath { .. }
             | Self::RequestTimeout
             | Self::PayloadTooLarge { .. }
             | Self::UriTooLong
@@ -227,7 +236,7 @@ pub struct ErrorAnswer<'a> {
 }
 
 impl ErrorAnswer<'_> {
-    /// Returns the body.
+    /// Returns the body, with a line break at its end as every answer of the API has it.
     pub fn body(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Body<'a> {
@@ -241,7 +250,9 @@ impl ErrorAnswer<'_> {
             field: Option<&'a str>,
         }
         let error = Detail { code: self.code, message: &self.message, field: self.field };
-        serde_json::to_vec(&Body { error }).expect("strings serialize")
+        let mut body = serde_json::to_vec(&Body { error }).expect("strings serialize");
+        body.push(b'\n');
+        body
     }
 
     /// Returns the response for hyper to send.
@@ -291,7 +302,8 @@ mod tests {
         assert_eq!(body, raw_body);
         assert_eq!(
             body,
-            r#"{"error":{"code":"PayloadTooLarge","message":"the body must be at most 10 bytes"}}"#
+            "{\"error\":{\"code\":\"PayloadTooLarge\",\"message\":\"the body must be at most 10 \
+             bytes\"}}\n"
         );
     }
 

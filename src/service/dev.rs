@@ -21,7 +21,7 @@ use crate::domain::organisation::DomainState;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::run::{Signals, listen_for, stop};
-use crate::service::{Service, ServiceError};
+use crate::service::{ListenerName, Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::ses::send::MESSAGE_ID_TAG;
 use crate::simulator::{
@@ -40,6 +40,9 @@ const SOCKET: &str = "admin.sock";
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's own key pair; it opens nothing else.
 const ACCESS_KEY: &str = "simulator";
+
+/// Page for a browser that opens the clients' address. `{page}` stands for the operators' page.
+const WELCOME: &str = include_str!("welcome.html");
 
 /// What the command line says.
 #[derive(Debug, Clone)]
@@ -82,6 +85,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
     let service = Service::start(&config, Clock::system(), credentials, None).await?;
     service.operators.show_caught(Arc::new(Memory(simulator.captured_mail())));
+    service.show_welcome(WELCOME.replace("{page}", page_without_key(&service)));
     let key = match options.api_key {
         Some(key) => key,
         None => ApiKey::generate()?,
@@ -103,7 +107,8 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         _ = hangup.recv() => {}
     }
     stop(service, signals).await;
-    simulator.shutdown().await;
+    // The service is gone, and nobody else waits for an answer of the simulator.
+    drop(simulator);
     Ok(())
 }
 
@@ -149,7 +154,8 @@ fn log_event(entry: &FeedEntry) {
 
 async fn start_simulator() -> Result<Simulator, ServiceError> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let failed = |source| ServiceError::Listen { address, source };
+    let listener = ListenerName::SimulatorOfDev;
+    let failed = |source| ServiceError::Listen { listener, address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let events = Events::On(EventOptions::after(EVENT_DELAY));
     let options = Options { verified: vec![DOMAIN.to_owned()], events, ..Options::default() };
@@ -221,6 +227,7 @@ fn print_welcome(
     let address = service.address();
     let page = service.page().expose_secret();
     let key = key.reveal();
+    let commands = commands(data_dir);
     let webhook = webhook.map_or_else(String::new, |webhook| {
         format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
     });
@@ -232,23 +239,66 @@ pillarbox is running on a simulator: nothing leaves this machine.
   API key   {key}
   page      {page}
   data      {}
-  commands  pillarbox status --socket {}
   caught    {}/simulator/messages{webhook}
 
 Send a message:
 
-curl -s http://{address}/emails -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
+curl -sS http://{address}/emails -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
 -d '{{\"from\":\"Dev <dev@{DOMAIN}>\",\"to\":[\"success@simulator.amazonses.com\"],\"subject\":\"Hello\",\"text\":\"It works.\"}}'
 
-Read it back:
+Read it back, with the id of the answer in place of ID:
 
-curl -s http://{address}/emails/ID -H 'Authorization: Bearer {key}'
+curl -sS http://{address}/emails/ID -H 'Authorization: Bearer {key}'
+
+Other recipients at simulator.amazonses.com show what else may happen:
+
+  bounce@           the message bounces, and the address becomes suppressed
+  complaint@        the recipient complains, and the address becomes suppressed
+  ooto@             the message is delivered, and an out-of-office reply follows
+  suppressionlist@  the message bounces, because SES's own list has the address
+
+Commands for this service, in another terminal:
+
+{commands}
 
 Messages as they move (Ctrl-C ends):",
         data_dir.display(),
-        data_dir.join(SOCKET).display(),
         simulator.endpoint(),
     );
+}
+
+/// The operators' page, as a link that opens nothing by itself: its key stays in the terminal.
+fn page_without_key(service: &Service) -> &str {
+    let page = service.page().expose_secret();
+    page.split_once('#').map_or(page, |(page, _)| page)
+}
+
+/// Commands that reach this service when they are pasted, as all commands do from there on.
+fn commands(data_dir: &Path) -> String {
+    // Another terminal may stand elsewhere.
+    let data_dir = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    let mut text = String::new();
+    // A program that was called by its path is not among those that the shell finds.
+    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    if called.components().count() > 1
+        && let Ok(program) = std::env::current_exe()
+        && let Some(directory) = program.parent()
+    {
+        text = format!("export PATH={}:\"$PATH\"\n", shell_word(directory));
+    }
+    format!(
+        "{text}export PILLARBOX_ADMIN_SOCKET={}\nexport PILLARBOX_DATA_DIR={}\npillarbox status\n\
+         pillarbox message list",
+        shell_word(&data_dir.join(SOCKET)),
+        shell_word(&data_dir),
+    )
+}
+
+/// The path as one word of a shell.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// What the simulator caught, as the operators' page asks for it.

@@ -9,6 +9,34 @@ use crate::ses::SesError;
 use crate::ses::sqs::NotAQueue;
 use crate::store::OpenError;
 
+/// A listener, by the setting that gives its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListenerName {
+    /// The clients' listener of the service.
+    Clients,
+    /// The operators' listener of the service.
+    Operators,
+    /// The simulator that runs alone.
+    Simulator,
+    /// The simulator within `dev`, on a free port.
+    SimulatorOfDev,
+}
+
+impl ListenerName {
+    /// Returns how to give it another address.
+    const fn setting(self) -> &'static str {
+        match self {
+            Self::Clients => "`listen` in the configuration, or with --listen for `pillarbox dev`",
+            Self::Operators => {
+                "`operator_listen` in the configuration, or with --operator-listen for \
+                 `pillarbox dev`"
+            }
+            Self::Simulator => "--listen",
+            Self::SimulatorOfDev => "the system's help: every port of the loopback is in use",
+        }
+    }
+}
+
 /// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -25,9 +53,12 @@ pub enum ServiceError {
     Tls(#[from] TlsError),
     /// An address cannot be listened on.
     #[error(
-        "cannot listen on {address}: {source}; another address can be given, with port 0 for a free one"
+        "cannot listen on {address}: {source}; give another address with {}; port 0 takes a free \
+         port", listener.setting()
     )]
     Listen {
+        /// Who would listen there.
+        listener: ListenerName,
         /// The address.
         address: SocketAddr,
         /// Why.

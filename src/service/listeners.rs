@@ -23,6 +23,7 @@ use crate::operator::captured_mail::Catcher;
 use crate::operator::key::PageKey;
 use crate::operator::{Operator, Parts};
 use crate::service::ServiceError;
+use crate::service::error::ListenerName;
 use crate::service::reload::load_tls;
 
 /// How long operators' requests in flight have at the end.
@@ -60,7 +61,8 @@ impl Listeners {
         inherited: Option<std::net::TcpListener>,
     ) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
-        let failed = |source| ServiceError::Listen { address: config.listen, source };
+        let listener = ListenerName::Clients;
+        let failed = |source| ServiceError::Listen { listener, address: config.listen, source };
         let (clients, owner) = if let Some(listener) = inherited {
             listener.set_nonblocking(true).map_err(failed)?;
             (TcpListener::from_std(listener).map_err(failed)?, SocketOwner::Supervisor)
@@ -112,7 +114,8 @@ pub(super) fn address_of(listener: &TcpListener) -> Result<SocketAddr, ServiceEr
 
 /// Binds the address where operators look.
 async fn bind_operators(address: SocketAddr) -> Result<TcpListener, ServiceError> {
-    let failed = |source| ServiceError::Listen { address, source };
+    let listener = ListenerName::Operators;
+    let failed = |source| ServiceError::Listen { listener, address, source };
     TcpListener::bind(address).await.map_err(failed)
 }
 

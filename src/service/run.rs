@@ -12,6 +12,7 @@ use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
+use crate::service::error::ListenerName;
 use crate::service::supervisor::{self, Supervisor};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
@@ -80,7 +81,11 @@ pub async fn serve(
 /// Runs the simulator alone until SIGTERM or SIGINT.
 pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), ServiceError> {
     let mut signals = Signals::new()?;
-    let failed = |source| ServiceError::Listen { address: listen, source };
+    let failed = |source| ServiceError::Listen {
+        listener: ListenerName::Simulator,
+        address: listen,
+        source,
+    };
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let region = options.region.clone();
     let simulator = Simulator::start(listener, options).await;

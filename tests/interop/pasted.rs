@@ -1,7 +1,7 @@
 //! The commands of README and quickstart as a reader pastes them, and the programs of `examples/`.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +20,11 @@ struct Reader {
 
 impl Reader {
     fn new() -> Self {
-        let mut dev = DevProcess::start(&[]);
+        Self::with(&[])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
+        let mut dev = DevProcess::start(arguments);
         let (address, key) = (dev.told("address"), dev.told("API key"));
         Self { address, key, data: dev.told("data"), _dev: dev }
     }
@@ -29,11 +33,13 @@ impl Reader {
     fn paste(&self, text: &str, id: &str) -> Output {
         let text = text
             .replace("http://127.0.0.1:8025", &self.address)
-            .replace("target/release/pillarbox", env!("CARGO_BIN_EXE_pillarbox"))
-            .replace("DIR/", &format!("{}/", self.data));
+            .replace("venv/bin/python", "\"$STANDARDWEBHOOKS_PYTHON\"");
         Command::new("bash")
             .args(["-euc", &text])
             .envs([("MAIL_KEY", &*self.key), ("MAIL_URL", &*self.address), ("ID", id)])
+            .env("PATH", with_pillarbox())
+            .env("PILLARBOX_ADMIN_SOCKET", format!("{}/admin.sock", self.data))
+            .env("PILLARBOX_DATA_DIR", &self.data)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .unwrap()
@@ -54,6 +60,12 @@ impl Reader {
     }
 }
 
+/// The search path of a reader who has pillarbox installed.
+fn with_pillarbox() -> String {
+    let program = Path::new(env!("CARGO_BIN_EXE_pillarbox")).parent().unwrap();
+    format!("{}:{}", program.display(), std::env::var("PATH").unwrap())
+}
+
 /// The shell blocks of a page, without the line in which readers put in their own key.
 fn blocks(page: &str) -> Vec<String> {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
@@ -71,13 +83,15 @@ fn the_commands_of_readme_and_quickstart_do_what_they_say() {
 
     let quickstart = blocks("docs/quickstart.md");
     let [send, read, bounce, again] = quickstart.as_slice() else { panic!("{quickstart:?}") };
+    let readmes = first;
+    let first = reader.sent(send);
+    assert_ne!(first, readmes, "another key is another message");
     assert_eq!(reader.sent(send), first, "the same key is the same message");
-    assert_eq!(reader.sent(send), first);
 
     let end = Instant::now() + PATIENCE;
     loop {
         let printed = reader.printed(read, &first);
-        let (record, events) = printed.split_once("}{").unwrap_or((&printed, ""));
+        let (record, events) = printed.split_once("}\n{").unwrap_or((&printed, ""));
         if record.contains(r#""status":"sent""#) && events.contains(r#""type":"delivery""#) {
             break;
         }
@@ -90,12 +104,224 @@ fn the_commands_of_readme_and_quickstart_do_what_they_say() {
     let printed = reader.printed(again, "");
     assert!(printed.contains(r#""code":"Suppressed""#), "{printed}");
 
+    receive_a_webhook(&reader);
+
+    let [status, messages, suppressed] = ["status", "message list", "suppression list"]
+        .map(|command| reader.printed(&quickstart_line(&format!("pillarbox {command}")), ""));
+    assert!(status.contains("takes writes"), "{status}");
+    assert!(messages.contains(&first), "{messages}");
+    assert!(suppressed.contains("bounce@simulator.amazonses.com"), "{suppressed}");
+}
+
+/// A line of the quickstart that is to be pasted by itself.
+fn quickstart_line(start: &str) -> String {
     let page = std::fs::read_to_string("docs/quickstart.md").unwrap();
-    let commands = page.lines().filter(|line| line.starts_with("    target/release/pillarbox "));
-    let commands: Vec<_> = commands.map(|line| reader.printed(line, "")).collect();
-    let [status, list] = commands.as_slice() else { panic!("{commands:?}") };
-    assert!(status.contains("takes messages"), "{status}");
-    assert!(list.contains(&first), "{list}");
+    let line = page.lines().find(|line| line.trim_start().starts_with(start));
+    line.unwrap_or_else(|| panic!("the quickstart has no {start}")).trim().to_owned()
+}
+
+/// Follows the quickstart to a verified webhook.
+fn receive_a_webhook(reader: &Reader) {
+    let port = crate::free_port().to_string();
+    let add = quickstart_line("pillarbox webhook add ").replace("4000", &port);
+    let added = reader.printed(&add, "");
+    let secret = added.split_whitespace().find(|word| word.starts_with("whsec_")).unwrap();
+    let receive = quickstart_line("WEBHOOK_SECRET=").replace("whsec_…", secret);
+    let receive = receive.replace("venv/bin/python", "exec \"$STANDARDWEBHOOKS_PYTHON\"");
+    let mut receiver = Command::new("bash")
+        .args(["-euc", &format!("export {}", receive.replacen(' ', "; ", 1))])
+        .env("PORT", &port)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(crate::Program)
+        .unwrap();
+    let mut lines = BufReader::new(receiver.0.stdout.take().unwrap()).lines();
+    let end = Instant::now() + PATIENCE;
+    while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+        assert!(Instant::now() < end, "the receiver does not start");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    reader.printed(&quickstart_line("pillarbox webhook test "), "");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("email.test"), "{line}");
+}
+
+/// Pages whose commands are run, each on a `dev` of its own.
+const PAGES: [&str; 9] = [
+    "docs/aws.md",
+    "docs/backup.md",
+    "docs/deployment.md",
+    "docs/domains.md",
+    "docs/operating.md",
+    "docs/simulator.md",
+    "docs/suppressions.md",
+    "docs/testing.md",
+    "docs/webhooks.md",
+];
+
+/// Commands of these pages that no test here runs, by their beginnings, with the reason.
+const NOT_RUN: [(&str, &str); 18] = [
+    ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
+    ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
+    ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
+    ("pillarbox webhook add --org acme https://app.example.com", "the endpoint is the reader's"),
+    ("pillarbox webhook test 1", "the endpoint is the reader's; the quickstart's is tested"),
+    ("pillarbox dead-letter show ID", "nothing unreadable comes from the simulator"),
+    ("apt install", "the gate installs the package on a copy of the machine"),
+    ("packaging/build.sh", "the gate runs it"),
+    ("systemd-sysusers", "the gate installs the package"),
+    ("systemctl ", "it needs a running systemd; a test with a manager of its own starts the units"),
+    ("install -o pillarbox ", "the certificate is the reader's"),
+    ("aws sesv2 ", "it needs an AWS account"),
+    ("CRASH_ROUNDS=", "it is a test itself"),
+    ("POWER_SEEDS=", "it is a test itself"),
+    ("cargo test", "it is a test itself"),
+    ("cargo +nightly fuzz", "it needs a nightly compiler and runs until it is stopped"),
+    (".ci/run", "it runs this test"),
+    ("| ", "it is the second line of a command for AWS"),
+];
+
+/// The indented and fenced command lines of a page, in their order.
+fn commands(page: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+    let (mut commands, mut language) = (Vec::new(), None);
+    for line in text.lines() {
+        match (line.trim_start().strip_prefix("```"), &language) {
+            (Some(_), Some(_)) => language = None,
+            (Some(name), None) => language = Some(name.to_owned()),
+            (None, Some(name)) if name == "sh" => commands.push(line.trim().to_owned()),
+            (None, None) if is_indented(line) => commands.push(line.trim().to_owned()),
+            (None, _) => {}
+        }
+    }
+    commands
+}
+
+/// Whether a line stands in an indented block, of the page or of a numbered list.
+fn is_indented(line: &str) -> bool {
+    let spaces = line.len() - line.trim_start().len();
+    spaces == 4 || (spaces == 7 && line.trim_start().starts_with("pillarbox "))
+}
+
+#[test]
+fn every_command_of_the_pages_runs_or_is_named_with_its_reason() {
+    let mut used = BTreeSet::new();
+    for page in PAGES {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data").to_str().unwrap().to_owned();
+        let mut reader = Some(Reader::with(&["--data-dir", &data]));
+        let lines = commands(page);
+        assert!(!lines.is_empty(), "{page} has no commands");
+        let paste = |text: &str, reader: Option<&Reader>| {
+            let text = text
+                .replace("/backups/", &format!("{}/", directory.path().display()))
+                .replace("ID…", "$ID");
+            let text = text.replace(" ID", " 1");
+            let mut shell = Command::new("bash");
+            shell.args(["-euc", &text]).current_dir(directory.path());
+            shell.env("PATH", with_pillarbox()).env("PILLARBOX_DATA_DIR", &data);
+            shell.env("PILLARBOX_ADMIN_SOCKET", format!("{data}/admin.sock"));
+            if let Some(reader) = reader {
+                shell.env("ID", reader.sent(&blocks("README.md")[0]));
+            }
+            let output = shell.output().unwrap();
+            assert!(output.status.success(), "{page}: {text}\n{output:?}");
+        };
+        if !lines.iter().any(|line| line == "pillarbox org add acme") {
+            paste("pillarbox org add acme", None);
+        }
+        for line in &lines {
+            let known = NOT_RUN.iter().find(|(start, _)| line.starts_with(start));
+            if let Some((start, _)) = known {
+                used.insert(*start);
+                continue;
+            }
+            // Both say that the service has to be stopped.
+            if ["pillarbox restore", "pillarbox compact"].iter().any(|name| line.starts_with(name))
+            {
+                reader = None;
+            }
+            paste(line, reader.as_ref());
+        }
+    }
+    let unused: Vec<_> = NOT_RUN.iter().filter(|(start, _)| !used.contains(start)).collect();
+    assert!(unused.is_empty(), "no page has these any more: {unused:?}");
+}
+
+/// Stands between a program and the service: it loses the first answer after the service has given
+/// it, answers the second request with 503, and passes on all others.
+fn faulty(address: &str) -> String {
+    let service = address.strip_prefix("http://").unwrap().to_owned();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for (number, client) in listener.incoming().enumerate() {
+            let mut client = client.unwrap();
+            let request = read_request(&mut client);
+            if number == 1 {
+                let busy = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
+                            Content-Length: 2\r\nConnection: close\r\n\r\n{}";
+                client.write_all(busy.as_bytes()).unwrap();
+                continue;
+            }
+            let mut upstream = std::net::TcpStream::connect(&service).unwrap();
+            upstream.write_all(&request).unwrap();
+            let mut answer = Vec::new();
+            upstream.read_to_end(&mut answer).unwrap();
+            if number > 0 {
+                client.write_all(&answer).unwrap();
+            }
+        }
+    });
+    address
+}
+
+/// A whole request, which asks for the end of the connection.
+fn read_request(client: &mut std::net::TcpStream) -> Vec<u8> {
+    let mut reader = BufReader::new(client);
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        let lower = line.to_ascii_lowercase();
+        if let Some(value) = lower.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        if !lower.starts_with("connection:") {
+            head.push_str(&line);
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    [head.as_bytes(), b"Connection: close\r\n\r\n", &body].concat()
+}
+
+#[test]
+fn the_fifteen_lines_send_once_through_lost_answers_and_refusals() {
+    for (program, first, last) in [
+        ("examples/send.py", "def send(", "    raise TimeoutError"),
+        ("examples/send.mjs", "async function send(", "}"),
+    ] {
+        let text = std::fs::read_to_string(program).unwrap();
+        let lines = text.lines().skip_while(|line| !line.starts_with(first));
+        let count = lines.take_while(|line| !line.starts_with(last)).count() + 1;
+        assert!((5..=15).contains(&count), "{program}: send() has {count} lines");
+    }
+    for program in ["python3 examples/send.py", "node examples/send.mjs"] {
+        let mut reader = Reader::new();
+        let direct = std::mem::take(&mut reader.address);
+        reader.address = faulty(&direct);
+        let printed = reader.printed(program, "");
+        let id = printed.split_whitespace().next().unwrap();
+        reader.address = direct;
+        let list = reader.printed("pillarbox message list", "");
+        assert_eq!(list.lines().count(), 2, "one message and the head: {list}");
+        assert!(list.contains(id), "{id}: {list}");
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! Must not know how the lines are used.
 
 use std::io::{BufRead, BufReader, Lines, PipeReader, PipeWriter, pipe};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use super::process::pillarbox;
 
@@ -42,6 +43,17 @@ impl DevProcess {
     pub(crate) fn line(&mut self, is_wanted: impl Fn(&str) -> bool) -> String {
         let mut lines = self.output.by_ref().map_while(Result::ok);
         lines.find(|line| is_wanted(line)).expect("dev tells where everything is")
+    }
+}
+
+impl DevProcess {
+    /// Asks the process to end, as Ctrl-C does, and tells how long it took and how it ended.
+    pub(crate) fn interrupt(mut self) -> (Duration, ExitStatus) {
+        let id = self.child.id().to_string();
+        let asked_at = Instant::now();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        let status = self.child.wait().unwrap();
+        (asked_at.elapsed(), status)
     }
 }
 

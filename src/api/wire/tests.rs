@@ -149,7 +149,7 @@ fn a_record_has_every_field_of_the_specification() {
         message(queued(), None),
         format!(
             r#"{{"id":"019aa5a0-5c00-7000-8000-000000000001","status":"queued",{TO},"attempts":1,"error":null,"sesMessageId":null,"createdAt":"2026-11-21T09:30:00.123Z","sentAt":null,"lastEvent":null}}"#
-        )
+        ) + "\n"
     );
     let mut sent = queued();
     sent.state = State::Sent {
@@ -164,7 +164,7 @@ fn a_record_has_every_field_of_the_specification() {
         message(sent, Some(&Live::Sending { attempts: 9 })),
         format!(
             r#"{{"id":"019aa5a0-5c00-7000-8000-000000000001","status":"sent",{TO},"attempts":1,"error":null,"sesMessageId":"ses-1","createdAt":"2026-11-21T09:30:00.123Z","sentAt":"2026-11-21T09:30:01.000Z","lastEvent":{{"type":"delivery_delay","occurredAt":"2026-11-21T09:30:02.000Z"}}}}"#
-        ),
+        ) + "\n",
         "a final row is not overlaid"
     );
 }
@@ -219,7 +219,8 @@ fn events_show_what_the_provider_told() {
         head("reject") + r#"{"rejectReason":"Bad content"}}"#,
         head("delivery") + r#"{"smtpResponse":"250 ok"}}"#,
     ];
-    assert_eq!(bytes, format!(r#"{{"events":[{}]}}"#, expected.join(",")));
-    assert_eq!(events(&[]), r#"{"events":[]}"#);
-    assert_eq!(accepted(queued().id), r#"{"id":"019aa5a0-5c00-7000-8000-000000000001"}"#);
+    assert_eq!(bytes, format!(r#"{{"events":[{}]}}"#, expected.join(",")) + "\n");
+    assert_eq!(events(&[]), "{\"events\":[]}\n");
+    let accepted = accepted(queued().id);
+    assert_eq!(accepted, "{\"id\":\"019aa5a0-5c00-7000-8000-000000000001\"}\n");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::kit::{DevProcess, PATIENCE, answer, http_client};
+use crate::kit::{DevProcess, Finished, PATIENCE, answer, http_client, pillarbox};
 
 /// A `dev` process and what it printed.
 pub(crate) struct Dev {
@@ -32,7 +32,7 @@ impl Dev {
             rest.split_once(to).unwrap().0.to_owned()
         };
         Self {
-            address: between("curl -s ", "/emails"),
+            address: between("curl -sS ", "/emails"),
             key: between("Bearer ", "'"),
             body: between(" -d '", "'"),
             client: http_client(),
@@ -108,4 +108,113 @@ async fn a_bounce_suppresses_and_the_data_stays_with_its_directory() {
     assert_eq!(dev.until_event(&answered["id"]).await["status"], "sent");
     let (status, refused) = dev.post(bounces).await;
     assert_eq!((status, &refused["error"]["code"]), (422, &json!("Suppressed")));
+}
+
+#[tokio::test]
+async fn a_browser_is_told_where_it_is_and_programs_still_need_a_key() {
+    let dev = Dev::start(&[]);
+    let get = |accept: &str| {
+        dev.client.get(format!("{}/", dev.address)).header("accept", accept.to_owned()).send()
+    };
+    let response = get("text/html,application/xhtml+xml,*/*;q=0.8").await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], "text/html; charset=utf-8");
+    let page = response.text().await.unwrap();
+    assert!(page.contains(&format!("href=\"{}/\"", dev.page.0)), "{page}");
+    assert!(!page.contains(&dev.page.1) && !page.contains(&dev.key), "no key is for everybody");
+    for accept in ["*/*", "application/json"] {
+        assert_eq!(get(accept).await.unwrap().status(), 401, "{accept}");
+    }
+    let other = dev.client.get(format!("{}/emails", dev.address)).header("accept", "text/html");
+    assert_eq!(other.send().await.unwrap().status(), 401);
+}
+
+#[tokio::test]
+async fn the_printed_commands_reach_the_service_when_pasted() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("it's here").to_str().unwrap().to_owned();
+    let mut process = DevProcess::start(&["--data-dir", &data]);
+    let mut line = |start: &str| process.line(|line| line.starts_with(start));
+    assert!(line("  bounce@").contains("suppressed"));
+    let (path, socket) = (line("export PATH="), line("export PILLARBOX_ADMIN_SOCKET="));
+    let (data, status) = (line("export PILLARBOX_DATA_DIR="), line("pillarbox status"));
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-euc", &[path, socket, data, status].join("\n")]);
+    shell.env_clear().current_dir("/");
+    let finished = Finished::run(shell).await;
+    assert_eq!(finished.code, 0, "{finished:?}");
+    assert!(finished.out.contains("takes writes"), "{finished:?}");
+}
+
+#[test]
+fn a_stop_with_nothing_pending_ends_at_once() {
+    const LONGEST: Duration = Duration::from_millis(500);
+    let mut process = DevProcess::start(&[]);
+    process.line(|line| line.starts_with("Messages as they move"));
+    // A look at the queue of events is under way by now.
+    std::thread::sleep(Duration::from_millis(1500));
+    let (took, status) = process.interrupt();
+    assert!(status.success(), "{status}");
+    assert!(took < LONGEST, "{took:?}");
+}
+
+/// What a `dev` prints that cannot start.
+async fn told(arguments: &[&str]) -> Finished {
+    let mut command = pillarbox(&["dev"]);
+    command.args(arguments);
+    Finished::run(command).await
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_told_with_the_option_that_gives_another() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("localhost:{}", taken.local_addr().unwrap().port());
+    for (clients, operators, option) in [
+        (taken.as_str(), "localhost:0", "with --listen "),
+        ("localhost:0", taken.as_str(), "with --operator-listen "),
+    ] {
+        let finished = told(&["--listen", clients, "--operator-listen", operators]).await;
+        assert_eq!(finished.code, 1, "{finished:?}");
+        assert!(finished.err.contains("cannot listen on 127.0.0.1:"), "{finished:?}");
+        assert!(finished.err.contains(option), "{finished:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_key_is_told_in_one_line_that_does_not_repeat_it() {
+    let finished = told(&["--api-key", "abc"]).await;
+    assert_eq!(finished.code, 2, "{finished:?}");
+    assert_eq!(finished.err.lines().count(), 1, "{finished:?}");
+    assert!(finished.err.contains("pb_ followed by 43 characters"), "{finished:?}");
+    assert!(!finished.err.contains("abc"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn colours_are_for_terminals_and_for_those_who_want_them() {
+    let mut process = DevProcess::start(&[]);
+    let data = process.told("data");
+    let listed = async |variable: Option<&str>| {
+        let mut command = pillarbox(&["suppression", "list", "--socket"]);
+        command.arg(format!("{data}/admin.sock"));
+        if let Some(variable) = variable {
+            command.env(variable, "1");
+        }
+        command.args(["--json"]);
+        Finished::run(command).await.out
+    };
+    assert!(!listed(Some("CLICOLOR_FORCE")).await.contains('\x1b'), "JSON has no colours");
+    let checked = async |variables: &[&str]| {
+        let mut command = pillarbox(&["doctor"]);
+        for variable in variables {
+            command.env(variable, "1");
+        }
+        command.env("PILLARBOX_DATA_DIR", &data);
+        command.env("PILLARBOX_ADMIN_SOCKET", format!("{data}/admin.sock"));
+        Finished::run(command).await.out
+    };
+    assert!(checked(&["CLICOLOR_FORCE"]).await.contains("\x1b[32mok     \x1b[0m"));
+    for variables in [&[][..], &["NO_COLOR"], &["NO_COLOR", "CLICOLOR_FORCE"]] {
+        let text = checked(variables).await;
+        assert!(!text.contains('\x1b') && text.contains("ok       "), "{variables:?}: {text}");
+    }
 }

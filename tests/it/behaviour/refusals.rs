@@ -70,6 +70,11 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
     for path in ["/", "/email", "/emails/", "/emails/1/", "/emails/1/2", "/emailsx", "/EMAILS"] {
         let got = refusal(server.get(path).send().await.unwrap()).await;
         assert_eq!(got, expected(404, "NotFound", None), "{path}");
+        let (_, answered) = answer(server.get(path).send().await.unwrap()).await;
+        let message = answered["error"]["message"].as_str().unwrap();
+        for there in ["/emails/batch", "/emails/{id}/events", "/events", "/openapi.json"] {
+            assert!(message.contains(there), "{path}: {message}");
+        }
     }
     let cases = [
         (Method::DELETE, "/emails", "GET, POST"),

@@ -1,0 +1,157 @@
+//! Examples of every command, for its help and its manual page.
+
+/// A command line, and what it is for.
+pub(super) struct Example {
+    /// The command line, as it is typed.
+    pub(super) line: &'static str,
+    /// What it does, as a short sentence without a full stop.
+    pub(super) does: &'static str,
+}
+
+const fn example(line: &'static str, does: &'static str) -> Example {
+    Example { line, does }
+}
+
+/// All examples. A command's own are those whose line begins with its name.
+const ALL: [Example; 49] = [
+    example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
+    example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
+    example("pillarbox dev --listen localhost:8080", "Listen on another port"),
+    example("pillarbox serve --config /etc/pillarbox/pillarbox.toml", "Run the service"),
+    example("pillarbox simulator --listen 127.0.0.1:9100", "Run a stand-in for SES on port 9100"),
+    example(
+        "pillarbox simulator --listen 127.0.0.1:0 --latency 50ms --send-rate 14 --verified example.com",
+        "Take a free port, and be as slow as SES in the sandbox",
+    ),
+    example("pillarbox org add shop", "Add the organisation shop"),
+    example("pillarbox org list --json", "List organisations for a program"),
+    example("pillarbox org remove shop", "Revoke its keys and cancel its queued messages"),
+    example("pillarbox key add --org shop --name web", "Print a new API key, only this once"),
+    example("pillarbox key list --org shop", "List the keys of an organisation"),
+    example("pillarbox key revoke 3", "Revoke the key with the id 3 at once"),
+    example("pillarbox domain add --org shop example.com", "Print the DNS records to publish"),
+    example("pillarbox domain list", "List domains and whether they are verified"),
+    example("pillarbox domain check example.com", "Ask SES now"),
+    example("pillarbox domain remove --org shop example.com", "Take the domain away"),
+    example("pillarbox suppression add --org shop ada@example.net", "Suppress one address"),
+    example("pillarbox suppression remove --all ada@example.net", "Allow mail to it everywhere"),
+    example("pillarbox suppression list", "List suppressed addresses"),
+    example("pillarbox suppression import --org shop list.csv", "Take over another service's list"),
+    example("pillarbox suppression export list.csv", "Write all suppressions to a file"),
+    example("pillarbox message list --status failed", "List failed messages, newest first"),
+    example(
+        "pillarbox message show 01a1fd35-b382-764f-9765-f59ce8c38e64",
+        "Show a message and its timeline",
+    ),
+    example("pillarbox message cancel --org shop", "Cancel what an organisation has queued"),
+    example(
+        "pillarbox webhook add --org shop https://shop.example/events --types email.bounce",
+        "Tell an endpoint of bounces; print its secret, only this once",
+    ),
+    example("pillarbox webhook list", "List endpoints and how their deliveries go"),
+    example("pillarbox webhook remove 1", "Remove the endpoint 1"),
+    example("pillarbox webhook pause 1", "Let its events wait"),
+    example("pillarbox webhook resume 1", "Deliver what waits"),
+    example(
+        "pillarbox webhook rotate 1",
+        "Print a new secret; the old one signs for 24 more hours",
+    ),
+    example("pillarbox webhook test 1", "Send a test event and print the answer"),
+    example("pillarbox webhook deliveries 1 --failed", "List deliveries that failed"),
+    example("pillarbox webhook replay 1 --since 2h", "Deliver the last two hours again"),
+    example("pillarbox dead-letter list", "List documents that could not be read"),
+    example("pillarbox dead-letter show 1", "Show the document 1"),
+    example("pillarbox dead-letter clear --all", "Delete all of them"),
+    example(
+        "pillarbox aws setup --dry-run",
+        "Say what would be created, and which permissions it needs",
+    ),
+    example(
+        "pillarbox aws setup --config /etc/pillarbox/pillarbox.toml",
+        "Create it, and write the keys into the file",
+    ),
+    example("pillarbox status", "Show how the service is doing"),
+    example("pillarbox status --watch 5s", "Show it every five seconds"),
+    example("pillarbox status --page", "Print the address of the operator's page"),
+    example("pillarbox doctor --config /etc/pillarbox/pillarbox.toml", "Check the set-up"),
+    example(
+        "pillarbox doctor --config /etc/pillarbox/pillarbox.toml --send",
+        "Send a message to SES's mailbox simulator too",
+    ),
+    example("pillarbox clock confirm", "Say that the clock is right"),
+    example("pillarbox backup /var/backups/pillarbox.backup", "Copy all stored data to a file"),
+    example(
+        "pillarbox restore --config /etc/pillarbox/pillarbox.toml --replace pillarbox.backup",
+        "Put a backup in the place of the data file",
+    ),
+    example("pillarbox compact --config /etc/pillarbox/pillarbox.toml", "Make the data file small"),
+    example(
+        "pillarbox completions bash > ~/.local/share/bash-completion/completions/pillarbox",
+        "Complete commands in bash",
+    ),
+    example("pillarbox man --dir man", "Write the manual pages into the directory man"),
+];
+/// The most examples of a command that has commands of its own.
+const MAX_OF_GROUP: usize = 4;
+
+/// The examples of a command, by its whole name such as `pillarbox key add`.
+pub(super) fn of(command: &clap::Command, name: &str) -> Vec<&'static Example> {
+    let is_own = |line: &str| line == name || line.starts_with(&format!("{name} "));
+    let own = ALL.iter().filter(|example| is_own(example.line));
+    if command.has_subcommands() { own.take(MAX_OF_GROUP).collect() } else { own.collect() }
+}
+
+/// The command with its examples, and those of all commands below it, at the end of their help.
+pub(super) fn in_help(command: clap::Command, name: &str) -> clap::Command {
+    let examples = of(&command, name);
+    let exit_codes = command.get_after_help().map(|text| format!("\n{text}")).unwrap_or_default();
+    let names: Vec<_> =
+        command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let command = names.into_iter().fold(command, |command, below| {
+        let whole = format!("{name} {below}");
+        command.mut_subcommand(below, |below| in_help(below, &whole))
+    });
+    if examples.is_empty() {
+        return command;
+    }
+    let lines = examples.iter().map(|one| format!("  # {}\n  {}\n", one.does, one.line));
+    command.after_help(format!("Examples:\n{}{exit_codes}", lines.collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(clap::Command, String)>) {
+        if !command.has_subcommands() {
+            found.push((command.clone(), name.to_owned()));
+        }
+        for below in command.get_subcommands() {
+            leaves(below, &format!("{name} {}", below.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example_and_every_example_is_a_command() {
+        let root = crate::cli::command_line();
+        let mut found = Vec::new();
+        leaves(&root, "pillarbox", &mut found);
+        for (command, name) in found {
+            assert!(!of(&command, &name).is_empty(), "{name} has no example");
+        }
+        for Example { line, .. } in &ALL {
+            let line = line.split(" > ").next().unwrap();
+            let parsed = root.clone().try_get_matches_from(line.split(' '));
+            parsed.unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn help_ends_with_the_examples() {
+        let mut root = in_help(crate::cli::command_line(), "pillarbox");
+        let help = root.find_subcommand_mut("dev").unwrap().render_help().to_string();
+        assert!(help.contains("Examples:\n  # Try the whole service"), "{help}");
+        let help = root.render_help().to_string();
+        assert!(help.contains("Examples:\n") && help.contains("Exit codes:"), "{help}");
+    }
+}
