@@ -16,7 +16,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
-use crate::domain::request::{IdempotencyKey, SendRequest};
+use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
 use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
 use crate::ses::send::encode;
@@ -203,12 +203,11 @@ impl Intake {
     async fn replay_or(
         &self,
         organisation: OrganisationId,
-        key: &str,
+        key: &OwnedIdempotencyKey,
         refusal: Refusal,
     ) -> Result<Accepted, Refusal> {
-        let key = IdempotencyKey::parse(key).expect("it was read from the request");
         let window_now = self.clock.window_time();
-        let replay = self.store.replay_after_commit(organisation, key, window_now).await?;
+        let replay = self.store.replay_after_commit(organisation, key.as_key(), window_now).await?;
         replay.map(Accepted::Replayed).ok_or(refusal)
     }
 }
@@ -233,14 +232,14 @@ enum Begun<S> {
     /// It is a replay.
     Replayed(MessageId),
     /// It cannot be taken, unless its key is that of a message that is being committed now.
-    Refused { refusal: Refusal, key: Option<String> },
+    Refused { refusal: Refusal, key: Option<OwnedIdempotencyKey> },
     /// The message is being stored.
     Storing(S),
 }
 
 impl<S> Begun<S> {
     fn refused(refusal: Refusal, admitted: &Admitted<'_>) -> Self {
-        let key = admitted.idempotency_key().map(|key| key.as_str().to_owned());
+        let key = admitted.idempotency_key().map(IdempotencyKey::into_owned);
         Self::Refused { refusal, key }
     }
 }

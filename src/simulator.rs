@@ -28,6 +28,7 @@ mod identities;
 mod protocol;
 mod queue;
 mod random;
+mod raw_email;
 mod send_email;
 mod server;
 mod ses;

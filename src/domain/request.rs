@@ -3,6 +3,8 @@
 //! The rules are those of the specification (sections 2.1 and 8) and SES's own limits on headers.
 //! Nothing here looks at an organisation; that is `admission`'s part.
 
+use std::fmt;
+
 use crate::domain::mailbox::Mailbox;
 use crate::domain::policy::{
     MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
@@ -111,7 +113,22 @@ impl<'a> From<&'a str> for BodyText<'a> {
     }
 }
 
-/// The bodies of a message; at least one is present and not empty.
+/// A message that came whole (RFC 5322), as it goes to the provider.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RawMessage<'a> {
+    /// The header fields that are sent, each with its line's end.
+    pub fields: &'a [u8],
+    /// All that follows them, from the empty line on.
+    pub rest: &'a [u8],
+}
+
+impl fmt::Debug for RawMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RawMessage(..)")
+    }
+}
+
+/// The content of a message: bodies, of which at least one is present and not empty, or all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
     /// HTML alone.
@@ -125,27 +142,90 @@ pub enum Body<'a> {
         /// The plain-text body.
         text: BodyText<'a>,
     },
+    /// The whole message, header fields included.
+    Raw(RawMessage<'a>),
+}
+
+/// Origin of an idempotency key. Keys of different origins are different keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyOrigin {
+    /// The client gave it with its request.
+    Client,
+    /// It was made from a message that was submitted over SMTP.
+    Submission,
 }
 
 /// A key that identifies a logical message within an organisation: 1 to 256 characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IdempotencyKey<'a>(&'a str);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey<'a> {
+    origin: KeyOrigin,
+    text: &'a str,
+}
 
 impl<'a> IdempotencyKey<'a> {
-    /// Reads a key.
+    /// Reads a client's key.
     pub fn parse(text: &'a str) -> Result<Self, FieldError> {
         if (1..=MAX_IDEMPOTENCY_KEY_CHARS).contains(&text.chars().count()) {
-            Ok(Self(text))
+            Ok(Self { origin: KeyOrigin::Client, text })
         } else {
             let rule = format!("must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters");
             Err(FieldError::new("idempotencyKey", rule))
         }
     }
 
-    /// The key's text.
-    pub fn as_str(&self) -> &'a str {
-        self.0
+    /// Key of a message that was submitted over SMTP; `text` is a digest of what identifies it.
+    pub const fn of_submission(text: &'a str) -> Self {
+        Self { origin: KeyOrigin::Submission, text }
     }
+
+    /// The key with this origin and text, which a key had before.
+    pub(crate) const fn from_stored(origin: KeyOrigin, text: &'a str) -> Self {
+        Self { origin, text }
+    }
+
+    /// The key's origin.
+    pub const fn origin(&self) -> KeyOrigin {
+        self.origin
+    }
+
+    /// The key's text.
+    pub const fn as_str(&self) -> &'a str {
+        self.text
+    }
+
+    /// The key, no longer tied to the text that it was read from.
+    pub fn into_owned(self) -> OwnedIdempotencyKey {
+        OwnedIdempotencyKey { origin: self.origin, text: self.text.to_owned() }
+    }
+}
+
+/// An [`IdempotencyKey`] with a text of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedIdempotencyKey {
+    origin: KeyOrigin,
+    text: String,
+}
+
+impl OwnedIdempotencyKey {
+    /// The key.
+    pub fn as_key(&self) -> IdempotencyKey<'_> {
+        IdempotencyKey { origin: self.origin, text: &self.text }
+    }
+}
+
+/// A message that came whole, with its envelope; no rule of it is checked but its form.
+#[derive(Debug, Clone)]
+pub struct Submission<'a> {
+    /// The sender: the mailbox of the message's `From` field.
+    pub from: &'a str,
+    /// The envelope's recipients.
+    pub recipients: Vec<&'a str>,
+    /// The subject for the record.
+    pub subject: &'a str,
+    /// The message.
+    pub message: RawMessage<'a>,
+    /// The key that identifies the logical message.
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
 }
 
 /// A well-formed send request. Whether its sender and recipients are allowed is not yet known.
@@ -165,6 +245,28 @@ pub struct SendRequest<'a> {
 }
 
 impl<'a> SendRequest<'a> {
+    /// Checks a message that came whole, by the rules for mailboxes, recipients and subjects.
+    pub fn of_submission(submission: Submission<'a>) -> Result<Self, FieldError> {
+        let Submission { from, recipients, subject, message, idempotency_key } = submission;
+        let to = mailboxes("to", recipients)?;
+        if to.is_empty() {
+            return Err(FieldError::new("to", "must have at least one recipient"));
+        }
+        Ok(Self {
+            from: mailbox("from", from)?,
+            to,
+            cc: Vec::new(),
+            bcc: Vec::new(),
+            reply_to: None,
+            subject: checked_subject(subject)?,
+            body: Body::Raw(message),
+            headers: Vec::new(),
+            attachments: Vec::new(),
+            metadata: None,
+            idempotency_key,
+        })
+    }
+
     /// Checks a draft against every rule; the first one broken is the answer, in the order of the
     /// specification's table of fields, the tag last.
     pub fn parse(draft: Draft<'a>) -> Result<Self, RequestError> {

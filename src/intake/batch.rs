@@ -11,7 +11,7 @@ use crate::domain::admission::{Admitted, admit};
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::organisation::Organisation;
-use crate::domain::request::SendRequest;
+use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::intake::{Intake, Origin, Refusal, refusal};
 use crate::store::{Acceptance, Accepted, OnNew};
 
@@ -55,7 +55,7 @@ enum Rest {
     /// being committed now.
     Refuse {
         refusal: Refusal,
-        keys: Option<Vec<String>>,
+        keys: Option<Vec<OwnedIdempotencyKey>>,
     },
 }
 
@@ -117,7 +117,7 @@ impl Intake {
             None => Rest::Accept(acceptances),
             Some(refusal) => {
                 let key = |admitted: &Admitted<'_>| {
-                    admitted.idempotency_key().map(|key| key.as_str().to_owned())
+                    admitted.idempotency_key().map(IdempotencyKey::into_owned)
                 };
                 Rest::Refuse { refusal, keys: new().map(|(admitted, _)| key(admitted)).collect() }
             }
@@ -160,16 +160,16 @@ impl Intake {
         all: &[Admitted<'_>],
         window_now: &WindowTime,
     ) -> Result<Vec<Answer>, Refusal> {
-        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut places: HashMap<IdempotencyKey<'_>, usize> = HashMap::new();
         let mut answers = Vec::with_capacity(all.len());
         for (index, admitted) in all.iter().enumerate() {
             let key = admitted.idempotency_key();
-            let earlier = key.and_then(|key| places.get(key.as_str()));
+            let earlier = key.and_then(|key| places.get(&key));
             answers.push(match (key, earlier) {
                 (None, _) => Answer::New,
                 (Some(_), Some(earlier)) => Answer::SameAs(*earlier),
                 (Some(key), None) => {
-                    places.insert(key.as_str(), index);
+                    places.insert(key, index);
                     let replay = self.store.replay(organisation, key, window_now.clone())?;
                     replay.map_or(Answer::New, Answer::Replayed)
                 }
@@ -187,7 +187,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::domain::mailbox::DomainName;
     use crate::domain::organisation::DomainState;
-    use crate::domain::request::Draft;
+    use crate::domain::request::{Draft, RawMessage, Submission};
     use crate::domain::time::Timestamp;
     use crate::queue::MessageQueue;
     use crate::store::Store;
@@ -236,6 +236,40 @@ mod tests {
         let accepted = intake.accept_batch(prepared).await.unwrap();
         assert_eq!((accepted.len(), intake.queue.pending().messages), (100, 100));
         assert!(accepted.is_sorted_by_key(Accepted::id), "ids sort by the batch's order");
+    }
+
+    #[tokio::test]
+    async fn a_submissions_key_is_no_clients_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let (intake, acme) = intake(&directory, 1 << 24).await;
+        let accept = async |key: IdempotencyKey<'_>| {
+            let message = RawMessage { fields: b"From: ann@example.com\r\n", rest: b"\r\n" };
+            let submission = Submission {
+                from: "ann@example.com",
+                recipients: vec!["bob@example.org"],
+                subject: "Hello",
+                message,
+                idempotency_key: Some(key),
+            };
+            let request = SendRequest::of_submission(submission).unwrap();
+            intake.accept(&acme, None, request, "request").await.unwrap()
+        };
+        let clients = accept(IdempotencyKey::parse("k").unwrap()).await;
+        let submissions = accept(IdempotencyKey::of_submission("k")).await;
+        assert_ne!(clients.id(), submissions.id());
+        let again = accept(IdempotencyKey::of_submission("k")).await;
+        assert_eq!(again, Accepted::Replayed(submissions.id()));
+        let again = accept(IdempotencyKey::parse("k").unwrap()).await;
+        assert_eq!(again, Accepted::Replayed(clients.id()));
+        // As they are read when the file is opened.
+        drop(intake);
+        let store = Store::open(directory.path(), NOON).unwrap().0;
+        for (key, id) in [
+            (IdempotencyKey::parse("k").unwrap(), clients.id()),
+            (IdempotencyKey::of_submission("k"), submissions.id()),
+        ] {
+            assert_eq!(store.replay(acme.id, key, NOON), Ok(Some(id)));
+        }
     }
 
     #[tokio::test]

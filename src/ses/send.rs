@@ -4,7 +4,11 @@
 //! how often.
 
 use std::borrow::Cow;
+use std::io::Write as _;
 
+use base64::encoded_len;
+use base64::engine::general_purpose::STANDARD;
+use base64::write::EncoderStringWriter;
 use bytes::Bytes;
 use http::Method;
 
@@ -14,7 +18,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::OrganisationName;
-use crate::domain::request::{Attachment, Body, BodyText};
+use crate::domain::request::{Attachment, Body, BodyText, RawMessage};
 use crate::ses::SesClient;
 use crate::ses::classify::classify;
 use crate::ses::error::{TransportError, redact};
@@ -36,12 +40,17 @@ pub fn encode(
     configuration_set: Option<&str>,
     room: usize,
 ) -> String {
-    let before = before_body(admitted);
     let (text, html) = match admitted.body() {
+        Body::Raw(message) => {
+            let mut end = Json(String::with_capacity(SMALL_PART));
+            end.put("\"}}").tags(id, organisation, configuration_set);
+            return encode_raw(admitted, message, &end.0, room);
+        }
         Body::Html(html) => (None, Some(in_json(html))),
         Body::Text(text) => (Some(in_json(text)), None),
         Body::Both { html, text } => (Some(in_json(text)), Some(in_json(html))),
     };
+    let before = before_body(admitted);
     let files: Vec<_> = admitted.attachments().iter().map(|file| (head(file), file)).collect();
     let after = after_attachments(admitted, id, organisation, configuration_set);
     let mut parts = vec![before.as_str()];
@@ -63,6 +72,27 @@ pub fn encode(
     request
 }
 
+/// The same of a message that came whole: its bytes, in base64, are written into the request and
+/// nowhere else.
+fn encode_raw(admitted: &Admitted<'_>, message: RawMessage<'_>, end: &str, room: usize) -> String {
+    let mut before = mailboxes(admitted);
+    before.put(r#","Content":{"Raw":{"Data":""#);
+    let parts = [message.fields, message.rest];
+    let message_len = parts.iter().map(|part| part.len()).sum();
+    let data_len = encoded_len(message_len, true).expect("a message in memory has a size");
+    let len = before.0.len() + data_len + end.len();
+    let mut request = String::with_capacity(len + room);
+    request.push_str(&before.0);
+    let mut data = EncoderStringWriter::from_consumer(&mut request, &STANDARD);
+    for part in parts {
+        data.write_all(part).expect("a text takes everything");
+    }
+    // What it gives back is the request.
+    let _ = data.into_inner();
+    request.push_str(end);
+    request
+}
+
 /// SES's `Content`, around a text.
 const TEXT: &str = r#""Text":{"Data":""#;
 const HTML: &str = r#""Html":{"Data":""#;
@@ -70,8 +100,8 @@ const UTF_8: &str = r#"","Charset":"UTF-8"}"#;
 /// SES's list of `Attachment`.
 const ATTACHMENTS: &str = r#","Attachments":["#;
 
-/// All that comes before the bodies. The sender is first, so that it is found at once.
-fn before_body(admitted: &Admitted<'_>) -> String {
+/// The sender, which is first so that it is found at once, the recipients, and where replies go.
+fn mailboxes(admitted: &Admitted<'_>) -> Json {
     let mut json = Json(String::with_capacity(SMALL_PART));
     json.put(r#"{"FromEmailAddress":"#).text(&admitted.from().to_header());
     json.put(r#","Destination":{"ToAddresses":"#).addresses(admitted.to());
@@ -84,6 +114,12 @@ fn before_body(admitted: &Admitted<'_>) -> String {
     if let Some(reply_to) = admitted.reply_to() {
         json.put(r#","ReplyToAddresses":"#).addresses(std::slice::from_ref(reply_to));
     }
+    json
+}
+
+/// All that comes before the bodies.
+fn before_body(admitted: &Admitted<'_>) -> String {
+    let mut json = mailboxes(admitted);
     json.put(r#","Content":{"Simple":{"Subject":{"Data":"#).text(admitted.subject());
     json.put(r#","Charset":"UTF-8"},"Body":{"#);
     json.0
@@ -117,12 +153,7 @@ fn after_attachments(
     if !admitted.headers().is_empty() {
         json.put(r#","Headers":"#).pairs(admitted.headers());
     }
-    let tags = [(MESSAGE_ID_TAG, &*id.to_string()), (ORGANISATION_TAG, organisation.as_str())];
-    json.put(r#"}},"EmailTags":"#).pairs(&tags);
-    if let Some(name) = configuration_set {
-        json.put(r#","ConfigurationSetName":"#).text(name);
-    }
-    json.put("}");
+    json.put("}}").tags(id, organisation, configuration_set);
     json.0
 }
 
@@ -176,6 +207,21 @@ impl Json {
 
     fn addresses(&mut self, mailboxes: &[Mailbox<'_>]) {
         self.list(mailboxes, |json, mailbox| json.text(&mailbox.to_header()));
+    }
+
+    /// The tags that events bring back, and the configuration set: the end of the request.
+    fn tags(
+        &mut self,
+        id: MessageId,
+        organisation: &OrganisationName,
+        configuration_set: Option<&str>,
+    ) {
+        let tags = [(MESSAGE_ID_TAG, &*id.to_string()), (ORGANISATION_TAG, organisation.as_str())];
+        self.put(r#","EmailTags":"#).pairs(&tags);
+        if let Some(name) = configuration_set {
+            self.put(r#","ConfigurationSetName":"#).text(name);
+        }
+        self.put("}");
     }
 
     /// SES's `MessageHeader` and `MessageTag`.

@@ -42,12 +42,15 @@ pub struct CapturedMessage {
     pub text: Option<String>,
     /// The HTML body.
     pub html: Option<String>,
-    /// Custom headers in their order.
+    /// Custom headers in their order; all header fields of raw content.
     pub headers: Vec<NameValue>,
     /// Attachments in their order.
     pub attachments: Vec<CapturedAttachment>,
     /// Message tags in their order.
     pub tags: Vec<NameValue>,
+    /// The message as it came, if its content was raw. JSON has it in base64.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_optional_base64")]
+    pub raw: Option<Bytes>,
     /// The configuration set, if one was named.
     pub configuration_set: Option<String>,
     /// The fate of each recipient: to, then cc, then bcc.
@@ -65,7 +68,8 @@ impl CapturedMessage {
         let headers = self.headers.iter().map(|header| header.name.len() + header.value.len());
         let addresses = self.recipients.iter().map(|recipient| 2 * recipient.address.len());
         let files = self.attachments.iter().map(CapturedAttachment::size);
-        let fixed = size_of::<Self>() + self.subject.len();
+        let fixed =
+            size_of::<Self>() + self.subject.len() + self.raw.as_ref().map_or(0, Bytes::len);
         fixed + bodies.chain(headers).chain(addresses).chain(files).sum::<usize>()
     }
 }
@@ -249,6 +253,14 @@ impl Log {
             self.totals.uncounted_tags += 1;
         }
     }
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it with a reference")]
+fn as_optional_base64<S: Serializer>(
+    content: &Option<Bytes>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&Base64Display::new(content.as_deref().unwrap_or_default(), &STANDARD))
 }
 
 fn as_base64<S: Serializer>(content: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {

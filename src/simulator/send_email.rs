@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -14,6 +15,7 @@ use serde::de::IgnoredAny;
 use super::address::Address;
 use super::captured::{CapturedAttachment, CapturedMessage, CapturedRecipient, NameValue};
 use super::protocol::{ErrorResponse, read_json, required};
+use super::raw_email;
 use crate::domain::time::Timestamp;
 
 /// SES: recipients per message, to, cc and bcc together.
@@ -83,7 +85,7 @@ struct DestinationWire {
 #[serde(rename_all = "PascalCase")]
 struct EmailContentWire {
     simple: Option<SimpleWire>,
-    raw: Option<IgnoredAny>,
+    raw: Option<ContentWire>,
     template: Option<IgnoredAny>,
 }
 
@@ -135,34 +137,34 @@ pub(super) fn read(
 ) -> Result<CapturedMessage, ErrorResponse> {
     let request: SendEmailWire = read_json(body)?;
     let content = required(request.content, "content")?;
-    let simple = simple_content(content)?;
-    let from = request
-        .from_email_address
-        .ok_or_else(|| ErrorResponse::bad_request("Missing required header 'From'."))?;
+    let content = Content::read(content)?;
+    let Content { subject, text, html, headers, attachments, raw } = content;
+    let mut raw_addresses = Addresses::default();
+    let raw = raw.map(|(addresses, bytes)| {
+        raw_addresses = addresses;
+        bytes
+    });
+    if let Some(from) = &raw_addresses.from {
+        Address::parse(from)?;
+    } else if raw.is_some() {
+        return Err(ErrorResponse::bad_request("Missing required header 'From'."));
+    }
+    let from = request.from_email_address.or(raw_addresses.from);
+    let from = from.ok_or_else(|| ErrorResponse::bad_request("Missing required header 'From'."))?;
     Address::parse(&from)?;
     if let Some(address) = &request.feedback_forwarding_email_address {
         Address::parse(address)?;
     }
-    let reply_to = request.reply_to_addresses.unwrap_or_default();
+    let reply_to = request.reply_to_addresses.unwrap_or(raw_addresses.reply_to);
     for address in &reply_to {
         Address::parse(address)?;
     }
-    let destination = request.destination.unwrap_or_default();
+    // Without a destination, SES takes the recipients from the raw message.
+    let destination = request.destination.unwrap_or(raw_addresses.destination);
     let to = destination.to.unwrap_or_default();
     let cc = destination.cc.unwrap_or_default();
     let bcc = destination.bcc.unwrap_or_default();
     let recipients = recipients([&to, &cc, &bcc])?;
-    let subject = data(simple.subject, "content.simple.subject")?;
-    let subject = required(subject, "content.simple.subject")?;
-    if subject.contains(['\r', '\n', '\0']) {
-        return Err(ErrorResponse::bad_request("Subject contains control characters."));
-    }
-    let body = required(simple.body, "content.simple.body")?;
-    let text = data(body.text, "content.simple.body.text")?;
-    let html = data(body.html, "content.simple.body.html")?;
-    if text.is_none() && html.is_none() {
-        return Err(ErrorResponse::bad_request("Body must contain at least one of Text and Html."));
-    }
     Ok(CapturedMessage {
         id,
         received_at,
@@ -174,21 +176,104 @@ pub(super) fn read(
         subject,
         text,
         html,
-        headers: headers(simple.headers.unwrap_or_default())?,
-        attachments: attachments(simple.attachments.unwrap_or_default())?,
+        headers,
+        attachments,
+        raw,
         tags: tags(request.email_tags.unwrap_or_default())?,
         configuration_set: request.configuration_set_name,
         recipients,
     })
 }
 
-fn simple_content(content: EmailContentWire) -> Result<SimpleWire, ErrorResponse> {
-    if content.raw.is_some() || content.template.is_some() {
-        return Err(ErrorResponse::bad_request(
-            "Content.Raw and Content.Template are not supported by the simulator.",
-        ));
+/// The content of a message, whether it came in parts or whole.
+struct Content {
+    subject: String,
+    text: Option<String>,
+    html: Option<String>,
+    headers: Vec<NameValue>,
+    attachments: Vec<CapturedAttachment>,
+    /// The addresses and the bytes of a message that came whole.
+    raw: Option<(Addresses, Bytes)>,
+}
+
+/// The addresses in the header fields of a message that came whole.
+#[derive(Default)]
+struct Addresses {
+    from: Option<String>,
+    reply_to: Vec<String>,
+    destination: DestinationWire,
+}
+
+impl Content {
+    fn read(content: EmailContentWire) -> Result<Self, ErrorResponse> {
+        if content.template.is_some() {
+            return Err(ErrorResponse::bad_request(
+                "Content.Template is not supported by the simulator.",
+            ));
+        }
+        match (content.simple, content.raw) {
+            (Some(_), Some(_)) => Err(ErrorResponse::bad_request(
+                "Content must contain exactly one of Simple, Raw and Template.",
+            )),
+            (simple, None) => Self::simple(required(simple, "content.simple")?),
+            (None, Some(raw)) => {
+                Self::raw(raw_email::read(&required(raw.data, "content.raw.data")?)?)
+            }
+        }
     }
-    required(content.simple, "content.simple")
+
+    fn simple(simple: SimpleWire) -> Result<Self, ErrorResponse> {
+        let subject = data(simple.subject, "content.simple.subject")?;
+        let subject = required(subject, "content.simple.subject")?;
+        if subject.contains(['\r', '\n', '\0']) {
+            return Err(ErrorResponse::bad_request("Subject contains control characters."));
+        }
+        let body = required(simple.body, "content.simple.body")?;
+        let text = data(body.text, "content.simple.body.text")?;
+        let html = data(body.html, "content.simple.body.html")?;
+        if text.is_none() && html.is_none() {
+            return Err(ErrorResponse::bad_request(
+                "Body must contain at least one of Text and Html.",
+            ));
+        }
+        Ok(Self {
+            subject,
+            text,
+            html,
+            headers: headers(simple.headers.unwrap_or_default())?,
+            attachments: attachments(simple.attachments.unwrap_or_default())?,
+            raw: None,
+        })
+    }
+
+    fn raw(email: raw_email::RawEmail) -> Result<Self, ErrorResponse> {
+        for attachment in &email.attachments {
+            check_extension(&attachment.filename)?;
+        }
+        let destination =
+            DestinationWire { to: Some(email.to), cc: Some(email.cc), bcc: Some(email.bcc) };
+        let addresses = Addresses { from: email.from, reply_to: email.reply_to, destination };
+        Ok(Self {
+            subject: email.subject,
+            text: email.text,
+            html: email.html,
+            headers: email.headers,
+            attachments: email.attachments,
+            raw: Some((addresses, email.bytes)),
+        })
+    }
+}
+
+/// Refuses a file with an extension that SES blocks.
+fn check_extension(filename: &str) -> Result<(), ErrorResponse> {
+    let extension = filename.rsplit_once('.').map_or("", |(_, extension)| extension.trim());
+    let lower = extension.to_ascii_lowercase();
+    if !lower.is_empty() && BLOCKED_EXTENSIONS.split(' ').any(|blocked| blocked == lower) {
+        return Err(ErrorResponse::bad_request(format!(
+            "Attachment file extension .{extension} is not supported."
+        )));
+    }
+    Ok(())
 }
 
 fn data(content: Option<ContentWire>, path: &str) -> Result<Option<String>, ErrorResponse> {
@@ -275,12 +360,7 @@ fn attachment(wire: AttachmentWire, path: &str) -> Result<CapturedAttachment, Er
     if extension.is_empty() {
         return Err(ErrorResponse::bad_request("Attachment file name must have an extension."));
     }
-    let lower = extension.to_ascii_lowercase();
-    if BLOCKED_EXTENSIONS.split(' ').any(|blocked| blocked == lower) {
-        return Err(ErrorResponse::bad_request(format!(
-            "Attachment file extension .{extension} is not supported."
-        )));
-    }
+    check_extension(&filename)?;
     let content = STANDARD.decode(raw_content).map_err(|_| {
         ErrorResponse::new(
             StatusCode::BAD_REQUEST,

@@ -7,7 +7,7 @@ use crate::domain::admission::Admitted;
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
-use crate::domain::request::IdempotencyKey;
+use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
 use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
 use crate::store::batch::{Batch, Operation, own_failure};
@@ -46,7 +46,7 @@ impl Store {
         let window_now = window_now.into();
         let read = find(candidates, |id| {
             self.shared.database.read_row(IDEMPOTENCY, id.as_bytes(), |row| {
-                is_live(id, row, organisation, key.as_str(), &window_now)
+                is_live(id, row, organisation, key, &window_now)
             })
         });
         self.checked(&IDEMPOTENCY, of_organisation(organisation), read)
@@ -106,7 +106,7 @@ impl Store {
         on_new: F,
     ) -> Acceptance<F> {
         let claim = admitted.idempotency_key().map(|key| KeyClaim {
-            key: key.as_str().to_owned(),
+            key: key.into_owned(),
             hash: read_lock(&self.shared.idempotency).hasher().hash(organisation, key.as_str()),
             window_now: window_now.into(),
         });
@@ -137,7 +137,7 @@ impl Store {
 
 /// A message's idempotency key, as the writer needs it.
 struct KeyClaim {
-    key: String,
+    key: OwnedIdempotencyKey,
     hash: KeyHash,
     /// The time by which the windows of earlier keys are judged.
     window_now: WindowTime,
@@ -243,7 +243,7 @@ impl<F> Acceptance<F> {
             let log_row = IdempotencyRow {
                 organisation: self.organisation.0,
                 created_at: self.created_at.unix_millis(),
-                key: &claim.key,
+                key: claim.key.as_key(),
             };
             batch.tables.idempotency.insert(self.id.as_bytes(), log_row.encode().as_slice())?;
             batch.claimed.push((claim.hash, self.id));
@@ -269,7 +269,7 @@ impl<F> Acceptance<F> {
         find(candidates, |id| {
             let row = batch.tables.idempotency.get(id.as_bytes())?;
             let row = row.as_ref().map(redb::AccessGuard::value);
-            is_live(id, row, self.organisation, &claim.key, &claim.window_now)
+            is_live(id, row, self.organisation, claim.key.as_key(), &claim.window_now)
         })
     }
 }
@@ -292,7 +292,7 @@ fn is_live(
     id: MessageId,
     row: Option<&[u8]>,
     organisation: OrganisationId,
-    key: &str,
+    key: IdempotencyKey<'_>,
     window_now: &WindowTime,
 ) -> Result<bool, ReadError> {
     let Some(row) = row else { return Ok(false) };

@@ -94,7 +94,7 @@ impl IdempotencyIndex {
             let id = MessageId::from_bytes(id.value());
             let read = IdempotencyRow::decode(row.value()).in_row(IDEMPOTENCY, id);
             let row = damage.left_out(read);
-            Ok(row.map(|row| (hasher.hash(OrganisationId(row.organisation), row.key), id)))
+            Ok(row.map(|row| (hasher.hash(OrganisationId(row.organisation), row.key.as_str()), id)))
         });
         index.extend(rows.filter_map(Result::transpose))?;
         Ok(index)

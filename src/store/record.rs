@@ -16,6 +16,7 @@ use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State};
 use crate::domain::organisation::{
     ApiKeyEntry, DomainCheck, DomainState, Finding, OrganisationName, SenderDomain,
 };
+use crate::domain::request::{IdempotencyKey, KeyOrigin};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::store::DeadLetter;
@@ -255,21 +256,42 @@ pub(super) fn organisation_of(bytes: &[u8]) -> Option<OrganisationId> {
     Some(OrganisationId(number))
 }
 
-/// A row of the idempotency log.
-#[derive(Serialize, Deserialize)]
+/// A row of the idempotency log. Its version says where the key comes from.
 pub(super) struct IdempotencyRow<'a> {
     pub(super) organisation: u32,
     pub(super) created_at: u64,
-    pub(super) key: &'a str,
+    pub(super) key: IdempotencyKey<'a>,
 }
+
+#[derive(Serialize, Deserialize)]
+struct IdempotencyV1<'a> {
+    organisation: u32,
+    created_at: u64,
+    key: &'a str,
+}
+
+/// The version of a row whose key was made from a submission.
+const OF_SUBMISSION: u8 = 2;
 
 impl<'a> IdempotencyRow<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
-        encode(self, self.key.len() + 16)
+        let Self { organisation, created_at, key } = *self;
+        let row = IdempotencyV1 { organisation, created_at, key: key.as_str() };
+        let size_hint = row.key.len() + 16;
+        match key.origin() {
+            KeyOrigin::Client => encode(&row, size_hint),
+            KeyOrigin::Submission => encode_as(OF_SUBMISSION, &row, size_hint),
+        }
     }
 
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, RowError> {
-        decode(bytes)
+        let (origin, row) = if version(bytes) == Some(OF_SUBMISSION) {
+            (KeyOrigin::Submission, decode_as(OF_SUBMISSION, bytes)?)
+        } else {
+            (KeyOrigin::Client, decode(bytes)?)
+        };
+        let IdempotencyV1 { organisation, created_at, key } = row;
+        Ok(Self { organisation, created_at, key: IdempotencyKey::from_stored(origin, key) })
     }
 }
 

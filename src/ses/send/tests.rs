@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -9,7 +10,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::domain::admission::{Facts, admit};
 use crate::domain::mailbox::{Address, DomainName};
-use crate::domain::request::{AttachmentDraft, Draft, SendRequest};
+use crate::domain::request::{AttachmentDraft, Draft, SendRequest, Submission};
 use crate::domain::suppression::SuppressedAddress;
 use crate::ses::credentials::Credentials;
 use crate::ses::request::CallOptions;
@@ -55,6 +56,40 @@ fn envelope() -> Envelope<'static> {
 
 fn parsed(draft: Draft<'_>) -> Value {
     serde_json::from_slice(&encoded(draft, None)).unwrap()
+}
+
+#[test]
+fn a_message_that_came_whole_goes_as_it_is_with_the_envelopes_recipients() {
+    let fields = b"From: Ann <ann@example.com>\r\nSubject: \xff\r\n";
+    // Every place that base64's groups of three can break at.
+    for cut in 0..fields.len() {
+        let (head, tail) = fields.split_at(cut);
+        let rest = [tail, b"\r\nHi\r\n"].concat();
+        let submission = Submission {
+            from: "Ann <ann@example.com>",
+            recipients: vec!["bob@example.org", "\"c d\"@example.org"],
+            subject: "Hello",
+            message: RawMessage { fields: head, rest: &rest },
+            idempotency_key: None,
+        };
+        let request = SendRequest::of_submission(submission).unwrap();
+        let admitted = admit(request, &Everything).unwrap();
+        let organisation = "acme".parse().unwrap();
+        let request = encode(&admitted, ID.parse().unwrap(), &organisation, Some("set"), 10);
+        assert_eq!(request.capacity(), request.len() + 10, "it is not copied");
+        let data = STANDARD.encode([fields.as_slice(), b"\r\nHi\r\n"].concat());
+        let expected = json!({
+            "FromEmailAddress": "\"Ann\" <ann@example.com>",
+            "Destination": { "ToAddresses": ["bob@example.org", "\"c d\"@example.org"] },
+            "Content": { "Raw": { "Data": data } },
+            "EmailTags": [
+                { "Name": "pillarbox-message-id", "Value": ID },
+                { "Name": "pillarbox-organisation", "Value": "acme" },
+            ],
+            "ConfigurationSetName": "set",
+        });
+        assert_eq!(serde_json::from_str::<Value>(&request).unwrap(), expected);
+    }
 }
 
 fn utf8(data: &str) -> Value {
