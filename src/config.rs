@@ -74,6 +74,8 @@ pub struct Config {
     pub max_writing_bytes: usize,
     /// What the client listener speaks TLS with; plain HTTP where it is not given.
     pub tls: Option<Tls>,
+    /// Where messages are submitted over SMTP.
+    pub smtp: Smtp,
     /// How messages are sent.
     pub sending: Sending,
     /// The provider.
@@ -87,6 +89,15 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+}
+
+/// Where messages are submitted over SMTP; nowhere if neither address is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Smtp {
+    /// The address where a session begins in plain text.
+    pub listen: Option<SocketAddr>,
+    /// The address where a session begins with TLS.
+    pub tls_listen: Option<SocketAddr>,
 }
 
 /// How messages are sent.
@@ -175,6 +186,7 @@ impl Config {
             default.max_request_bytes,
             values::whole(KIB..=LARGEST_REQUEST),
         );
+        let tls = Tls::read(reader);
         Self {
             listen: reader.take("listen", default.listen, values::socket_address),
             operator_listen: reader.take(
@@ -206,7 +218,8 @@ impl Config {
                 default.max_writing_bytes,
                 values::whole(LEAST_WRITING..=LARGEST_BUDGET),
             ),
-            tls: Tls::read(reader),
+            smtp: Smtp::read(reader, tls.as_ref()),
+            tls,
             sending: Sending::read(reader, &default.sending, max_request_bytes),
             ses: Ses::read(reader, default.ses),
         }
@@ -226,6 +239,29 @@ impl Tls {
                 None
             }
         }
+    }
+}
+
+impl Smtp {
+    fn read(reader: &mut Reader, tls: Option<&Tls>) -> Self {
+        let smtp = Self {
+            listen: reader.take_optional("smtp.listen", values::socket_address),
+            tls_listen: reader.take_optional("smtp.tls_listen", values::socket_address),
+        };
+        if tls.is_none() {
+            const FILES: [&str; 2] = ["tls.certificate", "tls.key"];
+            if smtp.listen.is_some_and(|address| !address.ip().is_loopback()) {
+                let rule = "without a certificate, SMTP listens on a loopback address alone, \
+                            because API keys would travel in clear; give tls.certificate and \
+                            tls.key, or an address such as \"127.0.0.1:587\"";
+                reader.inconsistent(&["smtp.listen", FILES[0], FILES[1]], rule);
+            }
+            if smtp.tls_listen.is_some() {
+                let rule = "TLS needs a certificate; give tls.certificate and tls.key";
+                reader.inconsistent(&["smtp.tls_listen", FILES[0], FILES[1]], rule);
+            }
+        }
+        smtp
     }
 }
 
@@ -317,6 +353,7 @@ impl Default for Config {
             max_reading_bytes: 256 * MIB,
             max_writing_bytes: 256 * MIB,
             tls: None,
+            smtp: Smtp::default(),
             sending: Sending::default(),
             ses: Ses::default(),
         }

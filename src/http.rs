@@ -42,7 +42,7 @@ pub mod request_id;
 pub mod tls;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+pub const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// The most connections that are being told, at one time, that there are too many: so many, and a
 /// quarter of those that are served.
 const MAX_REFUSALS: usize = 256;
@@ -297,7 +297,7 @@ where
 
 /// Returns true if an accept failed for a reason of that one connection (accept(2)), so that the
 /// next one may succeed.
-fn is_of_one_connection(error: &io::Error) -> bool {
+pub fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -307,7 +307,8 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-fn note_end(ended: Result<(), tokio::task::JoinError>) {
+/// Logs the end of a connection's task that panicked.
+pub fn note_end(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a connection's task failed");
     }

@@ -4,7 +4,7 @@
 //! never use each other. `tests/layers.rs` holds all of this:
 //!
 //! ```text
-//! 4 edges      main  cli  service  api  admin  operator  logging
+//! 4 edges      main  cli  service  api  smtp  admin  operator  logging
 //! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  error_chain  in_flight  organisation_counts  shared_limits
@@ -47,6 +47,7 @@ pub mod service;
 pub mod ses;
 pub mod shared_limits;
 pub mod simulator;
+pub mod smtp;
 pub mod store;
 pub mod timekeeper;
 pub mod views;

@@ -37,6 +37,7 @@ use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::quota::AccountCheck;
 use crate::ses::SesClient;
+use crate::smtp::metrics::SmtpMetrics;
 use crate::store::Store;
 use crate::webhooks::Webhooks;
 
@@ -99,6 +100,8 @@ pub struct Parts {
     pub webhooks: Arc<Webhooks>,
     /// Metrics of the client listener.
     pub clients: Arc<ClientMetrics>,
+    /// Metrics of SMTP submission.
+    pub smtp: Arc<SmtpMetrics>,
     /// The most connections that the client listener serves at one time.
     pub max_connections: usize,
     /// Names of this listener's host, besides its IP address and localhost.

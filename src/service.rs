@@ -19,7 +19,7 @@ use crate::admin::socket::Socket;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
-use crate::config::{Config, MaxRate};
+use crate::config::{self, Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
@@ -34,20 +34,23 @@ use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
+use crate::smtp::Smtp;
 use crate::store::{FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
-use listeners::{Listeners, Operators, SocketOwner};
+use listeners::{Listeners, Operators, SocketOwner, Submitting};
 use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
 pub use error::{ListenerName, ServiceError};
-pub use run::{inherited_listener, serve, simulate};
+pub use inherited::Inherited;
+pub use run::{serve, simulate};
 
 mod dev;
 mod error;
+mod inherited;
 mod listeners;
 mod reload;
 mod run;
@@ -83,6 +86,7 @@ pub struct Service {
     phase: watch::Sender<Phase>,
     sending: JoinHandle<()>,
     answering: JoinHandle<()>,
+    submitting: Submitting,
     events: Arc<EventProcessor>,
     polling: Option<JoinHandle<()>>,
     delivering: Delivering,
@@ -103,17 +107,16 @@ impl Service {
     /// Opens and starts everything. When this returns, requests are being answered, and every
     /// message that the last process left pending has been settled.
     ///
-    /// Clients are served on `inherited` where a supervisor has handed over a listening socket,
-    /// and on the configured address otherwise.
+    /// Clients are served on the sockets of `inherited` that a supervisor has handed over, and on
+    /// the configured addresses otherwise.
     pub async fn start(
         config: &Config,
         clock: Clock,
         credentials: Credentials,
-        inherited: Option<std::net::TcpListener>,
+        inherited: Inherited,
     ) -> Result<Self, ServiceError> {
         let started = SystemTime::now();
-        let max_connections =
-            listeners::room_for_clients(config.max_connections, config.sending.max_in_flight);
+        let max_connections = room_for_clients(config, &inherited);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
         let store = store::open(config, &clock).await?;
@@ -121,14 +124,7 @@ impl Service {
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
-        let dispatcher = Dispatcher::new(
-            store.clone(),
-            Arc::clone(&queue),
-            ses.clone(),
-            clock.clone(),
-            settings(config),
-            quota::initial_rate(config.sending.max_rate),
-        );
+        let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
         let set = config.ses.configuration_set.clone();
         let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&queue), clock.clone(), set));
         let listeners = Listeners::bind(config, inherited).await?;
@@ -163,6 +159,7 @@ impl Service {
         let limits = Limits { max_connections, ..limits(config) };
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
+        let smtp = Smtp::new(&intake, &store, &clock, &budgets.bodies, &limits, api.metrics())?;
         let parts = Parts {
             store: store.clone(),
             clock: clock.clone(),
@@ -173,6 +170,7 @@ impl Service {
             history: Arc::clone(&history),
             webhooks,
             clients: Arc::clone(api.metrics()),
+            smtp: Arc::clone(smtp.metrics()),
             max_connections,
             host_names: config.operator_hosts.clone(),
             file: config.data_dir.join(FILE_NAME),
@@ -183,6 +181,7 @@ impl Service {
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let ((drain, signal), client_tls) = (Drain::new(), listeners.tls.clone());
+        let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
             listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
         Ok(Self {
@@ -198,6 +197,7 @@ impl Service {
             phase,
             sending,
             answering: tokio::spawn(answering),
+            submitting,
             events,
             polling,
             delivering,
@@ -218,6 +218,11 @@ impl Service {
     /// The client listener's address, with the port that it was given.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The addresses of SMTP submission, with the ports that they were given.
+    pub fn smtp_addresses(&self) -> &[SocketAddr] {
+        &self.submitting.addresses
     }
 
     /// The operator listener's address, with the port that it was given.
@@ -265,7 +270,11 @@ impl Service {
         Vitals {
             store: self.store.clone(),
             dispatcher: Arc::clone(&self.dispatcher),
-            tasks: vec![self.sending.abort_handle(), self.answering.abort_handle()],
+            tasks: [&self.sending, &self.answering]
+                .into_iter()
+                .chain(&self.submitting.tasks)
+                .map(JoinHandle::abort_handle)
+                .collect(),
         }
     }
 
@@ -304,6 +313,11 @@ impl Service {
         if let Err(error) = self.answering.await {
             error!(%error, "the client listener's task failed");
         }
+        for submitting in self.submitting.tasks {
+            if let Err(error) = submitting.await {
+                error!(%error, "the task of an SMTP listener failed");
+            }
+        }
         self.admin_drain.stop(Instant::now() + LAST_ANSWERS);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
@@ -341,6 +355,30 @@ async fn clients_left(api: &Api) {
 fn sqs_queue(config: &Config, ses: &SesClient) -> Result<Option<SqsQueue>, ServiceError> {
     let url = config.ses.events.queue_url.as_ref().map(ToString::to_string);
     Ok(url.map(|url| SqsQueue::new(ses, &url)).transpose()?)
+}
+
+/// How many connections clients of each kind may have.
+fn room_for_clients(config: &Config, inherited: &Inherited) -> usize {
+    let has_smtp = config.smtp != config::Smtp::default() || inherited.has_smtp();
+    let (wanted, max_in_flight) = (config.max_connections, config.sending.max_in_flight);
+    listeners::room_for_clients(wanted, 1 + usize::from(has_smtp), max_in_flight)
+}
+
+fn dispatcher(
+    config: &Config,
+    store: &Store,
+    queue: &Arc<MessageQueue>,
+    ses: &SesClient,
+    clock: &Clock,
+) -> Arc<Dispatcher<SesClient>> {
+    Dispatcher::new(
+        store.clone(),
+        Arc::clone(queue),
+        ses.clone(),
+        clock.clone(),
+        settings(config),
+        quota::initial_rate(config.sending.max_rate),
+    )
 }
 
 /// Takes in the provider's events until the service stops.

@@ -14,6 +14,10 @@ mod mailbox;
 mod mutate;
 #[path = "fuzz/checks/request.rs"]
 mod request;
+#[path = "fuzz/checks/smtp_fields.rs"]
+mod smtp_fields;
+#[path = "fuzz/checks/smtp_session.rs"]
+mod smtp_session;
 
 /// What breaks readers of JSON.
 const JSON: [&str; 16] = [
@@ -58,4 +62,41 @@ fn a_mailbox_of_any_text_is_one_address_to_others_too_or_none() {
 #[test]
 fn an_event_of_any_text_is_read_or_refused_without_an_address_in_the_reason() {
     mutate::run("event", &JSON, event::check);
+}
+
+#[test]
+fn a_session_of_any_bytes_has_the_same_lines_however_they_come() {
+    let words = ["\r\n", "\r\n.\r\n", "\n.\n", "\r", "\n", ".", "\0", "RCPT TO:<", ">", "\"", "\\"];
+    mutate::run("smtp_session", &words, smtp_session::check);
+}
+
+#[test]
+fn a_messages_sender_is_the_same_to_others_and_what_is_removed_is_gone() {
+    let words = [
+        "From:",
+        "From :",
+        "Bcc: ",
+        "X-SES-",
+        "Return-Path:",
+        "\r\n",
+        "\r\n ",
+        "\r\n\t",
+        "\r\n\r\n",
+        "<",
+        ">",
+        "@",
+        ",",
+        ";",
+        ":",
+        "(",
+        ")",
+        "\"",
+        "\\",
+        "=?utf-8?q?",
+        "?=",
+        " ",
+        "\u{e9}",
+        "a@x.org",
+    ];
+    mutate::run("smtp_fields", &words, smtp_fields::check);
 }

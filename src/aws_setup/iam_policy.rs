@@ -114,7 +114,8 @@ pub fn for_service(resources: &Resources) -> Value {
         {
             "Sid": "Send",
             "Effect": "Allow",
-            "Action": "ses:SendEmail",
+            // SES asks for the second one where a message came whole, over SMTP.
+            "Action": ["ses:SendEmail", "ses:SendRawEmail"],
             "Resource": [resources.identities(), resources.configuration_set()],
         },
         {
@@ -172,6 +173,7 @@ mod tests {
         let policy = for_service(&Resources::new("pillarbox", "eu-west-1").unwrap()).to_string();
         for action in [
             "ses:SendEmail",
+            "ses:SendRawEmail",
             "ses:GetAccount",
             "ses:CreateEmailIdentity",
             "ses:GetEmailIdentity",

@@ -14,7 +14,7 @@ use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::webhook::WebhookUrl;
 use crate::logging::{self, MessageLines};
-use crate::service::{self, DevOptions, ServiceError};
+use crate::service::{self, DevOptions, Inherited, ServiceError};
 use crate::simulator::Options;
 
 #[derive(Debug, Args)]
@@ -34,6 +34,9 @@ pub(super) struct DevArgs {
     /// not given: `operator_listen` of the configuration, which is 127.0.0.1:8026 by default.
     #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     operator_listen: Option<SocketAddr>,
+    /// Address for SMTP submission; 127.0.0.1:8587 if not given, or a free port if that is taken.
+    #[arg(long, value_name = "ADDR", value_parser = socket_address)]
+    smtp_listen: Option<SocketAddr>,
     /// Directory of the data and the socket; a temporary one if not given.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -73,7 +76,7 @@ impl ServeArgs {
         let load = || Config::load(Some(&self.config), config::environment());
         let config = load()?;
         logging::start(MessageLines::Quiet);
-        let inherited = service::inherited_listener().map_err(CliError::Run)?;
+        let inherited = Inherited::from_environment().map_err(CliError::Run)?;
         finish(&many_threads()?, service::serve(config, inherited, load))
     }
 }
@@ -91,6 +94,7 @@ impl DevArgs {
             data_dir: self.data_dir,
             api_key,
             webhook: self.webhook,
+            smtp_listen: self.smtp_listen,
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         logging::start(MessageLines::Shown);

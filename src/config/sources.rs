@@ -11,7 +11,7 @@ use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 24] = [
+pub(super) const KEYS: [&str; 26] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -23,6 +23,8 @@ pub(super) const KEYS: [&str; 24] = [
     "max_writing_bytes",
     "tls.certificate",
     "tls.key",
+    "smtp.listen",
+    "smtp.tls_listen",
     "sending.max_pending_bytes",
     "sending.max_in_flight",
     "sending.max_rate",
@@ -44,7 +46,7 @@ const REMOVED: [(&str, &str); 2] =
 const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
                              ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
 
-const SECTIONS: [&str; 4] = ["tls", "sending", "ses", "ses.events"];
+const SECTIONS: [&str; 5] = ["tls", "smtp", "sending", "ses", "ses.events"];
 const PREFIX: &str = "PILLARBOX_";
 /// How alike two names must be, from 0 to 1, for one to be taken for a slip of the other.
 const LIKENESS: f64 = 0.7;

@@ -313,3 +313,23 @@ fn a_syntax_error_shows_its_line() {
     let twice = the_message("listen = '127.0.0.1:0'\nlisten = '127.0.0.1:1'\n", &[]);
     assert!(twice.contains("line 2"), "{twice}");
 }
+
+#[test]
+fn smtp_in_clear_is_for_this_machine_alone() {
+    let tls = "[tls]\ncertificate = 'c'\nkey = 'k'\n";
+    for (smtp, keys) in [
+        ("listen = '192.0.2.1:587'", Some("smtp.listen")),
+        ("listen = '[::]:587'", Some("smtp.listen")),
+        ("tls_listen = '127.0.0.1:465'", Some("smtp.tls_listen")),
+        ("listen = '127.0.0.2:587'", None),
+        ("listen = '[::1]:587'", None),
+    ] {
+        let file = format!("[smtp]\n{smtp}\n");
+        match keys {
+            Some(key) => assert_eq!(the_inconsistency(&file)[0], key, "{smtp}"),
+            None => assert!(load(&file, &[]).is_ok(), "{smtp}"),
+        }
+        assert!(load(&format!("{tls}{file}"), &[]).is_ok(), "{smtp}");
+    }
+    assert_eq!(load("", &[]).unwrap().smtp, Smtp::default());
+}

@@ -68,6 +68,12 @@ impl<K: Copy + Eq + Hash> BodyReader<K> {
         }
     }
 
+    /// A reader of bodies up to another size, with the same budget.
+    #[must_use]
+    pub fn of_at_most(&self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self.clone() }
+    }
+
     /// Changes how many bytes all bodies together may take.
     pub fn set_max(&self, max_bytes: usize) {
         self.budget.set_max(max_bytes);

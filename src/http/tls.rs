@@ -181,7 +181,8 @@ impl Tls {
         troubles
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    /// Returns what makes handshakes with the certificate in use.
+    pub fn acceptor(&self) -> TlsAcceptor {
         self.read().acceptor.clone()
     }
 

@@ -47,6 +47,7 @@ const OTHERS: &str = "(others)";
 pub(super) fn registry(parts: &Arc<Parts>) -> Registry {
     let mut registry = Registry::default();
     parts.clients.register(&mut registry);
+    parts.smtp.register(&mut registry);
     parts.dispatcher.metrics().register(&mut registry);
     parts.store.metrics().register(&mut registry);
     parts.events.metrics().register(&mut registry);
@@ -151,6 +152,11 @@ fn clients(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
             "pillarbox_connections",
             "Open client connections.",
             Some(count(parts.clients.connections.count() as u64)),
+        ),
+        (
+            "pillarbox_smtp_connections",
+            "Open connections of SMTP submission; at most max_connections.",
+            Some(count(parts.smtp.connections.count() as u64)),
         ),
         (
             "pillarbox_max_connections",

@@ -21,7 +21,7 @@ use crate::domain::organisation::DomainState;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::run::{Signals, listen_for, stop};
-use crate::service::{ListenerName, Service, ServiceError};
+use crate::service::{Inherited, ListenerName, Service, ServiceError};
 use crate::ses::credentials::Credentials;
 use crate::ses::send::MESSAGE_ID_TAG;
 use crate::simulator::{
@@ -36,6 +36,8 @@ const EVENTS_AT_ONCE: usize = 100;
 const DOMAIN: &str = "example.com";
 /// The administration socket's name in the data directory.
 const SOCKET: &str = "admin.sock";
+/// The port where applications submit over SMTP, if nothing else is said.
+const SMTP_PORT: u16 = 8587;
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's own key pair; it opens nothing else.
@@ -57,6 +59,8 @@ pub struct DevOptions {
     pub api_key: Option<ApiKey>,
     /// An endpoint that is told of every event.
     pub webhook: Option<WebhookUrl>,
+    /// Where applications submit over SMTP, in place of the configuration's address.
+    pub smtp_listen: Option<SocketAddr>,
     /// Everything else.
     pub config: Config,
 }
@@ -83,7 +87,8 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let config = configure(&options, &data_dir, &simulator);
     let secret = SecretString::from(ACCESS_KEY);
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
-    let service = Service::start(&config, Clock::system(), credentials, None).await?;
+    let service =
+        Service::start(&config, Clock::system(), credentials, Inherited::default()).await?;
     service.operators.show_caught(Arc::new(Memory(simulator.captured_mail())));
     service.show_welcome(WELCOME.replace("{page}", page_without_key(&service)));
     let key = match options.api_key {
@@ -168,6 +173,9 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     let mut config = options.config.clone();
     config.listen = options.listen.unwrap_or(config.listen);
     config.operator_listen = options.operator_listen.unwrap_or(config.operator_listen);
+    if options.smtp_listen.is_some() || config.smtp == config::Smtp::default() {
+        config.smtp.listen = Some(options.smtp_listen.unwrap_or_else(free_smtp_address));
+    }
     data_dir.clone_into(&mut config.data_dir);
     config.admin_socket = data_dir.join(SOCKET);
     config.ses.region = Options::default().region;
@@ -177,6 +185,15 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     let queue_url = simulator.queue_url().parse().expect("the queue's address is a URL");
     config.ses.events = config::Events { queue_url: Some(queue_url) };
     config
+}
+
+/// The usual address for SMTP, or a free port while another process has that.
+fn free_smtp_address() -> SocketAddr {
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, SMTP_PORT));
+    match std::net::TcpListener::bind(usual) {
+        Ok(_) => usual,
+        Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+    }
 }
 
 /// Adds the organisation, its domain and the key, as far as they are not there from before.
@@ -228,6 +245,9 @@ fn print_welcome(
     let page = service.page().expose_secret();
     let key = key.reveal();
     let commands = commands(data_dir);
+    let smtp: Vec<_> = service.smtp_addresses().iter().map(ToString::to_string).collect();
+    let smtp_line = smtp.first().map_or_else(String::new, |smtp| smtp_line(smtp, key));
+    let smtp = smtp.join(", ");
     let webhook = webhook.map_or_else(String::new, |webhook| {
         format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
     });
@@ -236,6 +256,7 @@ fn print_welcome(
 pillarbox is running on a simulator: nothing leaves this machine.
 
   address   http://{address}
+  SMTP      {smtp}
   API key   {key}
   page      {page}
   data      {}
@@ -245,6 +266,10 @@ Send a message:
 
 curl -sS http://{address}/emails -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
 -d '{{\"from\":\"Dev <dev@{DOMAIN}>\",\"to\":[\"success@simulator.amazonses.com\"],\"subject\":\"Hello\",\"text\":\"It works.\"}}'
+
+The same over SMTP (any user name; the API key is the password):
+
+{smtp_line}
 
 Read it back, with the id of the answer in place of ID:
 
@@ -299,6 +324,16 @@ fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// A line that sends a message over SMTP when it is pasted.
+fn smtp_line(address: &str, key: &str) -> String {
+    let recipient = "success@simulator.amazonses.com";
+    format!(
+        "printf 'From: Dev <dev@{DOMAIN}>\\nTo: {recipient}\\nSubject: Hello\\n\\nIt works.\\n' | curl -s \
+         smtp://{address} --user 'dev:{key}' --mail-from dev@{DOMAIN} --mail-rcpt {recipient} --crlf \
+         --upload-file -"
+    )
 }
 
 /// What the simulator caught, as the operators' page asks for it.

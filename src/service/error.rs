@@ -14,6 +14,10 @@ use crate::store::OpenError;
 pub enum ListenerName {
     /// The clients' listener of the service.
     Clients,
+    /// The service's listener of SMTP sessions that begin in plain text.
+    Smtp,
+    /// The service's listener of SMTP sessions that begin with TLS.
+    SmtpTls,
     /// The operators' listener of the service.
     Operators,
     /// The simulator that runs alone.
@@ -27,6 +31,10 @@ impl ListenerName {
     const fn setting(self) -> &'static str {
         match self {
             Self::Clients => "`listen` in the configuration, or with --listen for `pillarbox dev`",
+            Self::Smtp => {
+                "`smtp.listen` in the configuration, or with --smtp-listen for `pillarbox dev`"
+            }
+            Self::SmtpTls => "`smtp.tls_listen` in the configuration",
             Self::Operators => {
                 "`operator_listen` in the configuration, or with --operator-listen for \
                  `pillarbox dev`"
@@ -63,6 +71,15 @@ pub enum ServiceError {
         address: SocketAddr,
         /// Why.
         source: std::io::Error,
+    },
+    /// API keys would travel in clear.
+    #[error(
+        "SMTP cannot be served on {address} without a certificate, because API keys would travel in \
+         clear; give tls.certificate and tls.key"
+    )]
+    SmtpInClear {
+        /// The address.
+        address: SocketAddr,
     },
     /// The administration socket cannot be made.
     #[error("cannot make the administration socket: {0}")]

@@ -24,7 +24,9 @@ use crate::operator::key::PageKey;
 use crate::operator::{Operator, Parts};
 use crate::service::ServiceError;
 use crate::service::error::ListenerName;
+use crate::service::inherited::Inherited;
 use crate::service::reload::load_tls;
+use crate::smtp::{Security, Smtp};
 
 /// How long operators' requests in flight have at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -50,31 +52,85 @@ pub(super) struct Listeners {
     /// The address of that, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) owner: SocketOwner,
+    /// Where messages are submitted over SMTP.
+    pub(super) smtp: Vec<SmtpListener>,
     /// Where operators look.
     pub(super) operators: TcpListener,
 }
 
+/// A listener of SMTP submission.
+pub(super) struct SmtpListener {
+    pub(super) listener: TcpListener,
+    /// Its address, with the port that it was given.
+    pub(super) address: SocketAddr,
+    pub(super) security: Security,
+}
+
 impl Listeners {
-    /// Binds them all; clients come in on `inherited` where a supervisor has handed it over.
-    pub(super) async fn bind(
-        config: &Config,
-        inherited: Option<std::net::TcpListener>,
-    ) -> Result<Self, ServiceError> {
+    /// Binds them all; clients come in on `inherited` where a supervisor has handed sockets over.
+    pub(super) async fn bind(config: &Config, inherited: Inherited) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
-        let listener = ListenerName::Clients;
-        let failed = |source| ServiceError::Listen { listener, address: config.listen, source };
-        let (clients, owner) = if let Some(listener) = inherited {
-            listener.set_nonblocking(true).map_err(failed)?;
-            (TcpListener::from_std(listener).map_err(failed)?, SocketOwner::Supervisor)
-        } else {
-            (TcpListener::bind(config.listen).await.map_err(failed)?, SocketOwner::Ourselves)
+        let owner = match inherited.clients {
+            Some(_) => SocketOwner::Supervisor,
+            None => SocketOwner::Ourselves,
         };
-        let address = clients.local_addr().map_err(failed)?;
+        let (clients, address) =
+            bind_or_take(ListenerName::Clients, config.listen, inherited.clients).await?;
         if owner == SocketOwner::Supervisor && address != config.listen {
             warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
         }
+        let plain = (config.smtp.listen, inherited.smtp);
+        let secure = (config.smtp.tls_listen, inherited.smtp_tls);
+        let mut smtp = Vec::new();
+        if let Some((listener, address)) =
+            bind_optional(ListenerName::Smtp, plain.0, plain.1).await?
+        {
+            let security = Security::of_plain(address, tls.as_ref());
+            let security = security.ok_or(ServiceError::SmtpInClear { address })?;
+            smtp.push(SmtpListener { listener, address, security });
+        }
+        if let Some((listener, address)) =
+            bind_optional(ListenerName::SmtpTls, secure.0, secure.1).await?
+        {
+            let security = tls.clone().map(Security::Tls);
+            let security = security.ok_or(ServiceError::SmtpInClear { address })?;
+            smtp.push(SmtpListener { listener, address, security });
+        }
         let operators = bind_operators(config.operator_listen).await?;
-        Ok(Self { clients, tls, address, owner, operators })
+        Ok(Self { clients, tls, address, owner, smtp, operators })
+    }
+}
+
+/// Binds an address, or takes the socket that was handed over in its place; with the address, and
+/// the port that it was given.
+async fn bind_or_take(
+    listener: ListenerName,
+    address: SocketAddr,
+    inherited: Option<std::net::TcpListener>,
+) -> Result<(TcpListener, SocketAddr), ServiceError> {
+    let failed = |source| ServiceError::Listen { listener, address, source };
+    let socket = match inherited {
+        Some(listener) => {
+            listener.set_nonblocking(true).map_err(failed)?;
+            TcpListener::from_std(listener).map_err(failed)?
+        }
+        None => TcpListener::bind(address).await.map_err(failed)?,
+    };
+    let address = socket.local_addr().map_err(failed)?;
+    Ok((socket, address))
+}
+
+/// The same, if there is an address or a socket.
+async fn bind_optional(
+    listener: ListenerName,
+    address: Option<SocketAddr>,
+    inherited: Option<std::net::TcpListener>,
+) -> Result<Option<(TcpListener, SocketAddr)>, ServiceError> {
+    // The address of a socket that was handed over is its own.
+    let inherited_address = inherited.as_ref().and_then(|listener| listener.local_addr().ok());
+    match inherited_address.or(address) {
+        Some(address) => bind_or_take(listener, address, inherited).await.map(Some),
+        None => Ok(None),
     }
 }
 
@@ -93,6 +149,28 @@ pub(super) async fn answer(
     if let Err(error) = served {
         error!(%error, "the client listener ended");
     }
+}
+
+/// The listeners of SMTP submission, served.
+#[derive(Debug)]
+pub(super) struct Submitting {
+    /// Their addresses, with the ports that they were given.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// What serves them.
+    pub(super) tasks: Vec<JoinHandle<()>>,
+}
+
+/// Takes submissions on these listeners until the drain stops them.
+pub(super) fn submit(listeners: Vec<SmtpListener>, smtp: &Smtp, drain: &DrainSignal) -> Submitting {
+    let addresses = listeners.iter().map(|one| one.address).collect();
+    let serve = |one: SmtpListener| {
+        let serving = smtp.clone().serve(one.listener, one.security, drain.clone());
+        tokio::spawn(async move {
+            // Sessions that are cut off have had the reply to what they submitted, or none.
+            serving.await;
+        })
+    };
+    Submitting { addresses, tasks: listeners.into_iter().map(serve).collect() }
 }
 
 /// The operator listener, served.
@@ -161,14 +239,17 @@ impl Operators {
 /// which alone could not take more). Returns how many of the client connections that are wanted fit
 /// into it: if clients that only connect could use all descriptors up, no call to the provider could
 /// be made.
-pub(super) fn room_for_clients(wanted: usize, max_in_flight: usize) -> usize {
+///
+/// Each of `kinds` sorts of clients, HTTP and SMTP, gets as many.
+pub(super) fn room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     // Where it cannot be raised, it is as it was.
     let current =
         if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     let Some(current) = current else { return wanted };
-    let fitting = fitting(wanted, max_in_flight, usize::try_from(current).unwrap_or(usize::MAX));
+    let limit = usize::try_from(current).unwrap_or(usize::MAX);
+    let fitting = fitting(wanted.saturating_mul(kinds), max_in_flight, limit) / kinds;
     if fitting < wanted {
         warn!(
             max_connections = fitting,

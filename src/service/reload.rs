@@ -64,6 +64,7 @@ impl Service {
             ("data_dir", old.data_dir != new.data_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
             ("tls", old.tls.is_some() != new.tls.is_some()),
+            ("smtp", old.smtp != new.smtp),
             ("max_request_bytes", old.max_request_bytes != new.max_request_bytes),
             ("max_connections", old.max_connections != new.max_connections),
             ("sending.request_timeout", request_timeout),

@@ -1,11 +1,9 @@
 //! The processes: the service and the simulator, until a signal ends them.
 
-use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process;
 
-use listenfd::ListenFd;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, warn};
@@ -13,6 +11,7 @@ use tracing::{error, warn};
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
 use crate::service::error::ListenerName;
+use crate::service::inherited::Inherited;
 use crate::service::supervisor::{self, Supervisor};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
@@ -21,27 +20,11 @@ use crate::simulator::{Options, Simulator};
 /// The exit code of a process that a second signal ended at once.
 const ENDED_AT_ONCE: i32 = 1;
 
-/// The listening socket that a supervisor has handed over, by systemd's protocol (`LISTEN_FDS`,
-/// see `sd_listen_fds(3)`). To be asked for once, before there is any other thread.
-pub fn inherited_listener() -> Result<Option<std::net::TcpListener>, ServiceError> {
-    let what = "the socket handed over cannot be listened on";
-    let mut handed_over = ListenFd::from_env();
-    if handed_over.len() > 1 {
-        // Nobody would ever answer at the others.
-        let source = io::Error::other(format!(
-            "there are {}, and one is served; give pillarbox.socket a single ListenStream=",
-            handed_over.len()
-        ));
-        return Err(ServiceError::System { what, source });
-    }
-    handed_over.take_tcp_listener(0).map_err(|source| ServiceError::System { what, source })
-}
-
 /// Runs the service until SIGTERM or SIGINT, then drains it. SIGHUP has the configuration read
 /// again by `load`; where that fails, everything stays as it was.
 pub async fn serve(
     config: Config,
-    inherited: Option<std::net::TcpListener>,
+    inherited: Inherited,
     load: impl Fn() -> Result<Config, ConfigError>,
 ) -> Result<(), ServiceError> {
     let mut signals = Signals::new()?;
@@ -49,6 +32,9 @@ pub async fn serve(
     let mut service =
         Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
     tracing::info!("operators look at {}", service.operator_address());
+    for address in service.smtp_addresses() {
+        tracing::info!("SMTP submission at {address}");
+    }
     tracing::info!("listening on {}", service.address());
     supervisor::ready();
     let supervisor = Supervisor::from_environment();

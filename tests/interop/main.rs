@@ -31,6 +31,7 @@ mod metrics;
 mod openapi;
 mod pasted;
 mod setup;
+mod smtp;
 mod webhooks;
 
 /// A program from outside that ends with the test.

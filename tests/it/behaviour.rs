@@ -35,5 +35,5 @@ mod sending;
 mod sockets;
 mod status;
 mod systemd;
-mod tls;
+pub(crate) mod tls;
 mod windows;

@@ -17,6 +17,7 @@ mod http_transport;
 mod kit;
 mod sending;
 mod simulator;
+mod smtp;
 mod suppression;
 mod webhook_load;
 mod webhooks;

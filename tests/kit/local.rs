@@ -14,7 +14,7 @@ use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::service::Service;
+use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::{SesClient, SesOptions};
 use pillarbox::simulator::{Options, Simulator};
@@ -53,7 +53,9 @@ impl LocalService {
         change(&mut config, &simulator);
         let clock = Clock::manual(NOON);
         let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-        let service = Service::start(&config, clock.clone(), credentials, None).await.unwrap();
+        let service = Service::start(&config, clock.clone(), credentials, Inherited::default())
+            .await
+            .unwrap();
         let acme = add_organisation(service.store(), "acme", NOON).await;
         let key = add_api_key(service.store(), acme, NOON).await;
         Self { service, simulator, clock, key, client: http_client(), directory }

@@ -86,6 +86,11 @@ impl Process {
         self.wait_for("operators look at ")
     }
 
+    /// The address where SMTP sessions begin in plain text.
+    pub(crate) fn smtp_listening(&self) -> String {
+        self.wait_for("SMTP submission at ")
+    }
+
     /// Waits for a line of the log with these words; gives the rest of the line.
     fn wait_for(&self, words: &str) -> String {
         let end = Instant::now() + PATIENCE;

@@ -23,7 +23,7 @@ use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::time::Timestamp;
-use pillarbox::service::Service;
+use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
 use pillarbox::store::NewApiKey;
@@ -238,7 +238,7 @@ async fn run(tenth: Tenth) -> Figures {
     let clock = Clock::manual(NOON);
     let time = Time::hold(clock.clone(), Arc::clone(&provider.progress));
     let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-    let service = Service::start(&config, clock, credentials, None).await.unwrap();
+    let service = Service::start(&config, clock, credentials, Inherited::default()).await.unwrap();
     let mut neighbours = Vec::new();
     for number in 0..NEIGHBOURS {
         let name = format!("neighbour{number}");

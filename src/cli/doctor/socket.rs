@@ -16,6 +16,7 @@ use crate::config::Config;
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
 const LISTENER: &str = "client listener";
+const SMTP: &str = "SMTP listener";
 /// The bits that let the group or others in.
 const NOT_OWNER: u32 = 0o077;
 /// How long the listener may take to answer.
@@ -23,6 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A request without a key: every pillarbox refuses it alike.
 const PROBE: &[u8] = b"GET /emails/doctor HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
+/// What every pillarbox says first over SMTP.
+const GREETING: &[u8] = b"220 pillarbox ";
+/// First byte of a TLS record with an alert (RFC 8446, section 5.1): the answer to what is no TLS.
+const ALERT: &[u8] = b"\x15";
 
 pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<Finding>) {
     let path = &config.admin_socket;
@@ -60,6 +65,14 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     }
     if let Some(address) = serves {
         findings.push(listener(address).await);
+    }
+    // What begins a session in plain text, and what answers nonsense as TLS does.
+    let smtp =
+        [(config.smtp.listen, &b""[..], GREETING), (config.smtp.tls_listen, b"NOOP\r\n", ALERT)];
+    for (address, says, answers) in smtp {
+        if let Some(address) = address.filter(|address| address.port() != 0) {
+            findings.push(smtp_listener(address, says, answers).await);
+        }
     }
     (Ok(client), findings)
 }
@@ -139,8 +152,8 @@ fn sending_findings(sending: &Sending) -> Vec<Finding> {
     findings
 }
 
-async fn listener(address: SocketAddr) -> Finding {
-    // A listener on all addresses is reached on the machine's own.
+/// A listener on all addresses is reached on the machine's own.
+fn reached(address: SocketAddr) -> SocketAddr {
     let mut reached = address;
     if address.ip().is_unspecified() {
         reached.set_ip(if address.is_ipv4() {
@@ -149,8 +162,33 @@ async fn listener(address: SocketAddr) -> Finding {
             std::net::Ipv6Addr::LOCALHOST.into()
         });
     }
+    reached
+}
+
+async fn smtp_listener(address: SocketAddr, says: &[u8], answers: &[u8]) -> Finding {
     let probe = async {
-        let mut stream = TcpStream::connect(reached).await?;
+        let mut stream = TcpStream::connect(reached(address)).await?;
+        stream.write_all(says).await?;
+        let mut start = vec![0; answers.len()];
+        stream.read_exact(&mut start).await?;
+        std::io::Result::Ok(start)
+    };
+    let advice = "see the service's log, and what else listens there";
+    match timeout(PATIENCE, probe).await {
+        Ok(Ok(start)) if start == answers => {
+            Finding::ok(SMTP, format!("{address} answers, and takes submissions"))
+        }
+        Ok(Ok(_)) => {
+            Finding::not_ok(SMTP, format!("{address} answers, but not as pillarbox"), advice)
+        }
+        Ok(Err(error)) => Finding::not_ok(SMTP, format!("{address}: {error}"), advice),
+        Err(_) => Finding::not_ok(SMTP, format!("{address} does not answer"), advice),
+    }
+}
+
+async fn listener(address: SocketAddr) -> Finding {
+    let probe = async {
+        let mut stream = TcpStream::connect(reached(address)).await?;
         stream.write_all(PROBE).await?;
         let mut start = [0; REFUSAL.len()];
         stream.read_exact(&mut start).await?;

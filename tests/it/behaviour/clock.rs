@@ -8,7 +8,7 @@ use pillarbox::clock::{Clock, ConfirmedBy};
 use pillarbox::config::Config;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::time::Timestamp;
-use pillarbox::service::Service;
+use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::{Options, Simulator};
 use pillarbox::store::{FILE_NAME, NewApiKey};
@@ -111,7 +111,7 @@ impl Place {
             let (config, of_service) = (self.config.clone(), clock.clone());
             let started = runtime.spawn(async move {
                 let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-                Service::start(&config, of_service, credentials, None).await
+                Service::start(&config, of_service, credentials, Inherited::default()).await
             });
             match started.await.unwrap() {
                 Ok(service) => return Process { clock, service, runtime },

@@ -8,7 +8,7 @@ use pillarbox::domain::admission::admit;
 use pillarbox::domain::id::{MessageIds, OrganisationId};
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::service::Service;
+use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::Options;
 use pillarbox::store::Store;
@@ -92,7 +92,8 @@ async fn last_week_is_there_after_a_restart() {
     clock.synchronise();
     let config = local_config(directory.path(), &simulator);
     let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
-    let service = Service::start(&config, clock.clone(), credentials, None).await.unwrap();
+    let service =
+        Service::start(&config, clock.clone(), credentials, Inherited::default()).await.unwrap();
     send_with_key(&client, &service, &key, "d").await;
     wait_for_sent(&client, &service, "7d", 4).await;
     let week = history(&client, &service, "7d").await;

@@ -1,0 +1,192 @@
+//! SMTP submission (RFC 6409): applications that speak no HTTP hand over whole messages.
+//!
+//! An edge beside `api`. The way behind it is the same: a message becomes a `SendRequest` and goes
+//! through `intake`. TLS, deadlines, body limits and the drain are those of `http`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout_at};
+
+use crate::api::metrics::ClientMetrics;
+use crate::clock::Clock;
+use crate::domain::id::OrganisationId;
+use crate::http::body::BodyReader;
+use crate::http::drain::{DrainPhase, DrainSignal};
+use crate::http::limits::Limits;
+use crate::http::request_id::RequestIds;
+use crate::http::tls::Tls;
+use crate::http::{ACCEPT_BACKOFF, Drained, is_of_one_connection, note_end};
+use crate::intake::Intake;
+use crate::store::Store;
+
+use metrics::SmtpMetrics;
+use reply::Reply;
+
+pub mod command;
+mod connection;
+pub mod fields;
+pub mod line;
+pub mod metrics;
+mod reply;
+mod session;
+mod submission;
+
+/// Protection of a listener's connections.
+#[derive(Debug, Clone)]
+pub enum Security {
+    /// None: for a loopback address without a certificate.
+    None,
+    /// TLS after STARTTLS (RFC 3207).
+    StartTls(Arc<Tls>),
+    /// TLS from the first byte (RFC 8314).
+    Tls(Arc<Tls>),
+}
+
+impl Security {
+    /// Protection of a listener on this address that begins in plain text. `None` without a
+    /// certificate on an address that others can reach: keys would travel in clear.
+    pub fn of_plain(address: SocketAddr, tls: Option<&Arc<Tls>>) -> Option<Self> {
+        match tls {
+            Some(tls) => Some(Self::StartTls(Arc::clone(tls))),
+            None => address.ip().is_loopback().then_some(Self::None),
+        }
+    }
+}
+
+/// Largest message of a submission, in bytes, if a request has at most so many: in base64, as it
+/// goes to SES, it is a third larger.
+pub const fn max_message_bytes(max_request_bytes: usize) -> usize {
+    max_request_bytes / 4 * 3
+}
+
+/// Submission over SMTP. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct Smtp {
+    shared: Arc<Shared>,
+}
+
+/// Parts that all sessions share.
+#[derive(Debug)]
+struct Shared {
+    intake: Arc<Intake>,
+    store: Store,
+    clock: Clock,
+    bodies: BodyReader<OrganisationId>,
+    max_message_bytes: usize,
+    limits: Limits,
+    clients: Arc<ClientMetrics>,
+    metrics: Arc<SmtpMetrics>,
+    ids: RequestIds,
+}
+
+impl Smtp {
+    /// Submission over these parts. Messages take their memory from the budget of `bodies`, and are
+    /// counted in `clients`.
+    pub fn new(
+        intake: &Arc<Intake>,
+        store: &Store,
+        clock: &Clock,
+        bodies: &BodyReader<OrganisationId>,
+        limits: &Limits,
+        clients: &Arc<ClientMetrics>,
+    ) -> Result<Self, getrandom::Error> {
+        let max_message_bytes = max_message_bytes(limits.max_request_bytes);
+        let shared = Shared {
+            intake: Arc::clone(intake),
+            store: store.clone(),
+            clock: clock.clone(),
+            bodies: bodies.of_at_most(max_message_bytes),
+            max_message_bytes,
+            limits: limits.clone(),
+            clients: Arc::clone(clients),
+            metrics: Arc::default(),
+            ids: RequestIds::new()?,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Metrics of connections and refusals.
+    pub fn metrics(&self) -> &Arc<SmtpMetrics> {
+        &self.shared.metrics
+    }
+
+    /// Serves a listener until the drain stops it; ends when every session has ended.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        security: Security,
+        drain: DrainSignal,
+    ) -> Drained {
+        let mut sessions = JoinSet::new();
+        let mut watched = drain.clone();
+        let stopped = drain.clone().stopped();
+        tokio::pin!(stopped);
+        let deadline = loop {
+            let phase = watched.phase();
+            tokio::select! {
+                biased;
+                deadline = &mut stopped => break deadline,
+                () = watched.left(phase) => {}
+                Some(ended) = sessions.join_next() => note_end(ended),
+                accepted = listener.accept(), if phase != DrainPhase::Holding => match accepted {
+                    Ok((stream, _)) => self.admit(stream, &security, &drain, &mut sessions),
+                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "connections of SMTP cannot be accepted for now");
+                        sleep(ACCEPT_BACKOFF).await;
+                    }
+                },
+            }
+        };
+        drop(listener);
+        let ended = timeout_at(deadline, async {
+            while let Some(ended) = sessions.join_next().await {
+                note_end(ended);
+            }
+        });
+        // Out of time or not, whatever is left is counted and cut off.
+        let _ = ended.await;
+        let cut_off = sessions.len();
+        sessions.shutdown().await;
+        Drained { cut_off }
+    }
+
+    fn admit(
+        &self,
+        stream: TcpStream,
+        security: &Security,
+        drain: &DrainSignal,
+        sessions: &mut JoinSet<()>,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        // Small replies must not wait for the client's acknowledgements. Where it cannot be set, the
+        // connection is gone already.
+        let _ = stream.set_nodelay(true);
+        if shared.metrics.connections.count() >= shared.limits.max_connections {
+            refuse(&stream, security, &shared);
+            return;
+        }
+        let mark = shared.metrics.connections.enter();
+        let (security, drain) = (security.clone(), drain.clone());
+        sessions.spawn(async move {
+            session::serve(stream, security, shared, drain).await;
+            drop(mark);
+        });
+    }
+}
+
+/// Tells a client that there are too many, where it takes no handshake first.
+fn refuse(stream: &TcpStream, security: &Security, shared: &Shared) {
+    shared.metrics.refuse(Reply::TOO_MANY_CONNECTIONS.codes());
+    match security {
+        Security::Tls(_) => {}
+        Security::None | Security::StartTls(_) => {
+            // A new socket has room for a line. If not, closing at once is all that can be done.
+            let _ =
+                stream.try_write(format!("{}\r\n", Reply::TOO_MANY_CONNECTIONS.line()).as_bytes());
+        }
+    }
+}

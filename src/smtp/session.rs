@@ -1,0 +1,491 @@
+//! A session: commands in their order, and a reply to each (RFC 5321, section 4.1.4).
+//!
+//! Accepts nothing by itself: `submission` does. Nothing of a session outlives STARTTLS but the
+//! stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::server::TlsStream;
+
+use crate::domain::admission::Facts as _;
+use crate::domain::api_key::{ApiKey, ApiKeyHash};
+use crate::domain::id::KeyId;
+use crate::domain::mailbox::Address;
+use crate::domain::organisation::Organisation;
+use crate::domain::policy::MAX_RECIPIENTS;
+use crate::domain::suppression::SuppressedAddress;
+use crate::http::drain::{DrainPhase, DrainSignal};
+use crate::http::rejection::Rejection;
+use crate::http::tls::Tls;
+use crate::smtp::command::{Command, CommandError, Mechanism};
+use crate::smtp::connection::{Connection, Failure, Skipped};
+use crate::smtp::reply::Reply;
+use crate::smtp::submission::{submit, unverified};
+use crate::smtp::{Security, Shared};
+
+/// Longest time from connecting to a successful AUTH.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for a command after that (RFC 5321, section 4.5.3.2.7).
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(5);
+/// Wrong commands after which a session ends.
+const MAX_ERRORS: usize = 20;
+/// Wrong passwords after which a session ends.
+const MAX_WRONG_KEYS: usize = 3;
+
+/// Serves a connection until it is closed.
+pub(super) async fn serve(
+    stream: TcpStream,
+    security: Security,
+    shared: Arc<Shared>,
+    drain: DrainSignal,
+) {
+    let login_by = Instant::now() + LOGIN_TIMEOUT;
+    let (tls, stream, greeting) = match security {
+        Security::None => {
+            let session = Session::new(stream, Channel::Loopback, shared, drain, login_by);
+            session.run(Greeting::Due).await;
+            return;
+        }
+        Security::StartTls(tls) => {
+            let (shared, drain) = (Arc::clone(&shared), drain.clone());
+            let session = Session::new(stream, Channel::BeforeTls, shared, drain, login_by);
+            let Some(stream) = session.run(Greeting::Due).await else { return };
+            // The client has been greeted, and says EHLO again (RFC 3207, section 4.2).
+            (tls, stream, Greeting::Said)
+        }
+        Security::Tls(tls) => (tls, stream, Greeting::Due),
+    };
+    if let Some(stream) = handshake(&tls, stream, login_by).await {
+        Session::new(stream, Channel::Encrypted, shared, drain, login_by).run(greeting).await;
+    }
+}
+
+async fn handshake(
+    tls: &Tls,
+    stream: TcpStream,
+    login_by: Instant,
+) -> Option<TlsStream<TcpStream>> {
+    match timeout_at(login_by, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a handshake of SMTP failed");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Whether the server greets first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Greeting {
+    Due,
+    Said,
+}
+
+/// Who can listen to the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Channel {
+    /// Nobody outside this machine.
+    Loopback,
+    /// Anybody, until STARTTLS.
+    BeforeTls,
+    /// Nobody.
+    Encrypted,
+}
+
+/// How a client introduced itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hello {
+    None,
+    Helo,
+    Ehlo,
+}
+
+struct Session<S> {
+    connection: Connection<S>,
+    channel: Channel,
+    shared: Arc<Shared>,
+    drain: DrainSignal,
+    login_by: Instant,
+    hello: Hello,
+    /// The key that the client authenticated with. It is looked up again for each message, because
+    /// it may be revoked meanwhile.
+    key: Option<ApiKeyHash>,
+    /// The recipients of the message that is being announced, from MAIL to DATA.
+    recipients: Option<Vec<String>>,
+    errors: usize,
+    wrong_keys: usize,
+}
+
+/// What follows a command.
+enum Next {
+    Command,
+    Handshake,
+}
+
+/// Reason why a session ends.
+enum End {
+    /// This is the last reply.
+    Reply(Reply),
+    /// The client is gone.
+    Gone,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
+    fn new(
+        stream: S,
+        channel: Channel,
+        shared: Arc<Shared>,
+        drain: DrainSignal,
+        login_by: Instant,
+    ) -> Self {
+        Self {
+            connection: Connection::new(stream),
+            channel,
+            shared,
+            drain,
+            login_by,
+            hello: Hello::None,
+            key: None,
+            recipients: None,
+            errors: 0,
+            wrong_keys: 0,
+        }
+    }
+
+    /// Serves the client until it is to speak TLS; then the stream comes back.
+    async fn run(mut self, greeting: Greeting) -> Option<S> {
+        match self.serve(greeting).await {
+            Ok(()) => return Some(self.connection.into_stream()),
+            Err(End::Reply(reply)) => {
+                self.say(&reply);
+                if self.flush().await.is_ok() {
+                    self.connection.close(self.shared.limits.linger).await;
+                }
+            }
+            Err(End::Gone) => {}
+        }
+        None
+    }
+
+    /// Obeys commands until the client is to speak TLS.
+    async fn serve(&mut self, greeting: Greeting) -> Result<(), End> {
+        if greeting == Greeting::Due {
+            if self.drain.phase() != DrainPhase::Serving {
+                return Err(End::Reply(Reply::STOPPING));
+            }
+            self.say(&Reply::GREETING);
+        }
+        loop {
+            let line = self.next_line().await?;
+            match self.obey(&line).await? {
+                Next::Command if self.errors > MAX_ERRORS => {
+                    return Err(End::Reply(Reply::TOO_MANY_ERRORS));
+                }
+                Next::Command => {}
+                Next::Handshake => {
+                    // Whatever came with the command goes with the old connection's bytes: it may
+                    // be somebody else's (CVE-2021-38371 and its kin).
+                    return self.flush().await;
+                }
+            }
+        }
+    }
+
+    /// The next line. Replies are written before it is waited for.
+    async fn next_line(&mut self) -> Result<BytesMut, End> {
+        let deadline = match self.key {
+            Some(_) => Instant::now() + COMMAND_TIMEOUT,
+            None => self.login_by,
+        };
+        loop {
+            match self.connection.line() {
+                Ok(Some(line)) => return Ok(line),
+                Ok(None) => {}
+                Err(_) => return Err(End::Reply(Reply::NOT_A_LINE)),
+            }
+            self.flush().await?;
+            tokio::select! {
+                read = timeout_at(deadline, self.connection.read_more()) => match read {
+                    Ok(Ok(1..)) => {}
+                    Ok(Ok(0) | Err(_)) => return Err(End::Gone),
+                    Err(_) => return Err(End::Reply(Reply::TIMED_OUT)),
+                },
+                () = self.drain.left(DrainPhase::Serving) => {
+                    return Err(End::Reply(Reply::STOPPING));
+                }
+            }
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), End> {
+        let patience = self.shared.limits.write_timeout;
+        self.connection.flush(patience).await.map_err(|_| End::Gone)
+    }
+
+    /// Adds a reply to those that are written next.
+    fn say(&mut self, reply: &Reply) {
+        if reply.is_refusal() {
+            self.shared.metrics.refuse(reply.codes());
+        }
+        if reply.is_clients_error() {
+            self.errors += 1;
+        }
+        self.connection.put(reply);
+    }
+
+    async fn obey(&mut self, line: &[u8]) -> Result<Next, End> {
+        let reply = match Command::parse(line) {
+            Ok(Command::Ehlo) => {
+                (self.hello, self.recipients) = (Hello::Ehlo, None);
+                self.say_extensions();
+                return Ok(Next::Command);
+            }
+            Ok(Command::Helo) => {
+                (self.hello, self.recipients) = (Hello::Helo, None);
+                Reply::HELLO
+            }
+            Ok(Command::StartTls) if self.channel == Channel::BeforeTls => {
+                self.say(&Reply::START_TLS);
+                return Ok(Next::Handshake);
+            }
+            Ok(Command::StartTls) => Reply::SEQUENCE,
+            Ok(Command::Auth { mechanism, initial }) => {
+                self.authenticate(mechanism, initial).await?
+            }
+            Ok(Command::Mail { sender, size }) => self.mail(sender, size)?,
+            Ok(Command::Rcpt(recipient)) => self.rcpt(recipient),
+            Ok(Command::Data) => self.data().await?,
+            Ok(Command::Reset) => {
+                self.recipients = None;
+                Reply::OK
+            }
+            Ok(Command::Noop) => Reply::OK,
+            Ok(Command::Verify) => Reply::NOT_VERIFIED_HERE,
+            Ok(Command::Quit) => return Err(End::Reply(Reply::BYE)),
+            Err(CommandError::Unknown) => Reply::UNKNOWN,
+            Err(CommandError::NotImplemented) => Reply::NOT_IMPLEMENTED,
+            Err(CommandError::Arguments) => Reply::ARGUMENTS,
+            Err(CommandError::Parameter) => Reply::PARAMETER,
+            Err(CommandError::Mechanism) => Reply::MECHANISM,
+        };
+        self.say(&reply);
+        Ok(Next::Command)
+    }
+
+    fn say_extensions(&mut self) {
+        let connection = &mut self.connection;
+        connection.put_line("250-pillarbox");
+        connection.put_line(&format!("250-SIZE {}", self.shared.max_message_bytes));
+        connection.put_line("250-8BITMIME");
+        connection.put_line("250-PIPELINING");
+        connection.put_line(match self.channel {
+            Channel::BeforeTls => "250-STARTTLS",
+            Channel::Loopback | Channel::Encrypted => "250-AUTH PLAIN LOGIN",
+        });
+        connection.put_line("250 ENHANCEDSTATUSCODES");
+    }
+
+    async fn authenticate(
+        &mut self,
+        mechanism: Mechanism,
+        initial: Option<&str>,
+    ) -> Result<Reply, End> {
+        if self.channel == Channel::BeforeTls {
+            return Ok(Reply::ENCRYPT_FIRST);
+        }
+        if self.hello != Hello::Ehlo || self.key.is_some() {
+            return Ok(Reply::SEQUENCE);
+        }
+        // AUTH ends a group of commands (RFC 4954, section 4).
+        if self.connection.has_unread() {
+            return Ok(Reply::PIPELINED);
+        }
+        let response = match mechanism {
+            Mechanism::Plain => self.response(initial, &Reply::GO_ON).await?,
+            Mechanism::Login => match self.response(initial, &Reply::ASK_USER).await? {
+                Response::Bytes(_) => self.response(None, &Reply::ASK_PASSWORD).await?,
+                other => other,
+            },
+        };
+        let response = match response {
+            Response::Bytes(response) => response,
+            Response::Cancelled => return Ok(Reply::CANCELLED),
+            Response::Malformed => return Ok(Reply::ARGUMENTS),
+        };
+        let password = match mechanism {
+            // An identity to act for, a user name and the password (RFC 4616, section 2). The key
+            // says who the client is.
+            Mechanism::Plain => response.splitn(3, |byte| *byte == 0).nth(2),
+            Mechanism::Login => Some(response.as_slice()),
+        };
+        let key = password
+            .and_then(|password| std::str::from_utf8(password).ok())
+            .and_then(|password| ApiKey::parse(password).ok())
+            .map(|key| key.hash())
+            .filter(|key| self.shared.store.authenticate(key, self.shared.clock.now()).is_some());
+        if key.is_some() {
+            self.key = key;
+            return Ok(Reply::AUTHENTICATED);
+        }
+        self.wrong_keys += 1;
+        if self.wrong_keys >= MAX_WRONG_KEYS {
+            return Err(End::Reply(Reply::BAD_KEY));
+        }
+        Ok(Reply::BAD_KEY)
+    }
+
+    /// The client's response: the initial one, or that to a prompt.
+    async fn response(&mut self, initial: Option<&str>, prompt: &Reply) -> Result<Response, End> {
+        let decoded = if let Some(initial) = initial {
+            STANDARD.decode(initial)
+        } else {
+            self.say(prompt);
+            let line = self.next_line().await?;
+            if &*line == b"*" {
+                return Ok(Response::Cancelled);
+            }
+            STANDARD.decode(&line)
+        };
+        Ok(decoded.map_or(Response::Malformed, Response::Bytes))
+    }
+
+    /// The organisation of the client's key and the key, or what the client has to do first.
+    fn client(&mut self) -> Result<(Organisation, KeyId), Reply> {
+        let now = self.shared.clock.now();
+        let client = self.key.and_then(|key| self.shared.store.authenticate(&key, now));
+        client.ok_or_else(|| {
+            self.key = None;
+            match self.channel {
+                Channel::BeforeTls => Reply::START_TLS_FIRST,
+                Channel::Loopback | Channel::Encrypted => Reply::AUTHENTICATE_FIRST,
+            }
+        })
+    }
+
+    fn mail(&mut self, sender: Option<&str>, size: Option<u64>) -> Result<Reply, End> {
+        let organisation = match self.client() {
+            Ok((organisation, _)) => organisation,
+            Err(reply) => return Ok(reply),
+        };
+        if self.shared.intake.is_closed() {
+            return Err(End::Reply(Reply::STOPPING));
+        }
+        if self.hello == Hello::None || self.recipients.is_some() {
+            return Ok(Reply::SEQUENCE);
+        }
+        if size.is_some_and(|size| size > self.shared.max_message_bytes as u64) {
+            return Ok(Reply::TOO_LARGE);
+        }
+        if let Some(sender) = sender {
+            let address = match Address::parse(sender) {
+                Ok(address) => address,
+                Err(error) => return Ok(Reply::new("501 5.1.7", &error.to_string())),
+            };
+            match self.shared.store.facts(organisation.id).is_verified(address.domain()) {
+                Ok(true) => {}
+                Ok(false) => return Ok(unverified(address.domain().as_str())),
+                Err(_) => return Ok(Reply::STORAGE_UNAVAILABLE),
+            }
+        }
+        self.recipients = Some(Vec::new());
+        Ok(Reply::SENDER_OK)
+    }
+
+    fn rcpt(&mut self, recipient: &str) -> Reply {
+        let organisation = match self.client() {
+            Ok((organisation, _)) => organisation,
+            Err(reply) => return reply,
+        };
+        let Some(recipients) = &mut self.recipients else { return Reply::SEQUENCE };
+        if recipients.len() >= MAX_RECIPIENTS {
+            return Reply::TOO_MANY_RECIPIENTS;
+        }
+        let address = match Address::parse(recipient) {
+            Ok(address) => address,
+            Err(error) => return Reply::new("501 5.1.3", &error.to_string()),
+        };
+        let address = SuppressedAddress::from(&address);
+        match self.shared.store.facts(organisation.id).is_suppressed(&address) {
+            Ok(false) => {
+                recipients.push(recipient.to_owned());
+                Reply::RECIPIENT_OK
+            }
+            Ok(true) => Reply::SUPPRESSED,
+            Err(_) => Reply::STORAGE_UNAVAILABLE,
+        }
+    }
+
+    async fn data(&mut self) -> Result<Reply, End> {
+        let (organisation, key) = match self.client() {
+            Ok(client) => client,
+            Err(reply) => return Ok(reply),
+        };
+        let recipients = match self.recipients.take() {
+            None => return Ok(Reply::SEQUENCE),
+            Some(recipients) if recipients.is_empty() => {
+                self.recipients = Some(recipients);
+                return Ok(Reply::NO_RECIPIENTS);
+            }
+            Some(recipients) => recipients,
+        };
+        self.say(&Reply::SEND_DATA);
+        self.flush().await?;
+        let mut body = self.connection.message();
+        let rejection = match self.shared.bodies.read(organisation.id, &mut body).await {
+            Ok(message) => {
+                let reply = submit(&self.shared, (&organisation, key), &recipients, message).await;
+                return if reply == Reply::STOPPING { Err(End::Reply(reply)) } else { Ok(reply) };
+            }
+            Err(rejection) => rejection,
+        };
+        if let Some(failure) = body.failure() {
+            return Err(End::from(failure));
+        }
+        let reply = match rejection {
+            Rejection::PayloadTooLarge { .. } => Reply::TOO_LARGE,
+            Rejection::MemoryFull { .. } => Reply::QUEUE_FULL,
+            Rejection::RequestTimeout => return Err(End::Reply(Reply::TIMED_OUT)),
+            Rejection::BadRequest { .. }
+            | Rejection::Unauthorized
+            | Rejection::ForeignHost
+            | Rejection::NotFound
+            | Rejection::UnknownPath { .. }
+            | Rejection::MethodNotAllowed { .. }
+            | Rejection::UriTooLong
+            | Rejection::HeadersTooLarge
+            | Rejection::Internal
+            | Rejection::ShuttingDown
+            | Rejection::TooManyConnections => Reply::STORAGE_UNAVAILABLE,
+        };
+        match body.skip(self.shared.limits.linger).await {
+            Skipped::ToItsEnd => Ok(reply),
+            Skipped::TooLong => Err(End::Reply(reply)),
+            Skipped::Failed(failure) => Err(End::from(failure)),
+        }
+    }
+}
+
+/// A client's response to a challenge.
+enum Response {
+    Bytes(Vec<u8>),
+    Cancelled,
+    /// It is not base64.
+    Malformed,
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Line => Self::Reply(Reply::NOT_A_LINE),
+            Failure::Gone => Self::Gone,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! From a message's bytes and its envelope to the reply: the same way as a request of the API.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::mailbox::Address;
+use crate::domain::organisation::Organisation;
+use crate::domain::request::{IdempotencyKey, SendRequest, Submission};
+use crate::http::body::RequestBody;
+use crate::intake::Refusal;
+use crate::smtp::Shared;
+use crate::smtp::fields::Fields;
+use crate::smtp::reply::Reply;
+use crate::store::Accepted;
+
+/// Accepts a message, or says why not. The reply to success comes after the commit.
+pub(super) async fn submit(
+    shared: &Shared,
+    (organisation, key): (&Organisation, KeyId),
+    recipients: &[String],
+    message: RequestBody<OrganisationId>,
+) -> Reply {
+    let request_id = shared.ids.next();
+    let accepting = {
+        let fields = match Fields::read(&message) {
+            Ok(fields) => fields,
+            Err(error) => return Reply::new("550 5.6.0", &error.to_string()),
+        };
+        let idempotency_key =
+            fields.message_id.map(|message_id| submission_key(message_id, recipients, &message));
+        let submission = Submission {
+            from: &fields.from,
+            recipients: recipients.iter().map(String::as_str).collect(),
+            subject: &fields.subject,
+            message: fields.message(),
+            idempotency_key: idempotency_key.as_deref().map(IdempotencyKey::of_submission),
+        };
+        match SendRequest::of_submission(submission) {
+            Ok(request) => shared.intake.accept(organisation, Some(key), request, request_id),
+            Err(error) => return Reply::new("550 5.6.0", &error.to_string()),
+        }
+    };
+    // What is sent is encoded by now: the memory of what was read is free again.
+    drop(message);
+    match accepting.await {
+        Ok(accepted) => {
+            tracing::debug!(%request_id, id = %accepted.id(), "accepted over SMTP");
+            match accepted {
+                Accepted::New(_) => shared.clients.accepted.inc(),
+                Accepted::Replayed(_) => shared.clients.replayed.inc(),
+            };
+            Reply::new("250 2.0.0", &accepted.id().to_string())
+        }
+        Err(refusal) => {
+            tracing::debug!(%request_id, ?refusal, "refused over SMTP");
+            reply_to(&refusal)
+        }
+    }
+}
+
+/// The reply to a message, or to a part of it, that is refused for this reason.
+fn reply_to(refusal: &Refusal) -> Reply {
+    match refusal {
+        Refusal::UnverifiedDomain { domain } => unverified(domain.as_str()),
+        Refusal::Suppressed { .. } => Reply::SUPPRESSED,
+        Refusal::QueueFull(_) => Reply::QUEUE_FULL,
+        Refusal::StorageUnavailable | Refusal::Internal => Reply::STORAGE_UNAVAILABLE,
+        Refusal::ShuttingDown => Reply::STOPPING,
+    }
+}
+
+/// The reply to a sender whose domain is not verified.
+pub(super) fn unverified(domain: &str) -> Reply {
+    let text = format!("the domain {domain} is not verified for your organisation");
+    Reply::new("550 5.7.1", &text)
+}
+
+/// The key of a submission: a digest of its `Message-ID`, its recipients in whatever order, and its
+/// bytes.
+fn submission_key(message_id: &[u8], recipients: &[String], message: &[u8]) -> String {
+    let normal = |recipient: &String| {
+        Address::parse(recipient).map_or_else(|_| recipient.clone(), |address| address.normalized())
+    };
+    let mut recipients: Vec<String> = recipients.iter().map(normal).collect();
+    recipients.sort_unstable();
+    let mut digest = Sha256::new();
+    // No part has a line feed in it but the folded `Message-ID`, whose length comes first.
+    digest.update(message_id.len().to_be_bytes());
+    digest.update(message_id);
+    for recipient in &recipients {
+        digest.update(recipient);
+        digest.update(b"\n");
+    }
+    digest.update(Sha256::digest(message));
+    URL_SAFE_NO_PAD.encode(digest.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_of_message_id_recipients_and_bytes() {
+        let key = |id: &str, recipients: &[&str], message: &str| {
+            let recipients: Vec<_> = recipients.iter().map(|&one| one.to_owned()).collect();
+            submission_key(id.as_bytes(), &recipients, message.as_bytes())
+        };
+        let first = key("<1>", &["a@x.org", "b@x.org"], "message");
+        assert_eq!(key("<1>", &["B@X.org", "a@x.org"], "message"), first, "in whatever order");
+        assert_ne!(key("<2>", &["a@x.org", "b@x.org"], "message"), first);
+        assert_ne!(key("<1>", &["a@x.org"], "message"), first);
+        assert_ne!(key("<1>", &["a@x.org", "b@x.org"], "another"), first);
+        assert_ne!(key("<1>", &["a@x.org", "a@x.org", "b@x.org"], "message"), first);
+    }
+}

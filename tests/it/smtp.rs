@@ -1,0 +1,534 @@
+//! SMTP submission: the contract's codes over real sockets against the real process.
+
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pillarbox::simulator::{Fault, Faults, Options};
+use serde_json::Value;
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
+use tokio::net::TcpStream;
+
+use crate::behaviour::tls::{self, Certificate};
+use crate::kit::{PATIENCE, Server, Site, message_with};
+
+const LISTEN: &str = "[smtp]\nlisten = \"127.0.0.1:0\"\n";
+const MESSAGE: &str = "From: Ann <ann@example.com>\r\nTo: bob@example.org\r\nSubject: Hello\r\n\
+                       Message-ID: <1@example.com>\r\n\r\nHow are you?\r\n";
+
+/// A client of SMTP.
+struct Client<S> {
+    stream: BufReader<S>,
+}
+
+impl Client<TcpStream> {
+    /// Connects and reads the greeting.
+    async fn connect(address: &str) -> Self {
+        let mut client = Self::of(TcpStream::connect(address).await.unwrap());
+        assert!(client.reply().await.starts_with("220 "));
+        client
+    }
+
+    /// The same, with EHLO and AUTH.
+    async fn login(address: &str, key: &str) -> Self {
+        let mut client = Self::connect(address).await;
+        client.authenticate(key).await;
+        client
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    fn of(stream: S) -> Self {
+        Self { stream: BufReader::new(stream) }
+    }
+
+    async fn authenticate(&mut self, key: &str) {
+        assert!(self.ask("EHLO client").await.starts_with("250"));
+        assert_eq!(code(&self.ask(&plain(key)).await), "235 2.7.0");
+    }
+
+    async fn write(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+        self.stream.flush().await.unwrap();
+    }
+
+    /// A reply, its lines joined; empty where the connection ended.
+    async fn reply(&mut self) -> String {
+        let mut reply = String::new();
+        loop {
+            let mut line = String::new();
+            let read = self.stream.read_line(&mut line);
+            match tokio::time::timeout(PATIENCE, read).await.expect("a reply comes") {
+                Ok(0) | Err(_) => return reply,
+                Ok(_) => {}
+            }
+            reply.push_str(&line);
+            if line.as_bytes().get(3) == Some(&b' ') {
+                return reply;
+            }
+        }
+    }
+
+    async fn ask(&mut self, line: &str) -> String {
+        self.write(&format!("{line}\r\n")).await;
+        self.reply().await
+    }
+
+    /// Hands a message over up to the reply to its end.
+    async fn submit(&mut self, recipients: &[&str], message: &str) -> String {
+        assert_eq!(code(&self.ask("MAIL FROM:<ann@example.com>").await), "250 2.1.0");
+        for recipient in recipients {
+            let reply = self.ask(&format!("RCPT TO:<{recipient}>")).await;
+            assert_eq!(code(&reply), "250 2.1.5", "{reply}");
+        }
+        assert!(self.ask("DATA").await.starts_with("354 "));
+        self.write(&format!("{message}.\r\n")).await;
+        self.reply().await
+    }
+
+    /// Asserts that nothing more comes.
+    async fn assert_closed(&mut self) {
+        let mut rest = Vec::new();
+        let read = self.stream.read_to_end(&mut rest);
+        let _ = tokio::time::timeout(PATIENCE, read).await.expect("the connection ends");
+        assert_eq!(String::from_utf8_lossy(&rest), "");
+    }
+}
+
+/// The codes of a reply, such as `250 2.0.0`.
+fn code(reply: &str) -> String {
+    reply.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+fn plain(key: &str) -> String {
+    format!("AUTH PLAIN {}", STANDARD.encode(format!("\0anybody\0{key}")))
+}
+
+/// The id in a reply to a message that was accepted.
+fn id(reply: &str) -> String {
+    let id = reply.strip_prefix("250 2.0.0 ").unwrap_or_else(|| panic!("{reply}"));
+    id.trim_end().to_owned()
+}
+
+async fn start() -> (Site, Server, String) {
+    start_with("").await
+}
+
+async fn start_with(more: &str) -> (Site, Server, String) {
+    let site = Site::with(&format!("{more}\n{LISTEN}"), Options::default()).await;
+    let server = site.start();
+    let address = server.process.smtp_listening();
+    (site, server, address)
+}
+
+#[tokio::test]
+async fn a_message_goes_the_whole_way_byte_for_byte() {
+    let (site, server, address) = start().await;
+    let mut client = Client::login(&address, &server.key).await;
+    let kept = "Received: from x\r\n by y\r\nFrom: =?utf-8?q?J=C3=BCrgen?= <ann@example.com>\r\n\
+                To: undisclosed\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed;\r\n boundary=b\r\n";
+    let body = "\r\n--b\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nGr\u{fc}\u{df}e\r\n.\r\n..\r\n\
+                --b\r\nContent-Type: text/csv; name=a.csv\r\nContent-Disposition: attachment; \
+                filename=a.csv\r\nContent-Transfer-Encoding: base64\r\n\r\nMTsy\r\n--b--\r\n";
+    let stuffed = body.replace("\r\n.", "\r\n..");
+    let message = format!(
+        "Bcc: eve@example.org,\r\n dan@example.org\r\n{kept}X-SES-CONFIGURATION-SET: other\r\n\
+         Return-Path: <x@example.com>\r\n{stuffed}"
+    );
+    let id = id(&client.submit(&["bob@example.org", "cy@example.org"], &message).await);
+    let record = server.wait_for(&id, "sent").await;
+    let listed = site.done(&["message", "list", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["messages"][0]["from"], "J\u{fc}rgen <ann@example.com>");
+    assert_eq!(record["to"], serde_json::json!(["bob@example.org", "cy@example.org"]));
+    assert_eq!(record["subject"], "(no subject)");
+    let [sent] = &site.simulator.messages()[..] else { panic!("one message") };
+    let raw = String::from_utf8(sent.raw.as_ref().unwrap().to_vec()).unwrap();
+    assert_eq!(raw, format!("{kept}{body}"));
+    assert_eq!(sent.to, ["bob@example.org", "cy@example.org"]);
+    assert_eq!((&sent.cc, &sent.bcc), (&Vec::new(), &Vec::new()));
+    assert!(sent.from.ends_with("<ann@example.com>"), "{}", sent.from);
+    assert_eq!(sent.text.as_deref().map(str::trim_end), Some("Gr\u{fc}\u{df}e\r\n.\r\n.."));
+    let [file] = &sent.attachments[..] else { panic!("one file") };
+    assert_eq!((file.filename.as_str(), &*file.content), ("a.csv", &b"1;2"[..]));
+    // The session goes on.
+    let reply = client.submit(&["bob@example.org"], MESSAGE).await;
+    server.wait_for(&self::id(&reply), "sent").await;
+    assert!(client.ask("QUIT").await.starts_with("221 2.0.0 "));
+    client.assert_closed().await;
+    let log = server.terminate().await;
+    assert!(!log.contains("Gr\u{fc}") && !log.contains("MTsy"), "a body is in the log");
+}
+
+#[tokio::test]
+async fn extensions_are_announced_and_a_group_of_commands_is_answered_in_order() {
+    let (_site, server, address) = start().await;
+    let mut client = Client::connect(&address).await;
+    let extensions = client.ask("EHLO client.example.org").await;
+    let size = 10 * 1024 * 1024 / 4 * 3;
+    for line in [
+        &format!("250-SIZE {size}"),
+        "250-8BITMIME",
+        "250-PIPELINING",
+        "250-AUTH PLAIN LOGIN",
+        "250 ENHANCEDSTATUSCODES",
+    ] {
+        assert!(extensions.lines().any(|one| one == line), "{extensions}");
+    }
+    assert!(!extensions.contains("STARTTLS"), "there is no certificate");
+    assert_eq!(code(&client.ask("AUTH LOGIN").await), "334 VXNlcm5hbWU6");
+    assert_eq!(code(&client.ask(&STANDARD.encode("anybody")).await), "334 UGFzc3dvcmQ6");
+    assert_eq!(code(&client.ask(&STANDARD.encode(&server.key)).await), "235 2.7.0");
+    client
+        .write(&format!(
+            "MAIL FROM:<> SIZE=100 BODY=8BITMIME\r\nRCPT TO:<bob@example.org>\r\nDATA\r\n{MESSAGE}.\r\n\
+             NOOP\r\nQUIT\r\n"
+        ))
+        .await;
+    let mut codes = Vec::new();
+    for _ in 0..6 {
+        codes.push(client.reply().await[..3].to_owned());
+    }
+    assert_eq!(codes, ["250", "250", "354", "250", "250", "221"]);
+    client.assert_closed().await;
+}
+
+#[tokio::test]
+async fn each_refusal_has_the_contracts_codes() {
+    let (site, server, address) = start_with("max_request_bytes = 4096").await;
+    site.done(&["suppression", "add", "--org", "acme", "gone@example.org"]);
+    let mut client = Client::connect(&address).await;
+    assert_eq!(code(&client.ask("MAIL FROM:<ann@example.com>").await), "530 5.7.0");
+    assert_eq!(code(&client.ask("EHLO client").await).split(' ').next(), Some("250-pillarbox"));
+    for line in ["MAIL FROM:<ann@example.com>", "RCPT TO:<bob@example.org>", "DATA"] {
+        assert_eq!(code(&client.ask(line).await), "530 5.7.0", "{line}");
+    }
+    assert_eq!(code(&client.ask(&plain("pb_wrong")).await), "535 5.7.8");
+    assert_eq!(code(&client.ask("AUTH PLAIN ???").await), "501 5.5.4");
+    assert_eq!(code(&client.ask("AUTH PLAIN").await), "334");
+    assert_eq!(code(&client.ask("*").await), "501 5.7.0");
+    assert_eq!(code(&client.ask("AUTH CRAM-MD5").await), "504 5.5.4");
+    assert_eq!(code(&client.ask("STARTTLS").await), "503 5.5.1");
+    assert_eq!(code(&client.ask(&plain(&server.key)).await), "235 2.7.0");
+    let steps = [
+        (plain(&server.key).as_str().to_owned(), "503 5.5.1"),
+        ("XYZ".to_owned(), "500 5.5.1"),
+        ("BDAT 5 LAST".to_owned(), "502 5.5.1"),
+        ("VRFY ann".to_owned(), "252 2.1.5"),
+        ("RCPT TO:<bob@example.org>".to_owned(), "503 5.5.1"),
+        ("DATA".to_owned(), "503 5.5.1"),
+        ("MAIL FROM:<ann@example.net>".to_owned(), "550 5.7.1"),
+        ("MAIL FROM:<ann@sub.example.com>".to_owned(), "550 5.7.1"),
+        ("MAIL FROM:<ann>".to_owned(), "501 5.1.7"),
+        ("MAIL FROM:ann@example.com".to_owned(), "501 5.5.4"),
+        ("MAIL FROM:<ann@example.com> SMTPUTF8".to_owned(), "555 5.5.4"),
+        ("MAIL FROM:<ann@example.com> SIZE=3073".to_owned(), "552 5.3.4"),
+        ("MAIL FROM:<ann@example.com> SIZE=3072".to_owned(), "250 2.1.0"),
+        ("MAIL FROM:<ann@example.com>".to_owned(), "503 5.5.1"),
+        ("DATA".to_owned(), "554 5.5.1"),
+        ("RCPT TO:<gone@example.org>".to_owned(), "550 5.1.1"),
+        ("RCPT TO:<bob@[127.0.0.1]>".to_owned(), "501 5.1.3"),
+    ];
+    for (line, expected) in steps {
+        assert_eq!(code(&client.ask(&line).await), expected, "{line}");
+    }
+    for number in 0..50 {
+        let reply = client.ask(&format!("RCPT TO:<bob{number}@example.org>")).await;
+        assert_eq!(code(&reply), "250 2.1.5");
+    }
+    assert_eq!(code(&client.ask("RCPT TO:<bob@example.org>").await), "452 4.5.3");
+    assert!(client.ask("DATA").await.starts_with("354 "));
+    client.write(&format!("{MESSAGE}.\r\n")).await;
+    let record = server.record(&id(&client.reply().await)).await;
+    assert_eq!(record["to"].as_array().unwrap().len(), 50, "the other recipients are served");
+
+    let from = "From: ann@example.com\r\n";
+    for (message, expected) in [
+        (format!("Subject: none\r\n\r\n{MESSAGE}"), "550 5.6.0"),
+        (format!("{from}{from}\r\n"), "550 5.6.0"),
+        ("From: ann@example.com, eve@example.com\r\n\r\n".to_owned(), "550 5.6.0"),
+        (format!("{from}no field\r\n\r\n"), "550 5.6.0"),
+        ("From: ann@example.net\r\n\r\n".to_owned(), "550 5.7.1"),
+        (format!("{from}\r\n{}", "a line of text\r\n".repeat(300)), "552 5.3.4"),
+        (format!("{from}\r\n"), "250 2.0.0"),
+    ] {
+        let reply = client.submit(&["bob@example.org"], &message).await;
+        assert_eq!(code(&reply), expected, "{message:.60}");
+    }
+    let metrics = server.operator("/metrics").await.text().await.unwrap();
+    for line in [
+        "pillarbox_smtp_refusals_total{code=\"552 5.3.4\"} 2",
+        "pillarbox_smtp_refusals_total{code=\"other\"} 0",
+        "pillarbox_smtp_connections 1.0",
+    ] {
+        assert!(metrics.lines().any(|one| one == line), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_keys_and_errors_end_a_session_and_a_revoked_key_its_rights() {
+    let (site, server, address) = start().await;
+    let mut client = Client::connect(&address).await;
+    client.ask("EHLO client").await;
+    for _ in 0..3 {
+        assert_eq!(code(&client.ask(&plain("wrong")).await), "535 5.7.8");
+    }
+    client.assert_closed().await;
+    let mut client = Client::connect(&address).await;
+    for _ in 0..21 {
+        assert_eq!(code(&client.ask("NONSENSE").await), "500 5.5.1");
+    }
+    assert_eq!(code(&client.reply().await), "421 4.7.0");
+    client.assert_closed().await;
+
+    let mut client = Client::login(&address, &server.key).await;
+    id(&client.submit(&["bob@example.org"], MESSAGE).await);
+    let keys = site.done(&["key", "list", "--json"]);
+    let keys: Value = serde_json::from_slice(&keys.stdout).unwrap();
+    let number = keys["keys"][0]["id"].to_string();
+    assert_eq!(code(&client.ask("MAIL FROM:<ann@example.com>").await), "250 2.1.0");
+    site.done(&["key", "revoke", number.trim_matches('"')]);
+    assert_eq!(code(&client.ask("RCPT TO:<bob@example.org>").await), "530 5.7.0");
+}
+
+#[tokio::test]
+async fn whatever_could_smuggle_a_message_ends_the_session() {
+    let (site, server, address) = start().await;
+    let smuggled = "MAIL FROM:<eve@example.com>\r\nRCPT TO:<eve@example.org>\r\nDATA\r\n\
+                    From: eve@example.com\r\n\r\nsmuggled\r\n.\r\n";
+    let long = "x".repeat(999);
+    for end in
+        ["\n.\n", "\n.\r\n", "\r\n.\n", "\r.\r", "\r.\r\n", "\r\n.\r", "\r\n\0.\r\n", "\0", &long]
+    {
+        let mut client = Client::login(&address, &server.key).await;
+        for line in ["MAIL FROM:<ann@example.com>", "RCPT TO:<bob@example.org>"] {
+            assert!(client.ask(line).await.starts_with("250 "));
+        }
+        assert!(client.ask("DATA").await.starts_with("354 "));
+        client.write(&format!("{MESSAGE}text{end}{smuggled}")).await;
+        let reply = client.reply().await;
+        assert_eq!(code(&reply), "521 5.5.2", "{}: {reply}", end.escape_debug());
+        client.assert_closed().await;
+    }
+    for line in ["NOOP\nNOOP\r\n", "NOOP\rNOOP\r\n", "NO\0OP\r\n", &format!("NOOP {long}")] {
+        let mut client = Client::login(&address, &server.key).await;
+        client.write(&format!("{line}\r\n{smuggled}")).await;
+        assert_eq!(code(&client.reply().await), "521 5.5.2", "{}", line.escape_debug());
+        client.assert_closed().await;
+    }
+    // AUTH ends a group of commands.
+    let mut client = Client::connect(&address).await;
+    client.ask("EHLO client").await;
+    client.write(&format!("{}\r\nMAIL FROM:<ann@example.com>\r\n", plain(&server.key))).await;
+    assert_eq!(code(&client.reply().await), "503 5.5.1");
+    assert_eq!(code(&client.reply().await), "530 5.7.0");
+    assert_eq!(site.simulator.messages().len(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_repeats_gets_the_same_id_and_no_second_message() {
+    let (site, server, address) = start().await;
+    let mut client = Client::login(&address, &server.key).await;
+    let to = ["bob@example.org", "cy@example.org"];
+    let first = id(&client.submit(&to, MESSAGE).await);
+    let mut other = Client::login(&address, &server.key).await;
+    assert_eq!(id(&other.submit(&["CY@example.org", to[0]], MESSAGE).await), first);
+    let mut ids = vec![first.clone()];
+    for (recipients, message) in [
+        (&to[..1], MESSAGE.to_owned()),
+        (&to[..], MESSAGE.replace("How", "Who")),
+        (&to[..], MESSAGE.replace("1@", "2@")),
+        (&to[..], MESSAGE.replace("Message-ID", "X-Id")),
+        (&to[..], MESSAGE.replace("Message-ID", "X-Id")),
+    ] {
+        ids.push(id(&other.submit(recipients, &message).await));
+    }
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 6, "each other message is another one");
+    // A key of the API never meets one of SMTP.
+    server.send(&message_with("idempotencyKey", "<1@example.com>".into())).await;
+    for id in &ids {
+        server.wait_for(id, "sent").await;
+    }
+    assert_eq!(site.simulator.accepted_total(), 7);
+    let other = site.add_organisation("other", "example.net");
+    let mut other = Client::login(&address, &other).await;
+    assert_eq!(code(&other.ask("MAIL FROM:<ann@example.com>").await), "550 5.7.1");
+}
+
+#[tokio::test]
+async fn with_a_certificate_a_key_is_taken_after_tls_alone() {
+    let certificate = Certificate::new();
+    let (site, _files) = tls::site(&certificate).await;
+    site.reconfigure("[ses]", &format!("{LISTEN}tls_listen = \"127.0.0.1:0\"\n[ses]"));
+    let server = site.start();
+    let log = server.log();
+    let addresses: Vec<_> =
+        log.lines().filter_map(|line| line.split_once("SMTP submission at ")).collect();
+    let [(_, plain_address), (_, secure_address)] = addresses[..] else { panic!("{log}") };
+    let mut client = Client::connect(plain_address).await;
+    let extensions = client.ask("EHLO client").await;
+    assert!(extensions.contains("STARTTLS") && !extensions.contains("AUTH"), "{extensions}");
+    assert_eq!(code(&client.ask(&plain(&server.key)).await), "538 5.7.11");
+    assert_eq!(code(&client.ask("MAIL FROM:<ann@example.com>").await), "530 5.7.0");
+    // What comes with STARTTLS is not obeyed after the handshake.
+    client.write("STARTTLS\r\nEHLO eve\r\nNOOP\r\n").await;
+    assert!(client.reply().await.starts_with("220 "));
+    let stream = certificate.secure(client.stream.into_inner()).await.unwrap();
+    let mut client = Client::of(stream);
+    assert_eq!(code(&client.ask(&plain(&server.key)).await), "503 5.5.1", "EHLO comes first");
+    client.authenticate(&server.key).await;
+    let first = id(&client.submit(&["bob@example.org"], MESSAGE).await);
+
+    let stream = TcpStream::connect(secure_address).await.unwrap();
+    let mut client = Client::of(certificate.secure(stream).await.unwrap());
+    assert!(client.reply().await.starts_with("220 "));
+    client.authenticate(&server.key).await;
+    assert_eq!(id(&client.submit(&["bob@example.org"], MESSAGE).await), first);
+    server.terminate().await;
+    assert_eq!(site.simulator.accepted_total(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_tells_every_session_and_sends_what_was_accepted() {
+    let (site, server, address) = start().await;
+    let mut idle = Client::login(&address, &server.key).await;
+    let mut client = Client::login(&address, &server.key).await;
+    let mut half = Client::login(&address, &server.key).await;
+    for line in ["MAIL FROM:<ann@example.com>", "RCPT TO:<bob@example.org>"] {
+        assert!(half.ask(line).await.starts_with("250 "));
+    }
+    assert!(half.ask("DATA").await.starts_with("354 "));
+    site.simulator.set_latency(Duration::from_millis(500));
+    id(&client.submit(&["bob@example.org"], MESSAGE).await);
+    let stopping = tokio::spawn(server.terminate());
+    assert_eq!(code(&idle.reply().await), "421 4.3.2");
+    idle.assert_closed().await;
+    assert_eq!(code(&client.reply().await), "421 4.3.2");
+    half.write(&format!("{}.\r\n", MESSAGE.replace("1@", "2@"))).await;
+    assert_eq!(code(&half.reply().await), "421 4.3.2", "nothing new is taken");
+    stopping.await.unwrap();
+    assert_eq!(site.simulator.accepted_total(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_is_a_reason_to_come_back() {
+    let more = "max_request_bytes = 4096\nmax_reading_bytes = 65536";
+    let sending = "[sending]\nmax_pending_bytes = 16384";
+    let site = Site::with(&format!("{more}\n{LISTEN}{sending}"), Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    let server = site.start();
+    let mut client = Client::login(&server.process.smtp_listening(), &server.key).await;
+    let message = |number| {
+        let id = format!("{number}@");
+        format!("{}{}", MESSAGE.replace("1@", &id), "a line of text\r\n".repeat(100))
+    };
+    let mut accepted = Vec::new();
+    loop {
+        let reply = client.submit(&["bob@example.org"], &message(accepted.len())).await;
+        if code(&reply) == "451 4.3.1" {
+            break;
+        }
+        accepted.push(id(&reply));
+        assert!(accepted.len() < 20, "the queue never fills");
+    }
+    let again = client.submit(&["bob@example.org"], &message(0)).await;
+    assert_eq!(id(&again), accepted[0], "a replay needs no room");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_slow_and_half_open_sessions_delay_nobody() {
+    let (_site, server, address) = start().await;
+    let mut others = Vec::new();
+    for number in 0..300 {
+        let mut client = Client::connect(&address).await;
+        match number % 3 {
+            0 => {}
+            1 => client.write("EHL").await,
+            _ => {
+                client.authenticate(&server.key).await;
+                client.ask("MAIL FROM:<ann@example.com>").await;
+                client.ask("RCPT TO:<bob@example.org>").await;
+                client.ask("DATA").await;
+                client.write("From: ").await;
+            }
+        }
+        others.push(client);
+    }
+    let start = Instant::now();
+    let mut client = Client::login(&address, &server.key).await;
+    for number in 0..20 {
+        let message = MESSAGE.replace("1@", &format!("{number}@"));
+        id(&client.submit(&["bob@example.org"], &message).await);
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(others);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_repeat_after_kills_lose_nothing_and_double_nothing() {
+    const MESSAGES: usize = 60;
+    let (site, mut server, mut address) = start().await;
+    let mut ids: Vec<Option<String>> = vec![None; MESSAGES];
+    let mut kills = 0;
+    while ids.iter().any(Option::is_none) {
+        let (site_key, at) = (server.key.clone(), address.clone());
+        let missing: Vec<usize> = (0..MESSAGES).filter(|number| ids[*number].is_none()).collect();
+        let client = tokio::spawn(async move {
+            let mut answered = Vec::new();
+            let Ok(stream) = TcpStream::connect(&at).await else { return answered };
+            let mut client = Client::of(stream);
+            let hello = [client.reply().await, client.ask_or_lose("EHLO client").await];
+            let login = client.ask_or_lose(&plain(&site_key)).await;
+            if hello.iter().any(String::is_empty) || !login.starts_with("235") {
+                return answered;
+            }
+            for number in missing {
+                let message = MESSAGE.replace("1@", &format!("{number}@"));
+                let group = "MAIL FROM:<ann@example.com>\r\nRCPT TO:<bob@example.org>\r\nDATA";
+                client.ask_or_lose(group).await;
+                client.reply().await;
+                client.reply().await;
+                let reply = client.ask_or_lose(&format!("{message}.")).await;
+                let Some(id) = reply.strip_prefix("250 2.0.0 ") else { break };
+                answered.push((number, id.trim_end().to_owned()));
+            }
+            answered
+        });
+        if kills < 4 {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(5..60))).await;
+            server.kill();
+            kills += 1;
+            server = site.start();
+            address = server.process.smtp_listening();
+        }
+        for (number, id) in client.await.unwrap() {
+            ids[number] = Some(id);
+        }
+    }
+    let mut client = Client::login(&address, &server.key).await;
+    for (number, id) in ids.iter().enumerate() {
+        let id = id.as_ref().unwrap();
+        server.record(id).await;
+        let message = MESSAGE.replace("1@", &format!("{number}@"));
+        let again = client.submit(&["bob@example.org"], &message).await;
+        assert_eq!(&self::id(&again), id);
+    }
+    let listed = site.done(&["message", "list", "--limit", "100", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["messages"].as_array().unwrap().len(), MESSAGES, "none is doubled");
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// As `ask`; an empty reply where the connection is gone.
+    async fn ask_or_lose(&mut self, line: &str) -> String {
+        let written = self.stream.write_all(format!("{line}\r\n").as_bytes()).await;
+        if written.is_err() || self.stream.flush().await.is_err() {
+            return String::new();
+        }
+        self.reply().await
+    }
+}
