@@ -19,8 +19,8 @@ export RUSTFLAGS="--remap-path-prefix=$PWD=/pillarbox --remap-path-prefix=$CARGO
 export CARGO_TARGET_DIR="$PWD/target"
 umask 022
 
-cargo build --release --locked --target "$TARGET"
-readonly BINARY="$CARGO_TARGET_DIR/$TARGET/release/pillarbox"
+cargo build --profile dist --locked --target "$TARGET"
+readonly BINARY="$CARGO_TARGET_DIR/$TARGET/dist/pillarbox"
 
 # From the command line's own definition, so that neither can be out of date.
 rm -rf "$OUT/man" "$OUT/completions"
@@ -33,6 +33,6 @@ mkdir -p "$OUT/man" "$OUT/completions"
 # A C library that is linked in is no dependency.
 depends=()
 case "$TARGET" in *-musl) depends=(--variant static) ;; esac
-cargo deb --no-build --locked --target "$TARGET" --output "$OUT/" "${depends[@]}"
+cargo deb --no-build --profile dist --locked --target "$TARGET" --output "$OUT/" "${depends[@]}"
 
 packaging/sbom.py "$TARGET" >"$OUT/pillarbox-$TARGET.cdx.json"
