@@ -28,7 +28,7 @@ pub(super) fn painted(text: &str, style: Style) -> String {
 }
 
 /// The text as standard output takes it: without colours unless it is a terminal, and without them
-/// wherever NO_COLOR is set (<https://no-color.org>). CLICOLOR_FORCE asks for them elsewhere.
+/// wherever `NO_COLOR` is set (<https://no-color.org>). `CLICOLOR_FORCE` asks for them elsewhere.
 pub(super) fn for_standard_output(text: &str) -> Cow<'_, str> {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = || env::var_os("TERM").is_some_and(|value| value == "dumb");

@@ -229,11 +229,11 @@ mod tests {
 
         #[test]
         fn any_message_comes_through_as_it_is(lines in prop::collection::vec("[^\r\n\0]{0,60}", 0..20)) {
-            let message: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-            let stuffed: String = lines
-                .iter()
-                .map(|line| format!("{}{line}\r\n", if line.starts_with('.') { "." } else { "" }))
-                .collect();
+            let (mut message, mut stuffed) = (String::new(), String::new());
+            for line in &lines {
+                message.extend([line, "\r\n"]);
+                stuffed.extend([if line.starts_with('.') { "." } else { "" }, line, "\r\n"]);
+            }
             let (read, _) = read(format!("{stuffed}.\r\n").as_bytes(), 7).unwrap().unwrap();
             prop_assert_eq!(read, message.into_bytes());
         }
