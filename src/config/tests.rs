@@ -123,7 +123,7 @@ fn the_environment_wins_over_the_file() {
 #[test]
 fn everything_wrong_is_reported_at_once() {
     let file = "
-        listen = 'localhost:8025'
+        listen = 'mail.example:8025'
         max_conections = 5
         [sending]
         drain = 60
@@ -140,8 +140,8 @@ fn everything_wrong_is_reported_at_once() {
     let message = the_message(file, &variables);
     assert!(message.starts_with("9 problems in the configuration:"), "{message}");
     let expected = [
-        r#"listen: is "localhost:8025" (in "#,
-        r"pillarbox.toml); allowed is an IP address and a port",
+        r#"listen: is "mail.example:8025" (in "#,
+        r"pillarbox.toml); allowed is an IP address or localhost, and a port",
         r#"sending.max_in_flight: is "many" (in the environment variable PILLARBOX_SENDING__MAX_IN_FLIGHT); allowed is a whole number from 1 to 10000"#,
         "sending.drain: is 60 (in ",
         "a number has no unit",

@@ -83,7 +83,9 @@ impl Reply {
     /// The codes that it begins with, such as `550 5.7.1`; of a reply without an enhanced code, the
     /// code alone.
     pub(super) fn codes(&self) -> &str {
-        let is_code = |part: &&str| part.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let is_code = |part: &&str| {
+            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+        };
         let codes = self.0.split(' ').take(2).take_while(is_code);
         let len = codes.map(|part| part.len() + 1).sum::<usize>().saturating_sub(1);
         &self.0[..len]
