@@ -1,5 +1,5 @@
-//! SMTP submission by clients that were not written here: Python's smtplib with STARTTLS and with TLS
-//! from the first byte, Nodemailer and curl. What they build arrives byte for byte.
+//! SMTP submission by clients that were not written here: Python's smtplib and curl, with STARTTLS and
+//! with TLS from the first byte. What they build arrives byte for byte.
 
 use std::path::Path;
 use std::process::Command;

@@ -52,7 +52,7 @@ async fn an_organisation_learns_nothing_of_another() {
     }
     for query in ["?limit=100", &format!("?before={mine}"), "?recipient=bob%40example.org"] {
         let list = get(&server, &other, &format!("/emails{query}")).await;
-        assert_eq!(list.2, "{\"emails\":[],\"next\":null}", "{query}");
+        assert_eq!(list.2, "{\"emails\":[],\"next\":null}\n", "{query}");
     }
     // My domain is as unknown to it as one that nobody has.
     let from = |domain: &str| message_with("from", json!(format!("a@{domain}")));
