@@ -199,3 +199,25 @@ pub(super) fn configuration_set(given: &Given) -> Result<String, String> {
         .map(str::to_owned)
         .ok_or_else(|| "1 to 64 characters of A-Z, a-z, 0-9, _ and -".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn localhost_is_the_loopback_and_no_other_name_is_an_address() {
+        for text in ["localhost:8080", "LOCALHOST:8080", "127.0.0.1:8080"] {
+            assert_eq!(
+                listen_address(text),
+                Some(SocketAddr::from(([127, 0, 0, 1], 8080))),
+                "{text}"
+            );
+        }
+        assert!(listen_address("[::1]:0").is_some());
+        for text in
+            ["localhost", "localhost:", "localhost:65536", "example.com:80", "8080", ":8080"]
+        {
+            assert_eq!(listen_address(text), None, "{text}");
+        }
+    }
+}
