@@ -64,14 +64,14 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
         }
     }
     if let Some(address) = serves {
-        findings.push(listener(address).await);
+        findings.push(listener(LISTENER, address, PROBE, REFUSAL, "asks for a key").await);
     }
     // What begins a session in plain text, and what answers nonsense as TLS does.
     let smtp =
         [(config.smtp.listen, &b""[..], GREETING), (config.smtp.tls_listen, b"NOOP\r\n", ALERT)];
     for (address, says, answers) in smtp {
         if let Some(address) = address.filter(|address| address.port() != 0) {
-            findings.push(smtp_listener(address, says, answers).await);
+            findings.push(listener(SMTP, address, says, answers, "takes submissions").await);
         }
     }
     (Ok(client), findings)
@@ -165,7 +165,15 @@ fn reached(address: SocketAddr) -> SocketAddr {
     reached
 }
 
-async fn smtp_listener(address: SocketAddr, says: &[u8], answers: &[u8]) -> Finding {
+/// Looks whether a listener's answer to these first bytes begins as pillarbox's does; `good` says
+/// what that shows.
+async fn listener(
+    check: &'static str,
+    address: SocketAddr,
+    says: &[u8],
+    answers: &[u8],
+    good: &str,
+) -> Finding {
     let probe = async {
         let mut stream = TcpStream::connect(reached(address)).await?;
         stream.write_all(says).await?;
@@ -176,33 +184,12 @@ async fn smtp_listener(address: SocketAddr, says: &[u8], answers: &[u8]) -> Find
     let advice = "see the service's log, and what else listens there";
     match timeout(PATIENCE, probe).await {
         Ok(Ok(start)) if start == answers => {
-            Finding::ok(SMTP, format!("{address} answers, and takes submissions"))
+            Finding::ok(check, format!("{address} answers, and {good}"))
         }
         Ok(Ok(_)) => {
-            Finding::not_ok(SMTP, format!("{address} answers, but not as pillarbox"), advice)
+            Finding::not_ok(check, format!("{address} answers, but not as pillarbox"), advice)
         }
-        Ok(Err(error)) => Finding::not_ok(SMTP, format!("{address}: {error}"), advice),
-        Err(_) => Finding::not_ok(SMTP, format!("{address} does not answer"), advice),
-    }
-}
-
-async fn listener(address: SocketAddr) -> Finding {
-    let probe = async {
-        let mut stream = TcpStream::connect(reached(address)).await?;
-        stream.write_all(PROBE).await?;
-        let mut start = [0; REFUSAL.len()];
-        stream.read_exact(&mut start).await?;
-        std::io::Result::Ok(start)
-    };
-    let advice = "see the service's log, and what else listens there";
-    match timeout(PATIENCE, probe).await {
-        Ok(Ok(start)) if start == REFUSAL => {
-            Finding::ok(LISTENER, format!("{address} answers, and asks for a key"))
-        }
-        Ok(Ok(_)) => {
-            Finding::not_ok(LISTENER, format!("{address} answers, but not as pillarbox"), advice)
-        }
-        Ok(Err(error)) => Finding::not_ok(LISTENER, format!("{address}: {error}"), advice),
-        Err(_) => Finding::not_ok(LISTENER, format!("{address} does not answer"), advice),
+        Ok(Err(error)) => Finding::not_ok(check, format!("{address}: {error}"), advice),
+        Err(_) => Finding::not_ok(check, format!("{address} does not answer"), advice),
     }
 }
