@@ -16,14 +16,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Frame, SizeHint};
+use memmap2::MmapMut;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::http::limits::{BodyPace, Limits};
 use crate::http::rejection::{Memory, Rejection};
 use crate::shared_limits::{Budget, Exhausted, Reservation, Slots};
 
-/// First room of a body, in bytes; it grows by doubling.
+/// First room of a body, in bytes; what the budget counts grows by doubling.
 const FIRST_BYTES: usize = 8 * 1024;
+/// Length from which on a body lies in a memory map of its own.
+const MAPPED_FROM_BYTES: usize = 1024 * 1024;
 /// Most bytes of a body that hyper holds beside it. It reads ahead as far as a client
 /// has sent fast before, up to its buffer's size or HTTP/2's window.
 const READ_AHEAD_BYTES: usize = 64 * 1024;
@@ -98,10 +101,10 @@ impl<K: Copy + Eq + Hash> BodyReader<K> {
         };
         let mut room = FIRST_BYTES.min(most);
         let mut reserved = self.reserve(holder, charge(room)).await?;
-        let mut bytes = Vec::new();
+        let mut received = Received::Small(Vec::new());
         let mut pace = Pace::begin(self);
         while let Some(frame) = pace.next_frame(&mut body).await? {
-            let needed = bytes.len() + frame.len();
+            let needed = received.len() + frame.len();
             if needed > self.max_bytes {
                 return Err(self.too_large());
             }
@@ -111,14 +114,13 @@ impl<K: Copy + Eq + Hash> BodyReader<K> {
                 // other.
                 reserved.grow_to(charge(room)).map_err(full)?;
             }
-            if bytes.is_empty() && body.is_end_stream() {
+            if received.len() == 0 && body.is_end_stream() {
                 // The common case: nothing to put together, nothing to copy.
                 return Ok(RequestBody { bytes: frame, _reserved: reserved });
             }
-            bytes.reserve_exact(room - bytes.len());
-            bytes.extend_from_slice(&frame);
+            received.append(&frame, room, most.max(room));
         }
-        Ok(RequestBody { bytes: bytes.into(), _reserved: reserved })
+        Ok(RequestBody { bytes: received.into(), _reserved: reserved })
     }
 
     /// Takes memory for `bytes` out of the budget. Waits for it to be given back, while holding
@@ -138,6 +140,67 @@ impl<K: Copy + Eq + Hash> BodyReader<K> {
 
     fn too_large(&self) -> Rejection {
         Rejection::PayloadTooLarge { limit: self.max_bytes }
+    }
+}
+
+/// What has come of a body.
+///
+/// A large one lies in a memory map of its own. Pages that nothing was written to take no memory,
+/// and all of it goes back to the system at once when it is dropped. The allocator would keep it
+/// for a while, and a second one for each time that the body grew.
+enum Received {
+    Small(Vec<u8>),
+    Large(Mapped),
+}
+
+/// Memory map, and how many bytes at its beginning were written.
+struct Mapped {
+    map: MmapMut,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.map[..self.len]
+    }
+}
+
+impl Received {
+    fn len(&self) -> usize {
+        match self {
+            Self::Small(bytes) => bytes.len(),
+            Self::Large(mapped) => mapped.len,
+        }
+    }
+
+    /// Adds a part of a body that has `room` for now, and has `most` bytes in the end at most.
+    fn append(&mut self, part: &[u8], room: usize, most: usize) {
+        if let Self::Small(bytes) = self {
+            if room < MAPPED_FROM_BYTES {
+                bytes.reserve_exact(room - bytes.len());
+                return bytes.extend_from_slice(part);
+            }
+            let Ok(mut map) = MmapMut::map_anon(most) else {
+                // The system has no map left. Then the allocator may have memory.
+                bytes.reserve(part.len());
+                return bytes.extend_from_slice(part);
+            };
+            map[..bytes.len()].copy_from_slice(bytes);
+            *self = Self::Large(Mapped { map, len: bytes.len() });
+        }
+        if let Self::Large(Mapped { map, len }) = self {
+            map[*len..][..part.len()].copy_from_slice(part);
+            *len += part.len();
+        }
+    }
+}
+
+impl From<Received> for Bytes {
+    fn from(received: Received) -> Self {
+        match received {
+            Received::Small(bytes) => bytes.into(),
+            Received::Large(mapped) => Self::from_owner(mapped),
+        }
     }
 }
 

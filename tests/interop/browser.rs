@@ -3,8 +3,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::kit::DevProcess;
+use pillarbox::clock::Clock;
+use pillarbox::service::{Inherited, Service};
+use pillarbox::ses::credentials::Credentials;
+use pillarbox::simulator::Options;
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::kit::{DevProcess, LocalService, PATIENCE, get, local_config, send_with_key};
 
 mod faults;
 
@@ -23,6 +30,32 @@ async fn what_was_caught_is_drawn_and_neither_acts_nor_loads_anything() {
     drive("captured.mjs").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn last_week_is_seen_after_a_restart() {
+    let place = LocalService::start(Options::default(), |_, _| ()).await;
+    let LocalService { service, simulator, clock, key, client, directory } = place;
+    for message in ["a", "b", "c"] {
+        let (id, _) = send_with_key(&client, &service, &key, message).await;
+        let end = Instant::now() + PATIENCE;
+        while get(&client, &service, &key, &format!("/emails/{id}")).await.1["status"] != "sent" {
+            assert!(Instant::now() < end, "the simulator does not take it");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let now = clock.now();
+    service.stop().await;
+
+    let clock = Clock::manual(now.plus(Duration::from_hours(6 * 24)));
+    clock.synchronise();
+    let config = local_config(directory.path(), &simulator);
+    let credentials = Credentials::fixed("simulator", SecretString::from("simulator"));
+    let service = Service::start(&config, clock, credentials, Inherited::default()).await.unwrap();
+    send_with_key(&client, &service, &key, "d").await;
+    run("week.mjs", &[("PAGE", service.page().expose_secret())]).await;
+    service.stop().await;
+    simulator.shutdown().await;
+}
+
 /// Runs a script against a `dev` of its own.
 async fn drive(script: &str) {
     let mut dev = DevProcess::start(&[]);
@@ -30,15 +63,18 @@ async fn drive(script: &str) {
     let key = dev.told("API key");
     let page = dev.told("page");
     let caught = dev.told("caught");
+    let simulator = caught.strip_suffix("/messages").unwrap();
+    let variables =
+        [("PAGE", &*page), ("API", &*address), ("API_KEY", &*key), ("SIMULATOR", simulator)];
+    run(script, &variables).await;
+}
+
+/// Runs a script with these environment variables to its good end.
+async fn run(script: &str, variables: &[(&str, &str)]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/browser").join(script);
-    let run = Command::new("node")
-        .arg(script)
-        .env("PAGE", page)
-        .env("API", address)
-        .env("API_KEY", key)
-        .env("SIMULATOR", caught.strip_suffix("/messages").unwrap())
-        .output();
-    let run = tokio::task::spawn_blocking(move || run.unwrap()).await.unwrap();
+    let mut node = Command::new("node");
+    node.arg(script).envs(variables.iter().copied());
+    let run = tokio::task::spawn_blocking(move || node.output().unwrap()).await.unwrap();
     let (said, failed) =
         (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success(), "{said}\n{failed}");

@@ -274,3 +274,19 @@ fn a_response_counts_until_its_last_part_is_gone() {
     assert_eq!(responses.0.in_use(), 0);
     assert_eq!(responses.require_room(ACME), Ok(()));
 }
+
+#[tokio::test]
+async fn a_large_body_arrives_as_it_was_sent_announced_or_not() {
+    let reader = reader(3 * MAPPED_FROM_BYTES, 100 * MAPPED_FROM_BYTES);
+    let sent: Vec<u8> = (0..=250).cycle().take(3 * MAPPED_FROM_BYTES).collect();
+    // Parts that cross the length from which on it lies in a map of its own.
+    for length in [MAPPED_FROM_BYTES - 1, MAPPED_FROM_BYTES, sent.len() - 1, sent.len()] {
+        for announced in [Some(length as u64), None] {
+            let parts = sent[..length].chunks(100_003);
+            let parts = parts.map(|part| Step::Data(Bytes::copy_from_slice(part)));
+            let body = Script(parts.collect(), announced, None);
+            let read = reader.read(ACME, body).await.unwrap();
+            assert!(*read == sent[..length], "{length} bytes, {announced:?} announced");
+        }
+    }
+}

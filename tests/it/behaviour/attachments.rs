@@ -111,8 +111,7 @@ async fn large_messages_in_flight_take_their_own_size_and_a_tenth_more_at_most()
     let slow = Options { latency: Duration::from_mins(1), ..Options::default() };
     let more = "max_request_bytes = 16777216\n[sending]\nmax_pending_bytes = 268435456";
     let site = Site::with(more, slow).await;
-    // What the allocator keeps of freed memory is not the messages'.
-    let server = site.start_with(&[("MIMALLOC_PURGE_DELAY", "0")]);
+    let server = site.start();
     let body = message_with("attachments", json!([file("large.bin", &noise(10 * MIB * 3 / 4))]));
     let body = body.to_string();
     let pending = async || {

@@ -1,0 +1,33 @@
+// The overview after a restart: the charts of last week, and the messages behind their counts.
+
+import assert from "node:assert/strict";
+
+import { end, openAt } from "./kit.mjs";
+
+const page = await openAt("#/overview?range=7d");
+const accepted = page.locator("#range-tiles div").filter({ hasText: /^accepted/ });
+const choose = (range) => page.locator("#ranges").getByRole("link", { name: range, exact: true }).click();
+// The tile of the range, once it shows this count.
+const shows = (count, period) => accepted.filter({ hasText: new RegExp(`^acceptedlast ${period}${count}$`) }).waitFor();
+
+// Three were accepted six days ago and one after the restart.
+await shows(4, "7 days");
+const points = (await page.locator("#range-plots polyline").first().getAttribute("points")).split(" ").map((point) => Number(point.split(",")[1]));
+assert.equal(points.length, 7 * 24);
+const floor = Math.max(...points);
+const drawn = points.flatMap((y, hour) => (y < floor ? [[hour, y]] : []));
+assert.deepEqual(drawn.map(([hour]) => hour), [23, 167], "two hours had mail");
+assert.ok(drawn[0][1] < drawn[1][1], "three stand higher than one");
+
+await choose("24 hours");
+await shows(1, "24 hours");
+await choose("90 days");
+await shows(4, "90 days");
+
+// The count opens the messages that it counts, those from before the restart too.
+await choose("7 days");
+await shows(4, "7 days");
+await accepted.getByRole("link").click();
+await page.locator("#message-rows tr[data-id]").nth(3).waitFor();
+assert.equal(await page.locator("#message-rows tr[data-id]").count(), 4);
+await end();
