@@ -11,23 +11,27 @@ use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::Options;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::kit::{DevProcess, LocalService, PATIENCE, get, local_config, send_with_key};
+use crate::kit::{
+    DevProcess, LocalService, PATIENCE, Receiver, Reply, get, local_config, send_with_key,
+};
 
 mod faults;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_works_in_a_browser_and_mail_stays_text_there() {
-    drive("page.mjs").await;
+    drive("page.mjs", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_tab_does_its_task_keeps_its_place_and_is_accessible() {
-    drive("tabs.mjs").await;
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    drive("tabs.mjs", &["--webhook", &receiver.url]).await;
+    assert!(receiver.count() > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_caught_is_drawn_and_neither_acts_nor_loads_anything() {
-    drive("captured.mjs").await;
+    drive("captured.mjs", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,9 +60,9 @@ async fn last_week_is_seen_after_a_restart() {
     simulator.shutdown().await;
 }
 
-/// Runs a script against a `dev` of its own.
-async fn drive(script: &str) {
-    let mut dev = DevProcess::start(&[]);
+/// Runs a script against a `dev` of its own, which has these arguments.
+async fn drive(script: &str, arguments: &[&str]) {
+    let mut dev = DevProcess::start(arguments);
     let address = dev.told("address");
     let key = dev.told("API key");
     let page = dev.told("page");

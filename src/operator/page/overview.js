@@ -30,6 +30,9 @@ function bytes(value) {
   return `${Number((value / size).toFixed(value / size < 10 ? 1 : 0))} ${unit}`;
 }
 
+// The provider's rate, or null if it is none that anybody reaches, as the simulator's.
+const limited = (rate) => (rate === undefined || rate === null || rate >= 1e6 ? null : rate);
+
 const livePlots = [
   new Plot("Messages a second", [
     { name: "accepted", colour: "blue", value: (sample) => sample.accepted, area: true },
@@ -38,8 +41,8 @@ const livePlots = [
   new Plot("Queue, messages", [{ name: "pending", colour: "blue", value: (sample) => sample.queue, area: true }], short, 1),
   new Plot("Recipients a second", [
     { name: "sent", colour: "blue", value: (sample) => sample.recipients, area: true },
-    { name: "pace", colour: "good", value: (sample, state) => state?.rate ?? null, limit: true },
-    { name: "limit", colour: "warn", value: (sample, state) => state?.rateLimit ?? null, limit: true },
+    { name: "pace", colour: "good", value: (sample, state) => limited(state?.rate), limit: true },
+    { name: "limit", colour: "warn", value: (sample, state) => limited(state?.rateLimit), limit: true },
   ], short, 1),
   new Plot("Provider's latency", [{ name: "mean", colour: "blue", value: (sample) => sample.latency, area: true }], seconds, 0.01),
 ];
@@ -116,7 +119,7 @@ function showNow({ queue, rate, quota, totals, started }) {
   const tiles = [
     ["pending", "now", count(queue.messages), address("messages", { outcome: "queued" })],
     ["queue memory", `of ${bytes(queue.maxBytes)}`, bytes(queue.bytes), null],
-    ["pace", "recipients a second", rate === null || rate >= 1e6 ? "no limit" : short(rate), null],
+    ["pace", "recipients a second", limited(rate) === null ? "no limit" : short(rate), null],
     ...(quota ? [["quota left", `of ${short(quota.max)} in 24 hours`, short(Math.max(0, quota.left)), null]] : []),
     ["requests refused", `since ${begun}`, count(refused), null],
   ];

@@ -162,9 +162,18 @@ await page.getByRole("link", { name: "Timeline of the message" }).click();
 await page.locator("#timeline").getByText("bounced").waitFor();
 await page.context().close();
 
+// The endpoint was told of the events, and its row says so.
+{
+  const view = await openAt("#/webhooks");
+  const endpoint = view.locator("#webhook-rows tr").filter({ hasText: "/hooks?tenant=7" });
+  await endpoint.getByText("active", { exact: true }).waitFor();
+  await endpoint.locator("td.number").first().filter({ hasText: /^[1-9]/ }).waitFor();
+  await view.context().close();
+}
+
 // At both widths and in both themes, axe finds nothing and nothing sticks out.
 const places = { overview: "#/overview?range=1h", messages: "#/messages", message: `#/message/${bounced}`, organisations: "#/organisations", domains: "#/domains", suppressions: "#/suppressions", webhooks: "#/webhooks", captured: "#/captured", mail: null };
-const settled = { overview: "#range-plots polyline", messages: "#message-rows a", message: "#timeline li", organisations: "#organisation-rows a", domains: "#domain-rows a", suppressions: "#suppression-rows a", webhooks: "#webhook-rows td", captured: "#captured-rows a", mail: "#mail-body > *" };
+const settled = { overview: "#range-plots polyline", messages: "#message-rows a", message: "#timeline li", organisations: "#organisation-rows a", domains: "#domain-rows a", suppressions: "#suppression-rows a", webhooks: "#webhook-rows .mark", captured: "#captured-rows a", mail: "#mail-body > *" };
 async function check(view, name) {
   const wide = await sticksOut(view);
   assert.ok(wide <= 0, `${name}: ${wide} px stick out`);
