@@ -148,14 +148,23 @@ async fn the_printed_commands_reach_the_service_when_pasted() {
 
 #[test]
 fn a_stop_with_nothing_pending_ends_at_once() {
-    const LONGEST: Duration = Duration::from_millis(500);
-    let mut process = DevProcess::start(&[]);
-    process.line(|line| line.starts_with("Messages as they move"));
-    // A look at the queue of events is under way by now.
-    std::thread::sleep(Duration::from_millis(1500));
-    let (took, status) = process.interrupt();
-    assert!(status.success(), "{status}");
-    assert!(took < LONGEST, "{took:?}");
+    const LONGEST: Duration = Duration::from_millis(100);
+    /// A machine that is busy holds up one stop, and hardly each of so many.
+    const TRIES: usize = 5;
+    let took = || {
+        let mut process = DevProcess::start(&[]);
+        process.line(|line| line.starts_with("Messages as they move"));
+        // A look at the queue of events is under way by now.
+        std::thread::sleep(Duration::from_millis(1500));
+        let (took, status) = process.interrupt();
+        assert!(status.success(), "{status}");
+        took
+    };
+    let mut tries = Vec::new();
+    while tries.last().is_none_or(|&took| took > LONGEST) {
+        assert!(tries.len() < TRIES, "{tries:?}");
+        tries.push(took());
+    }
 }
 
 /// What a `dev` prints that cannot start.
