@@ -25,13 +25,14 @@ const SVG: &str = "image/svg+xml";
 const MESSAGES: usize = 50;
 
 /// The files of the page: path, media type and text.
-const FILES: [(&str, &str, &str); 18] = [
+const FILES: [(&str, &str, &str); 19] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", SCRIPT, include_str!("page/page.js")),
     ("/captured.js", SCRIPT, include_str!("page/captured.js")),
     ("/csv.js", SCRIPT, include_str!("page/csv.js")),
     ("/domains.js", SCRIPT, include_str!("page/domains.js")),
+    ("/listing.js", SCRIPT, include_str!("page/listing.js")),
     ("/message.js", SCRIPT, include_str!("page/message.js")),
     ("/messages.js", SCRIPT, include_str!("page/messages.js")),
     ("/nodes.js", SCRIPT, include_str!("page/nodes.js")),

@@ -1,30 +1,29 @@
 // Organisations with what became of their mail within the last 24 hours.
 
-import { cell, count, element, emptyRow, extend, fill, find, link, when } from "/nodes.js";
+import { Listing } from "/listing.js";
+import { cell, count, element, find, link, when } from "/nodes.js";
 import { explained } from "/overview.js";
 import { shape } from "/plot.js";
 import { address } from "/router.js";
-import { read, report } from "/session.js";
+import { read } from "/session.js";
 
 const DAY_MILLIS = 86_400_000;
-const REFRESH_SECONDS = 10;
-const COLUMNS = 11;
 const COUNTED = ["accepted", "delivered", "bounced", "complained", "failed"];
 
 // What the stream last told of each organisation's bounces and complaints, by its name.
 let shares = new Map();
 let limits = null;
-let next = null;
-let isDeep = false;
-let readAt = 0;
-let shownText = null;
 
-find("more-organisations").addEventListener("click", lookFurther);
+const listing = new Listing("organisations", {
+  rows: "organisation-rows",
+  ask: (after) => read(`/page/organisations${after === null ? "" : `?after=${after}`}`),
+  row,
+  beside: () => [...shares],
+  empty: "There is no organisation yet: pillarbox org add NAME",
+});
 
 export function show() {
-  isDeep = false;
-  shownText = null;
-  if (limits) refresh();
+  if (limits) listing.show();
 }
 
 export function follow(state) {
@@ -32,39 +31,7 @@ export function follow(state) {
   limits = state.limits;
   find("bounces-explained").textContent = explained(limits.bounces);
   find("complaints-explained").textContent = explained(limits.complaints);
-  if (!isDeep && (shownText === null || Date.now() - readAt > REFRESH_SECONDS * 1000)) refresh();
-}
-
-async function refresh() {
-  readAt = Date.now();
-  try {
-    const page = await read("/page/organisations");
-    const text = JSON.stringify([page, [...shares]]);
-    if (isDeep || text === shownText) return;
-    shownText = text;
-    const rows = page.organisations.map(row);
-    fill(find("organisation-rows"), rows.length ? rows : [emptyRow(COLUMNS, "There is no organisation yet: pillarbox org add NAME")]);
-    tell(page);
-  } catch (error) {
-    report(error, find("organisations-note"));
-  }
-}
-
-async function lookFurther() {
-  isDeep = true;
-  try {
-    const page = await read(`/page/organisations?after=${next}`);
-    extend(find("organisation-rows"), page.organisations.map(row));
-    tell(page);
-  } catch (error) {
-    report(error, find("organisations-note"));
-  }
-}
-
-function tell(page) {
-  next = page.next;
-  find("more-organisations").hidden = next === null;
-  find("organisations-note").textContent = "";
+  listing.follow();
 }
 
 function row({ name, keys, lastUsedAt, domainCount, day }) {

@@ -1,65 +1,32 @@
 // Addresses to which nothing is sent.
 
 import { download } from "/csv.js";
-import { cell, element, emptyRow, extend, fill, find, link, when } from "/nodes.js";
+import { Listing } from "/listing.js";
+import { cell, element, find, link, when } from "/nodes.js";
 import { messageAddress } from "/router.js";
-import { read, report } from "/session.js";
+import { read } from "/session.js";
 
-const REFRESH_SECONDS = 10;
+const listing = new Listing("suppressions", { rows: "suppression-rows", ask, row, empty: "No address is suppressed.", told });
 
-let shown = [];
-let next = null;
-let isDeep = false;
-let readAt = 0;
-
-find("more-suppressions").addEventListener("click", lookFurther);
 find("suppressions-csv").addEventListener("click", () => download("suppressions.csv", [
   // The columns that `pillarbox suppression import` reads; * stands for all organisations.
   ["address", "reason", "since", "organisation", "message"],
-  ...shown.map((one) => [one.address, one.reason, one.since, one.organisation ?? "*", one.message]),
+  ...listing.items.map((one) => [one.address, one.reason, one.since, one.organisation ?? "*", one.message]),
 ]));
 
-export function show() {
-  isDeep = false;
-  refresh();
+export const show = () => listing.show();
+export const follow = () => listing.follow();
+
+function ask(next) {
+  if (next === null) return read("/page/suppressions");
+  const query = new URLSearchParams({ address: next.address });
+  if (next.organisation !== null) query.set("organisation", next.organisation);
+  return read(`/page/suppressions?${query}`);
 }
 
-export function follow() {
-  if (!isDeep && Date.now() - readAt > REFRESH_SECONDS * 1000) refresh();
-}
-
-async function refresh() {
-  readAt = Date.now();
-  try {
-    const page = await read("/page/suppressions");
-    if (isDeep) return;
-    shown = page.suppressions;
-    fill(find("suppression-rows"), shown.length ? shown.map(row) : [emptyRow(5, "No address is suppressed.")]);
-    tell(page);
-  } catch (error) {
-    report(error, find("suppressions-note"));
-  }
-}
-
-async function lookFurther() {
-  isDeep = true;
-  try {
-    const query = new URLSearchParams({ address: next.address });
-    if (next.organisation !== null) query.set("organisation", next.organisation);
-    const page = await read(`/page/suppressions?${query}`);
-    shown = [...shown, ...page.suppressions];
-    extend(find("suppression-rows"), page.suppressions.map(row));
-    tell(page);
-  } catch (error) {
-    report(error, find("suppressions-note"));
-  }
-}
-
-function tell(page) {
-  next = page.next;
-  find("more-suppressions").hidden = !next;
-  find("suppressions-csv").disabled = shown.length === 0;
-  find("suppressions-note").textContent = `${shown.length === 1 ? "1 suppression" : `${shown.length} suppressions`}${next ? " so far" : ""}.`;
+function told(items, next) {
+  find("suppressions-csv").disabled = items.length === 0;
+  return `${items.length === 1 ? "1 suppression" : `${items.length} suppressions`}${next ? " so far" : ""}.`;
 }
 
 function row(one) {
