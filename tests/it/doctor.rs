@@ -1,5 +1,6 @@
 //! `pillarbox doctor` over real processes: a set-up in which all is well, and each of its faults.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use crate::behaviour::tls::{self, Certificate};
 use crate::kit::{Finished, Site};
 
 const WRONG_SECRET: &str = "PLANTED-9e107d9d372bb6826bd81d3542a419d6";
@@ -302,4 +304,83 @@ async fn an_endpoint_that_lacks_the_calls_is_no_fault_of_the_set_up() {
         examined.says(about, "warning", "does not have this call");
     }
     assert_eq!(examined.code, 0, "{examined:?}");
+}
+
+/// An address where nothing listens.
+fn free_address() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn smtp_table(listen: SocketAddr, tls_listen: SocketAddr) -> String {
+    format!("[smtp]\nlisten = \"{listen}\"\ntls_listen = \"{tls_listen}\"\n[ses]")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_of_smtp_are_asked_and_a_mistake_about_them_is_named() {
+    const SMTP: &str = "SMTP listener";
+    let (plain, secure) = (free_address(), free_address());
+    let (site, files) = tls::site(&Certificate::new()).await;
+    let right = smtp_table(plain, secure);
+    site.reconfigure("[ses]", &right);
+    let server = site.start();
+    let examined = doctor(&site, &[]).await;
+    let said: Vec<_> = examined.checks.iter().filter(|check| check["about"] == SMTP).collect();
+    let [of_plain, of_secure] = said[..] else { panic!("{said:?}") };
+    let text = |check: &Value| check["message"].as_str().unwrap().to_owned();
+    assert_eq!(text(of_plain), format!("{plain} answers, and takes submissions after STARTTLS"));
+    assert_eq!(text(of_secure), format!("{secure} answers, and takes submissions over TLS"));
+    examined.says(SMTP, "ok", "takes submissions");
+    examined.says("certificate", "ok", "valid until");
+
+    // One address for the other, as the two ports are easily confused.
+    site.reconfigure(&right, &smtp_table(secure, plain));
+    let examined = doctor(&site, &[]).await;
+    for wrong in ["speaks TLS from the first byte", "begins in plain text"] {
+        let is_said = |check: &Value| check["verdict"] == "notOk" && text(check).contains(wrong);
+        assert!(examined.checks.iter().any(is_said), "{wrong}: {examined:?}");
+    }
+    // A configuration that the running service has not read.
+    site.reconfigure(&smtp_table(secure, plain), &smtp_table(free_address(), secure));
+    doctor(&site, &[]).await.says(SMTP, "notOk", "restart the service, which reads [smtp]");
+    drop(server);
+
+    // A service without a certificate, and one whose certificate has ended.
+    let text = std::fs::read_to_string(site.config()).unwrap();
+    let (before, rest) = text.split_once("[tls]").unwrap();
+    let (_, after) = rest.split_once("[ses]").unwrap();
+    let without = format!("{before}[smtp]\nlisten = \"{plain}\"\n[ses]{after}");
+    std::fs::write(site.config(), without).unwrap();
+    let server = site.start();
+    doctor(&site, &[]).await.says(SMTP, "ok", "takes submissions without TLS");
+    std::fs::write(site.config(), &text).unwrap();
+    let (start, _) = text.split_once("[smtp]").unwrap();
+    let with = format!("{start}[smtp]\nlisten = \"{plain}\"\n[ses]{after}");
+    std::fs::write(site.config(), with).unwrap();
+    doctor(&site, &[]).await.says(SMTP, "notOk", "offers no STARTTLS");
+    drop(server);
+    Certificate::until(2021).write(&files);
+    let _server = site.start();
+    let examined = doctor(&site, &[]).await;
+    examined.says("certificate", "notOk", "expired at 2021-01-01");
+    examined.says("certificate file", "ok", "with its key");
+    examined.says(SMTP, "ok", "after STARTTLS");
+    std::fs::write(&files.key, "no key").unwrap();
+    doctor(&site, &[]).await.says("certificate file", "notOk", "there is no private key in it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_of_smtp_is_not_taken_for_pillarbox() {
+    let site = Site::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let _server = site.start();
+    site.reconfigure("[ses]", &format!("[smtp]\nlisten = \"{address}\"\n[ses]"));
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.write_all(b"220 mail.example.com ESMTP Postfix\r\n").await;
+        }
+    });
+    let examined = doctor(&site, &[]).await;
+    examined.says("SMTP listener", "notOk", "not as pillarbox: 220 mail.example.com ESMTP");
 }

@@ -11,7 +11,8 @@ use crate::admin::{Admin, Call};
 use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{self, Config};
+use crate::http::tls::{Tls, TlsFiles};
 use crate::store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
 
 const DIRECTORY: &str = "data directory";
@@ -146,13 +147,15 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
 pub(super) fn settings(config: &Config) -> Vec<Finding> {
     const ABOUT: &str = "configuration";
     let mut findings = vec![Finding::ok(ABOUT, "can be read, and every value is allowed")];
-    if !config.listen.ip().is_loopback() {
+    if !config.listen.ip().is_loopback() && config.tls.is_none() {
         findings.push(Finding::warning(
             ABOUT,
             format!("listen = {}: keys and messages travel there in clear", config.listen),
-            "listen on the machine or a private network, behind a proxy that speaks TLS",
+            "give [tls], or listen on the machine or a private network, behind a proxy that speaks \
+             TLS",
         ));
     }
+    findings.extend(config.tls.as_ref().map(certificate));
     let endpoint = config.ses.endpoint.as_ref();
     if let Some(endpoint) = endpoint.filter(|endpoint| endpoint.scheme_str() == Some("http")) {
         let host = endpoint.host().unwrap_or_default();
@@ -177,6 +180,21 @@ pub(super) fn settings(config: &Config) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// The files of the certificate, as a start or a reload of the service would read them.
+fn certificate(files: &config::Tls) -> Finding {
+    const ABOUT: &str = "certificate file";
+    let config::Tls { certificate, key } = files.clone();
+    let shown = format!("{}, with its key", certificate.display());
+    match Tls::load(&TlsFiles { certificate, key }) {
+        Ok(_) => Finding::ok(ABOUT, shown),
+        Err(error) => {
+            let advice = "put the files right, and send SIGHUP (systemctl reload pillarbox); if the \
+                          service's user alone may read them, run this as that user";
+            Finding::not_ok(ABOUT, error.to_string(), advice)
+        }
+    }
 }
 
 /// The machine's memory in bytes, where the system tells.

@@ -1,21 +1,27 @@
-//! The running service: its socket, what it says of itself, and whether its listener answers.
+//! The running service: its socket, what it says of itself, and whether its listeners answer.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
-use crate::admin::status::{Damaged, Provider, Sending, ServiceStatus, Status, StoreHealth};
-use crate::config::Config;
+use crate::admin::status::{
+    Certificate, Damaged, Provider, Sending, ServiceStatus, Status, StoreHealth,
+};
+use crate::clock::Clock;
+use crate::config::{self, Config};
+use crate::domain::time::Timestamp;
 
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
 const LISTENER: &str = "client listener";
+const CERTIFICATE: &str = "certificate";
 const SMTP: &str = "SMTP listener";
 /// The bits that let the group or others in.
 const NOT_OWNER: u32 = 0o077;
@@ -25,9 +31,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PROBE: &[u8] = b"GET /emails/doctor HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const REFUSAL: &[u8] = b"HTTP/1.1 401 ";
 /// What every pillarbox says first over SMTP.
-const GREETING: &[u8] = b"220 pillarbox ";
+const GREETING: &str = "220 pillarbox ";
 /// First byte of a TLS record with an alert (RFC 8446, section 5.1): the answer to what is no TLS.
-const ALERT: &[u8] = b"\x15";
+const ALERT: u8 = 0x15;
+/// Most bytes that are read of what a listener of SMTP says.
+const MAX_SAID_BYTES: u64 = 4 * 1024;
+/// Advice if a listener of SMTP is not as the configuration says.
+const READ_AT_START: &str = "restart the service, which reads [smtp] and [tls] when it starts; then \
+                             see its log, and what else listens there";
 
 pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<Finding>) {
     let path = &config.admin_socket;
@@ -64,15 +75,14 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
         }
     }
     if let Some(address) = serves {
-        findings.push(listener(LISTENER, address, PROBE, REFUSAL, "asks for a key").await);
+        findings.push(listener(address).await);
     }
-    // What begins a session in plain text, and what answers nonsense as TLS does.
-    let smtp =
-        [(config.smtp.listen, &b""[..], GREETING), (config.smtp.tls_listen, b"NOOP\r\n", ALERT)];
-    for (address, says, answers) in smtp {
-        if let Some(address) = address.filter(|address| address.port() != 0) {
-            findings.push(listener(SMTP, address, says, answers, "takes submissions").await);
-        }
+    let has_port = |address: &SocketAddr| address.port() != 0;
+    if let Some(address) = config.smtp.listen.filter(has_port) {
+        findings.push(submission(address, config.tls.as_ref()).await);
+    }
+    if let Some(address) = config.smtp.tls_listen.filter(has_port) {
+        findings.push(submission_over_tls(address).await);
     }
     (Ok(client), findings)
 }
@@ -112,6 +122,7 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
         findings.push(Finding::not_ok("data file", what, advice));
     }
     findings.extend(damaged(&status.damaged));
+    findings.extend(status.certificate.iter().flat_map(certificate_findings));
     if let Some(jump) = &status.clock_jump {
         findings.push(Finding::not_ok(
             "clock",
@@ -137,6 +148,26 @@ pub(super) fn damaged(damaged: &Damaged) -> Option<Finding> {
     let advice = "see them with pillarbox status; check the disk, then restore a backup, or add \
                   again what is missing";
     Some(Finding::not_ok("data file", message, advice))
+}
+
+/// What to say of the certificate that clients are shown, over HTTPS and over SMTP.
+fn certificate_findings(certificate: &Certificate) -> Vec<Finding> {
+    let Certificate { expires_at, troubles } = certificate;
+    let until = expires_at.as_deref().unwrap_or("a time that it does not tell");
+    if troubles.is_empty() {
+        return vec![Finding::ok(CERTIFICATE, format!("in use, and valid until {until}"))];
+    }
+    let end = expires_at.as_deref().and_then(|end| Timestamp::parse_rfc3339(end).ok());
+    let has_ended = end.is_some_and(|end| end <= Clock::system().now());
+    let about = |trouble: &String| {
+        let (what, advice) = trouble.split_once(". ").unwrap_or((trouble.as_str(), "renew it"));
+        if has_ended {
+            Finding::not_ok(CERTIFICATE, what, advice)
+        } else {
+            Finding::warning(CERTIFICATE, what, advice)
+        }
+    };
+    troubles.iter().map(about).collect()
 }
 
 fn sending_findings(sending: &Sending) -> Vec<Finding> {
@@ -165,31 +196,133 @@ fn reached(address: SocketAddr) -> SocketAddr {
     reached
 }
 
-/// Looks whether a listener's answer to these first bytes begins as pillarbox's does; `good` says
-/// what that shows.
-async fn listener(
-    check: &'static str,
-    address: SocketAddr,
-    says: &[u8],
-    answers: &[u8],
-    good: &str,
-) -> Finding {
+/// Looks whether the client listener refuses a request without a key as pillarbox does.
+async fn listener(address: SocketAddr) -> Finding {
     let probe = async {
         let mut stream = TcpStream::connect(reached(address)).await?;
-        stream.write_all(says).await?;
-        let mut start = vec![0; answers.len()];
+        stream.write_all(PROBE).await?;
+        let mut start = vec![0; REFUSAL.len()];
         stream.read_exact(&mut start).await?;
-        std::io::Result::Ok(start)
+        io::Result::Ok(start)
     };
     let advice = "see the service's log, and what else listens there";
     match timeout(PATIENCE, probe).await {
-        Ok(Ok(start)) if start == answers => {
-            Finding::ok(check, format!("{address} answers, and {good}"))
+        Ok(Ok(start)) if start == REFUSAL => {
+            Finding::ok(LISTENER, format!("{address} answers, and asks for a key"))
         }
         Ok(Ok(_)) => {
-            Finding::not_ok(check, format!("{address} answers, but not as pillarbox"), advice)
+            Finding::not_ok(LISTENER, format!("{address} answers, but not as pillarbox"), advice)
         }
-        Ok(Err(error)) => Finding::not_ok(check, format!("{address}: {error}"), advice),
-        Err(_) => Finding::not_ok(check, format!("{address} does not answer"), advice),
+        Ok(Err(error)) => Finding::not_ok(LISTENER, format!("{address}: {error}"), advice),
+        Err(_) => Finding::not_ok(LISTENER, format!("{address} does not answer"), advice),
     }
+}
+
+/// Looks whether sessions begin in plain text as pillarbox's do, and whether TLS is offered if there
+/// is a certificate.
+async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Finding {
+    let said = match timeout(PATIENCE, say_hello(address)).await {
+        Ok(Ok(said)) => said,
+        Ok(Err(error)) => {
+            return Finding::not_ok(SMTP, format!("{address}: {error}"), READ_AT_START);
+        }
+        // Who waits for the client to begin may speak TLS.
+        Err(_) => {
+            let is_tls = matches!(timeout(PATIENCE, first_byte(address)).await, Ok(Ok(ALERT)));
+            return if is_tls {
+                let message = format!("smtp.listen = {address} speaks TLS from the first byte");
+                let advice = "give that address as smtp.tls_listen, and restart the service";
+                Finding::not_ok(SMTP, message, advice)
+            } else {
+                Finding::not_ok(SMTP, format!("{address} does not answer"), READ_AT_START)
+            };
+        }
+    };
+    let Said { greeting, extensions } = said;
+    let offers = |extension: &str| {
+        let mut offered = extensions.lines().filter_map(|line| line.get(4..));
+        offered.any(|offered| offered.starts_with(extension))
+    };
+    if !greeting.starts_with(GREETING) {
+        let message = format!("{address} answers, but not as pillarbox: {}", greeting.trim_end());
+        return Finding::not_ok(SMTP, message, READ_AT_START);
+    }
+    match tls {
+        Some(_) if offers("STARTTLS") => {
+            Finding::ok(SMTP, format!("{address} answers, and takes submissions after STARTTLS"))
+        }
+        None if offers("AUTH ") => {
+            Finding::ok(SMTP, format!("{address} answers, and takes submissions without TLS"))
+        }
+        Some(_) => {
+            let message = format!("{address} offers no STARTTLS, although there is a certificate");
+            Finding::not_ok(SMTP, message, READ_AT_START)
+        }
+        None => {
+            let message = format!("{address} asks for STARTTLS, although [tls] is not given");
+            Finding::not_ok(SMTP, message, READ_AT_START)
+        }
+    }
+}
+
+/// What a listener of SMTP says to a client that comes.
+struct Said {
+    greeting: String,
+    /// The reply to EHLO.
+    extensions: String,
+}
+
+async fn say_hello(address: SocketAddr) -> io::Result<Said> {
+    let mut stream = TcpStream::connect(reached(address)).await?;
+    let (read, mut write) = stream.split();
+    let mut read = BufReader::new(read.take(MAX_SAID_BYTES));
+    let greeting = reply(&mut read).await?;
+    if !greeting.starts_with(GREETING) {
+        return Ok(Said { greeting, extensions: String::new() });
+    }
+    write.write_all(b"EHLO doctor\r\n").await?;
+    let extensions = reply(&mut read).await?;
+    Ok(Said { greeting, extensions })
+}
+
+/// Reads a reply of one line or several (RFC 5321, section 4.2.1).
+async fn reply(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
+    let mut reply = String::new();
+    loop {
+        let start = reply.len();
+        stream.read_line(&mut reply).await?;
+        match (reply.get(start..start + 4), reply.as_bytes().get(start + 3)) {
+            (Some(_), Some(b'-')) => {}
+            (Some(_), _) => return Ok(reply),
+            (None, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Looks whether sessions begin with TLS.
+async fn submission_over_tls(address: SocketAddr) -> Finding {
+    match timeout(PATIENCE, first_byte(address)).await {
+        Ok(Ok(ALERT)) => {
+            Finding::ok(SMTP, format!("{address} answers, and takes submissions over TLS"))
+        }
+        // The first digit of a greeting.
+        Ok(Ok(b'2')) => {
+            let message = format!("smtp.tls_listen = {address} begins in plain text");
+            let advice = "give that address as smtp.listen, and restart the service";
+            Finding::not_ok(SMTP, message, advice)
+        }
+        Ok(Ok(_)) => {
+            let message = format!("{address} answers, but not as pillarbox");
+            Finding::not_ok(SMTP, message, READ_AT_START)
+        }
+        Ok(Err(error)) => Finding::not_ok(SMTP, format!("{address}: {error}"), READ_AT_START),
+        Err(_) => Finding::not_ok(SMTP, format!("{address} does not answer"), READ_AT_START),
+    }
+}
+
+/// The first byte of the answer to what is no TLS.
+async fn first_byte(address: SocketAddr) -> io::Result<u8> {
+    let mut stream = TcpStream::connect(reached(address)).await?;
+    stream.write_all(b"NOOP\r\n").await?;
+    stream.read_u8().await
 }
