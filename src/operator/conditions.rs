@@ -448,7 +448,7 @@ impl Kind {
                 "connections_near_limit",
                 Ready,
                 LIMIT_ALERT,
-                "More than four fifths of max_connections are open",
+                "More than four fifths of max_connections are open, of HTTP or of SMTP",
                 "See who opens them; raise max_connections and the limit of open files together",
             ),
             Self::FilesNearLimit => (

@@ -81,7 +81,9 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
     found.extend(webhooks(&parts.webhooks.all_statuses(), name));
     found.extend(damaged(&parts.store.damaged()));
     found.extend(status.quota.and_then(quota));
-    found.extend(connections(parts.clients.connections.count(), parts.max_connections));
+    let most = parts.max_connections;
+    found.extend(connections("client", parts.clients.connections.count(), most));
+    found.extend(connections("SMTP", parts.smtp.connections.count(), most));
     found.extend(descriptors(Process::now()));
     if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.window_time().now()) {
         found.push(Kind::BodiesLost.says(format!(
@@ -161,10 +163,10 @@ fn quota(DailyQuota { max, left }: DailyQuota) -> Option<Condition> {
     })
 }
 
-/// Clients' connections, if most of them are taken.
-fn connections(open: usize, max: usize) -> Option<Condition> {
+/// Clients' connections of a sort, if most of them are taken.
+fn connections(sort: &str, open: usize, max: usize) -> Option<Condition> {
     is_near(open as u64, max as u64).then(|| {
-        Kind::ConnectionsNearLimit.says(format!("{open} of {max} client connections are open"))
+        Kind::ConnectionsNearLimit.says(format!("{open} of {max} {sort} connections are open"))
     })
 }
 
@@ -268,8 +270,8 @@ mod tests {
     fn what_runs_out_is_told_before_it_is_gone() {
         assert_eq!(quota(DailyQuota { max: 100.0, left: 10.0 }), None);
         assert_eq!(codes(quota(DailyQuota { max: 100.0, left: 9.0 })), ["quota_low"]);
-        assert_eq!(connections(8, 10), None);
-        assert_eq!(codes(connections(9, 10)), ["connections_near_limit"]);
+        assert_eq!(connections("SMTP", 8, 10), None);
+        assert_eq!(codes(connections("SMTP", 9, 10)), ["connections_near_limit"]);
         let process = |open| Process {
             open_descriptors: Some(open),
             max_descriptors: Some(100),
