@@ -59,8 +59,9 @@ impl Reply {
         "550 5.1.1 this recipient is suppressed after a bounce, a complaint or by the operator",
     );
     pub(super) const TOO_LARGE: Self = Self::fixed("552 5.3.4 the message is too large");
-    pub(super) const NO_RECIPIENTS: Self = Self::fixed("554 5.5.1 no valid recipients");
-    pub(super) const PARAMETER: Self = Self::fixed("555 5.5.4 a parameter is not known");
+    pub(super) const NO_RECIPIENTS: Self = Self::fixed("554 5.5.1 no recipient was accepted");
+    pub(super) const PARAMETER: Self =
+        Self::fixed("555 5.5.4 a parameter of this command is not known here");
 
     const fn fixed(line: &'static str) -> Self {
         Self(Cow::Borrowed(line))

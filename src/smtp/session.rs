@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use crate::domain::admission::Facts as _;
 use crate::domain::api_key::{ApiKey, ApiKeyHash};
 use crate::domain::id::KeyId;
-use crate::domain::mailbox::Address;
+use crate::domain::mailbox::{Address, MailboxError};
 use crate::domain::organisation::Organisation;
 use crate::domain::policy::MAX_RECIPIENTS;
 use crate::domain::suppression::SuppressedAddress;
@@ -387,7 +387,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         if let Some(sender) = sender {
             let address = match Address::parse(sender) {
                 Ok(address) => address,
-                Err(error) => return Ok(Reply::new("501 5.1.7", &error.to_string())),
+                Err(error) => return Ok(not_an_address("501 5.1.7", "sender", error)),
             };
             match self.shared.store.facts(organisation.id).is_verified(address.domain()) {
                 Ok(true) => {}
@@ -410,7 +410,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         }
         let address = match Address::parse(recipient) {
             Ok(address) => address,
-            Err(error) => return Reply::new("501 5.1.3", &error.to_string()),
+            Err(error) => return not_an_address("501 5.1.3", "recipient", error),
         };
         let address = SuppressedAddress::from(&address);
         match self.shared.store.facts(organisation.id).is_suppressed(&address) {
@@ -471,6 +471,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Skipped::Failed(failure) => Err(End::from(failure)),
         }
     }
+}
+
+/// The reply to an address of the envelope that is none; `whose` it is.
+fn not_an_address(codes: &str, whose: &str, error: MailboxError) -> Reply {
+    let rule = match error {
+        // What a mailbox may have besides an address, a path has not (RFC 5321, section 4.1.2).
+        MailboxError::Form => "must have an @ between its two parts".to_owned(),
+        MailboxError::TooLong
+        | MailboxError::ControlCharacter
+        | MailboxError::DisplayNameNeedsQuotes
+        | MailboxError::DisplayNameQuotes
+        | MailboxError::DisplayNameTooLong
+        | MailboxError::LocalPartNotAscii
+        | MailboxError::LocalPartTooLong
+        | MailboxError::LocalPart
+        | MailboxError::DomainLiteral
+        | MailboxError::Domain => error.to_string(),
+    };
+    Reply::new(codes, &format!("the {whose} is not a valid address: {rule}"))
 }
 
 /// A client's response to a challenge.

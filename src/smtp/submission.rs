@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::Address;
 use crate::domain::organisation::Organisation;
-use crate::domain::request::{IdempotencyKey, SendRequest, Submission};
+use crate::domain::request::{FieldError, IdempotencyKey, SendRequest, Submission};
 use crate::http::body::RequestBody;
 use crate::intake::Refusal;
 use crate::smtp::Shared;
@@ -39,7 +39,10 @@ pub(super) async fn submit(
         };
         match SendRequest::of_submission(submission) {
             Ok(request) => shared.intake.accept(organisation, Some(key), request, request_id),
-            Err(error) => return Reply::new("550 5.6.0", &error.to_string()),
+            Err(FieldError { field, rule }) => {
+                let text = field.map_or_else(|| rule.clone(), |field| format!("{field}: {rule}"));
+                return Reply::new("550 5.6.0", &text);
+            }
         }
     };
     // What is sent is encoded by now: the memory of what was read is free again.

@@ -12,7 +12,7 @@ use tokio::io::{
 use tokio::net::TcpStream;
 
 use crate::behaviour::tls::{self, Certificate};
-use crate::kit::{PATIENCE, Server, Site, message_with};
+use crate::kit::{LocalService, PATIENCE, Server, Site, message_with};
 
 const LISTEN: &str = "[smtp]\nlisten = \"127.0.0.1:0\"\n";
 const MESSAGE: &str = "From: Ann <ann@example.com>\r\nTo: bob@example.org\r\nSubject: Hello\r\n\
@@ -127,8 +127,10 @@ async fn start_with(more: &str) -> (Site, Server, String) {
 async fn a_message_goes_the_whole_way_byte_for_byte() {
     let (site, server, address) = start().await;
     let mut client = Client::login(&address, &server.key).await;
-    let kept = "Received: from x\r\n by y\r\nFrom: =?utf-8?q?J=C3=BCrgen?= <ann@example.com>\r\n\
-                To: undisclosed\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed;\r\n boundary=b\r\n";
+    // `Sender` and `Resent-…` are neither read nor removed: `From` and `MAIL FROM` count.
+    let kept = "Received: from x\r\n by y\r\nSender: bob@example.com\r\n\
+                Resent-From: eve@example.net\r\nResent-Bcc: dan@example.org\r\n\
+                From: =?utf-8?q?J=C3=BCrgen?= <ann@example.com>\r\nTo: undisclosed\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed;\r\n boundary=b\r\n";
     let body = "\r\n--b\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nGr\u{fc}\u{df}e\r\n.\r\n..\r\n\
                 --b\r\nContent-Type: text/csv; name=a.csv\r\nContent-Disposition: attachment; \
                 filename=a.csv\r\nContent-Transfer-Encoding: base64\r\n\r\nMTsy\r\n--b--\r\n";
@@ -234,6 +236,11 @@ async fn each_refusal_has_the_contracts_codes() {
     for (line, expected) in steps {
         assert_eq!(code(&client.ask(&line).await), expected, "{line}");
     }
+    let reply = client.ask("RCPT TO:<bob>").await;
+    assert_eq!(
+        reply,
+        "501 5.1.3 the recipient is not a valid address: must have an @ between its two parts\r\n"
+    );
     for number in 0..50 {
         let reply = client.ask(&format!("RCPT TO:<bob{number}@example.org>")).await;
         assert_eq!(code(&reply), "250 2.1.5");
@@ -250,6 +257,7 @@ async fn each_refusal_has_the_contracts_codes() {
         (format!("{from}{from}\r\n"), "550 5.6.0"),
         ("From: ann@example.com, eve@example.com\r\n\r\n".to_owned(), "550 5.6.0"),
         (format!("{from}no field\r\n\r\n"), "550 5.6.0"),
+        (format!("From: {} <ann@example.com>\r\n\r\n", "Ann\r\n ".repeat(300)), "550 5.6.0"),
         ("From: ann@example.net\r\n\r\n".to_owned(), "550 5.7.1"),
         (format!("{from}\r\n{}", "a line of text\r\n".repeat(300)), "552 5.3.4"),
         (format!("{from}\r\n"), "250 2.0.0"),
@@ -259,6 +267,7 @@ async fn each_refusal_has_the_contracts_codes() {
     }
     let metrics = server.operator("/metrics").await.text().await.unwrap();
     for line in [
+        "pillarbox_smtp_refusals_total{code=\"501 5.1.3\"} 2",
         "pillarbox_smtp_refusals_total{code=\"552 5.3.4\"} 2",
         "pillarbox_smtp_refusals_total{code=\"other\"} 0",
         "pillarbox_smtp_connections 1.0",
@@ -440,6 +449,58 @@ async fn a_full_queue_is_a_reason_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_reached_is_a_reason_to_come_back() {
+    let (site, server, address) = start().await;
+    let mut client = Client::login(&address, &server.key).await;
+    let (file, elsewhere) = (site.data_dir().join("pillarbox.redb"), site.directory().join("away"));
+    std::fs::rename(&file, &elsewhere).unwrap();
+    let until = async |client: &mut Client<TcpStream>, expected: &str| {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let reply = client.submit(&["bob@example.org"], "From: ann@example.com\r\n\r\n").await;
+            if code(&reply) == expected {
+                return;
+            }
+            assert!(Instant::now() < end, "{reply}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    until(&mut client, "451 4.3.0").await;
+    std::fs::rename(&elsewhere, &file).unwrap();
+    until(&mut client, "250 2.0.0").await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_too_long_is_told_so_and_cut_off() {
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let local =
+        LocalService::start(Options::default(), |config, _| config.smtp.listen = listen).await;
+    let address = local.service.smtp_addresses()[0].to_string();
+    let key = local.key.reveal();
+    let mut silent = Client::connect(&address).await;
+    let mut stalled = Client::login(&address, key).await;
+    for (line, expected) in [
+        ("MAIL FROM:<ann@example.com>", "250 "),
+        ("RCPT TO:<bob@example.org>", "250 "),
+        ("DATA", "354 "),
+    ] {
+        assert!(stalled.ask(line).await.starts_with(expected), "{line}");
+    }
+    stalled.write("From: ").await;
+    let mut idle = Client::login(&address, key).await;
+    tokio::time::pause();
+    let (silent, stalled, idle) =
+        tokio::join!(silent.last_words(), stalled.last_words(), idle.last_words());
+    let seconds = |(words, after): (String, Duration)| {
+        assert_eq!(code(&words), "421 4.4.2", "{words}");
+        after.as_secs()
+    };
+    assert!((25..60).contains(&seconds(silent)), "30 s up to AUTH");
+    assert!((5..60).contains(&seconds(stalled)), "4 KiB/s, averaged over 10 s");
+    assert!((295..330).contains(&seconds(idle)), "5 minutes up to the next command");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn idle_slow_and_half_open_sessions_delay_nobody() {
     let (_site, server, address) = start().await;
     let mut others = Vec::new();
@@ -523,6 +584,14 @@ async fn clients_that_repeat_after_kills_lose_nothing_and_double_nothing() {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// All that comes before the connection ends, and after what time.
+    async fn last_words(&mut self) -> (String, Duration) {
+        let start = tokio::time::Instant::now();
+        let mut words = String::new();
+        self.stream.read_to_string(&mut words).await.unwrap();
+        (words, start.elapsed())
+    }
+
     /// As `ask`; an empty reply where the connection is gone.
     async fn ask_or_lose(&mut self, line: &str) -> String {
         let written = self.stream.write_all(format!("{line}\r\n").as_bytes()).await;
