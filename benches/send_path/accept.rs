@@ -63,10 +63,20 @@ pub(crate) fn warm_service(
     scale: &Scale,
 ) -> anyhow::Result<Server> {
     let server = Server::service_that_keeps_memory(directory, provider)?;
+    warm_up(&server, directory, connections, scale)?;
+    Ok(server)
+}
+
+/// Has the service use the memory that it will need.
+pub(crate) fn warm_up(
+    server: &Server,
+    directory: &Path,
+    connections: usize,
+    scale: &Scale,
+) -> anyhow::Result<()> {
     let requests = Requests::Messages(Key::Unique);
     load::run(server.address, &authorization(), &requests, connections, scale.load_time)?;
-    cancel_all(directory)?;
-    Ok(server)
+    cancel_all(directory)
 }
 
 /// Reads messages, beside the bare server.

@@ -7,6 +7,7 @@
 //! round, so that a machine that is busy for a while is busy for both.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,6 +39,7 @@ mod relay;
 mod report;
 mod sending;
 mod size;
+mod submission;
 mod writer;
 
 /// As in the binary.
@@ -63,6 +65,9 @@ struct Options {
     /// Records in the largest store.
     #[arg(long, value_name = "N")]
     records: Option<usize>,
+    /// A Postfix to measure beside our SMTP, such as `benches/postfix.sh` starts.
+    #[arg(long, value_name = "ADDRESS")]
+    postfix: Option<SocketAddr>,
     /// Given by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -74,6 +79,8 @@ struct Options {
 enum Part {
     /// The accept path at 1, 16, 64 and 256 connections.
     Accept,
+    /// Acceptance over SMTP, beside HTTP.
+    Smtp,
     /// `GET /emails/{id}`.
     Read,
     /// From acceptance to `sent`.
@@ -155,6 +162,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
         println!("{part:?}");
         match part {
             Part::Accept => accept::accept(&scale, &mut report)?,
+            Part::Smtp => submission::submission(&scale, options.postfix, &mut report)?,
             Part::Read => accept::read(&scale, &mut report)?,
             Part::Sending => sending::sending(&scale, &mut report)?,
             Part::Writer => writer::writer(&scale, &mut report)?,

@@ -9,6 +9,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::mailbox::DomainName;
@@ -111,9 +113,29 @@ impl Server {
         Self::service_with(directory, provider, &[("MIMALLOC_PURGE_DELAY", "-1")])
     }
 
+    /// The same, which takes submissions over SMTP at `smtp` as well.
+    pub(crate) fn service_with_smtp(
+        directory: &Path,
+        provider: &Self,
+        smtp: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let more = format!("[smtp]\nlisten = \"{smtp}\"\n");
+        Self::configured_service(directory, provider, &more, &[("MIMALLOC_PURGE_DELAY", "-1")])
+    }
+
     fn service_with(
         directory: &Path,
         provider: &Self,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        Self::configured_service(directory, provider, "", variables)
+    }
+
+    /// The service with more tables in its configuration.
+    fn configured_service(
+        directory: &Path,
+        provider: &Self,
+        more: &str,
         variables: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
         let address = free_address()?;
@@ -126,7 +148,8 @@ impl Server {
              [sending]\n\
              max_pending_bytes = {}\n\
              [ses]\n\
-             endpoint = \"http://{}\"\n",
+             endpoint = \"http://{}\"\n\
+             {more}",
             free_address()?,
             directory.display(),
             socket(directory).display(),
@@ -204,6 +227,12 @@ pub(crate) fn authorizations(organisations: usize) -> String {
     (0..organisations).map(value).collect::<Vec<_>>().join("\n")
 }
 
+/// The command that lets submissions in.
+pub(crate) fn sasl_plain() -> String {
+    let response = STANDARD.encode(format!("\0bench\0{}", api_key(0)));
+    format!("AUTH PLAIN {response}\r\n")
+}
+
 fn api_key(organisation: usize) -> String {
     format!("pb_benchbenchbenchbenchbenchbenchbenchbenchbe{organisation}")
 }
@@ -269,6 +298,7 @@ fn this_program() -> anyhow::Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
 
-fn free_address() -> anyhow::Result<SocketAddr> {
+/// An address of this machine where nothing listens.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
