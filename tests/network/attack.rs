@@ -15,7 +15,7 @@ use crate::kit::PATIENCE;
 use crate::site::Target;
 
 /// How soon a slow client sends its next byte.
-const DRIP: Duration = Duration::from_millis(200);
+pub(crate) const DRIP: Duration = Duration::from_millis(200);
 /// How long a connection that was closed stays away.
 const AWAY: Duration = Duration::from_millis(50);
 /// What is announced of a body that never comes: the most that is taken.
@@ -54,14 +54,29 @@ pub(crate) struct Attack(JoinSet<()>);
 impl Attack {
     /// Begins, and waits until every connection has done its harm once.
     pub(crate) async fn begin(kind: Kind, connections: usize, target: &Target) -> Self {
+        let target = target.clone();
+        let life = move |_: usize, harmed: Arc<AtomicUsize>| {
+            let target = target.clone();
+            async move { harm(kind, &target, &harmed).await }
+        };
+        Self::of(connections, life).await
+    }
+
+    /// The same with connections of another life. It is given the connection's number, and what to
+    /// add one to as soon as the harm is done.
+    pub(crate) async fn of<L, F>(connections: usize, life: L) -> Self
+    where
+        L: Fn(usize, Arc<AtomicUsize>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
         let harmed = Arc::new(AtomicUsize::new(0));
         let mut tasks = JoinSet::new();
-        for _ in 0..connections {
-            let (target, harmed) = (target.clone(), Arc::clone(&harmed));
+        for number in 0..connections {
+            let (life, harmed) = (life.clone(), Arc::clone(&harmed));
             tasks.spawn(async move {
                 loop {
                     // Refused, timed out and cut off are all the same to an attacker.
-                    let _ = harm(kind, &target, &harmed).await;
+                    let _ = life(number, Arc::clone(&harmed)).await;
                     sleep(AWAY).await;
                 }
             });
@@ -69,7 +84,7 @@ impl Attack {
         let end = Instant::now() + PATIENCE;
         while harmed.load(Ordering::Relaxed) < connections {
             let harmed = harmed.load(Ordering::Relaxed);
-            assert!(Instant::now() < end, "{kind:?}: {harmed} of {connections} connections");
+            assert!(Instant::now() < end, "{harmed} of {connections} connections do harm");
             sleep(Duration::from_millis(20)).await;
         }
         Self(tasks)

@@ -24,6 +24,7 @@ mod patrons;
 mod secure;
 mod shapes;
 mod site;
+mod smtp;
 
 use std::time::Duration;
 

@@ -9,9 +9,9 @@ use crate::client::{Client, get, post};
 use crate::site::{Running, Target};
 
 /// How many there are.
-const PATRONS: usize = 6;
+pub(crate) const PATRONS: usize = 6;
 /// How long each waits between two requests.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
 /// Which clients there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,207 @@
+//! Sessions of SMTP that are silent, idle, slow or never come to an end: the clients of SMTP and of
+//! HTTP that behave are served all the while.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::attack::{Attack, DRIP};
+use crate::kit::PATIENCE;
+use crate::patrons::{Figures, PATRONS, PAUSE, Patrons};
+use crate::site::{Running, Target};
+use crate::{HELD_UP, ROUNDS, length};
+
+/// Sessions that are misused. In the long form as many as fit, beside as many connections of HTTP,
+/// into the 20,000 files that a process in a container often may have open.
+const SESSIONS: usize = if cfg!(feature = "long") { 9_500 } else { 400 };
+/// Larger than the sessions of both together.
+const LISTEN: &str = "max_connections = 12000\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
+const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n.\r\n";
+
+/// A session.
+struct Session(BufReader<TcpStream>);
+
+impl Session {
+    /// Connects and reads the greeting.
+    async fn connect(target: &Target) -> io::Result<Self> {
+        let stream = TcpStream::connect(target.address).await?;
+        stream.set_nodelay(true)?;
+        let mut session = Self(BufReader::new(stream));
+        session.expect("220 ").await?;
+        Ok(session)
+    }
+
+    /// The same, and authenticates.
+    async fn login(target: &Target) -> io::Result<Self> {
+        let mut session = Self::connect(target).await?;
+        session.ask("EHLO client\r\n", "250 ").await?;
+        let key = STANDARD.encode(format!("\0client\0{}", target.key));
+        session.ask(&format!("AUTH PLAIN {key}\r\n"), "235 ").await?;
+        Ok(session)
+    }
+
+    async fn write(&mut self, text: &str) -> io::Result<()> {
+        self.0.write_all(text.as_bytes()).await
+    }
+
+    /// Reads a reply, whose last line must begin like this.
+    async fn expect(&mut self, start: &str) -> io::Result<()> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            timeout(PATIENCE, self.0.read_line(&mut line)).await??;
+            if line.as_bytes().get(3) != Some(&b'-') {
+                let as_expected = line.starts_with(start);
+                return if as_expected { Ok(()) } else { Err(io::Error::other(line)) };
+            }
+        }
+    }
+
+    async fn ask(&mut self, command: &str, start: &str) -> io::Result<()> {
+        self.write(command).await?;
+        self.expect(start).await
+    }
+
+    /// Begins a message.
+    async fn begin(&mut self) -> io::Result<()> {
+        self.ask("MAIL FROM:<ann@example.com>\r\n", "250 ").await?;
+        self.ask("RCPT TO:<bob@example.org>\r\n", "250 ").await?;
+        self.ask("DATA\r\n", "354 ").await
+    }
+
+    async fn submit(&mut self) -> io::Result<()> {
+        self.begin().await?;
+        self.ask(MESSAGE, "250 2.0.0 ").await
+    }
+}
+
+/// One session's life, in one of five ways; counts once it does its harm.
+async fn misuse(number: usize, target: &Target, harmed: &AtomicUsize) -> io::Result<()> {
+    let mut session = match number % 5 {
+        0 | 1 => Session::connect(target).await?,
+        _ => Session::login(target).await?,
+    };
+    match number % 5 {
+        // Says nothing, or half a word, or nothing more.
+        0 | 2 => {}
+        1 => session.write("EHL").await?,
+        // A message that stops, and one that comes byte by byte.
+        _ => {
+            session.begin().await?;
+            session.write("From: ").await?;
+        }
+    }
+    harmed.fetch_add(1, Ordering::Relaxed);
+    if number % 5 == 4 {
+        loop {
+            sleep(DRIP).await;
+            session.write("a").await?;
+        }
+    }
+    // Until the service has had enough.
+    session.0.read_to_end(&mut Vec::new()).await.map(drop)
+}
+
+/// Clients of SMTP that behave: half keep their session, half begin a new one for each message.
+struct Submitters(Vec<Option<Session>>);
+
+impl Submitters {
+    async fn arrive(target: &Target) -> Self {
+        let mut sessions = Vec::new();
+        for number in 0..PATRONS {
+            let stays = number.is_multiple_of(2);
+            sessions.push(if stays { Some(Session::login(target).await.unwrap()) } else { None });
+        }
+        Self(sessions)
+    }
+
+    /// Submits messages for a while.
+    async fn measure(&mut self, target: &Target, length: Duration) -> Figures {
+        let end = Instant::now() + length;
+        let mut tasks = JoinSet::new();
+        for mut session in self.0.drain(..) {
+            let target = target.clone();
+            tasks.spawn(async move {
+                let mut taken = Vec::new();
+                loop {
+                    let start = Instant::now();
+                    match &mut session {
+                        Some(session) => session.submit().await.unwrap(),
+                        None => Session::login(&target).await.unwrap().submit().await.unwrap(),
+                    }
+                    taken.push(start.elapsed());
+                    if Instant::now() >= end {
+                        return (session, taken);
+                    }
+                    sleep(PAUSE).await;
+                }
+            });
+        }
+        let mut all = Vec::new();
+        for (session, taken) in tasks.join_all().await {
+            self.0.push(session);
+            all.extend(taken);
+        }
+        Figures::of(all)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_idle_slow_and_half_open_sessions() {
+    let site = Running::start(LISTEN, None).await;
+    let address = site.process.smtp_listening().parse().unwrap();
+    let target = Target { address, ..site.target() };
+    let hostile = Target { address, ..site.add_organisation("hostile") };
+    let before = site.process.open_files();
+    let (mut calm, mut attacked) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let mut clients = Patrons::All.arrive(&site).await;
+        let mut submitters = Submitters::arrive(&target).await;
+        submitters.measure(&target, Duration::from_millis(50)).await;
+        if cfg!(feature = "long") {
+            let measured =
+                tokio::join!(clients.measure(length()), submitters.measure(&target, length()));
+            calm.push(measured);
+        }
+        let hostile = hostile.clone();
+        let life = move |number, harmed: Arc<AtomicUsize>| {
+            let hostile = hostile.clone();
+            async move { misuse(number, &hostile, &harmed).await }
+        };
+        let attack = Attack::of(SESSIONS, life).await;
+        if cfg!(feature = "long") {
+            // What is compared is the attack that goes on, not its first blow.
+            sleep(Duration::from_secs(2)).await;
+        }
+        let measured =
+            tokio::join!(clients.measure(length()), submitters.measure(&target, length()));
+        attacked.push(measured);
+        attack.end().await;
+    }
+    site.until_open_files_are(before).await;
+    let (attacked_http, attacked_smtp) = medians(attacked);
+    println!("{SESSIONS} sessions: HTTP {attacked_http}; SMTP {attacked_smtp}");
+    assert!(attacked_http.p99 < HELD_UP, "{attacked_http}");
+    assert!(attacked_smtp.p99 < HELD_UP, "{attacked_smtp}");
+    if !calm.is_empty() {
+        let (calm_http, calm_smtp) = medians(calm);
+        let ratio =
+            |attacked: Figures, calm: Figures| attacked.p99.as_secs_f64() / calm.p99.as_secs_f64();
+        let (http, smtp) = (ratio(attacked_http, calm_http), ratio(attacked_smtp, calm_smtp));
+        println!("without: HTTP {calm_http}; SMTP {calm_smtp}; p99 x {http:.2} and x {smtp:.2}");
+        assert!(http <= 3.0 && smtp <= 3.0, "{http:.2} and {smtp:.2}");
+    }
+}
+
+fn medians(measured: Vec<(Figures, Figures)>) -> (Figures, Figures) {
+    let (http, smtp) = measured.into_iter().unzip();
+    (Figures::median(http), Figures::median(smtp))
+}
