@@ -29,6 +29,7 @@ dpkg-deb --extract "$PACKAGE" "$work/contents"
 for file in usr/bin/pillarbox usr/lib/systemd/system/pillarbox.{service,socket} \
     usr/lib/sysusers.d/pillarbox.conf usr/share/man/man1/pillarbox{,-key-add}.1.gz \
     usr/share/man/man5/pillarbox.toml.5.gz \
+    usr/share/pillarbox/monitoring/{install.sh,alerts.yml,dashboard.json} \
     usr/share/bash-completion/completions/pillarbox usr/share/zsh/vendor-completions/_pillarbox \
     usr/share/fish/vendor_completions.d/pillarbox.fish; do
     [[ -s $work/contents/$file ]] || { echo "$file is not in the package" >&2; exit 1; }

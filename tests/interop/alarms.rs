@@ -15,7 +15,7 @@ use prometheus::{Firing, Prometheus};
 use site::Monitored;
 
 pub(crate) mod faults;
-mod prometheus;
+pub(crate) mod prometheus;
 pub(crate) mod site;
 
 const POLL: Duration = Duration::from_millis(200);

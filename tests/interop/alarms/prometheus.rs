@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::kit::PATIENCE;
+use crate::kit::{PATIENCE, http_client};
 use crate::{Program, free_port};
 
 /// How much faster time goes for the rules: every window, offset, `for` and interval is divided by
@@ -65,9 +65,18 @@ impl Prometheus {
             .stderr(std::fs::File::create(path("log")).unwrap())
             .spawn()
             .expect("prometheus is installed");
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = http_client();
         let base = format!("http://{address}/api/v1");
         Self { _process: Program(child), directory, base, client }
+    }
+
+    /// The series that an expression gives; nothing if it gives none or is wrong.
+    pub(crate) async fn query(&self, expression: &str) -> Vec<Value> {
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("query", expression)
+            .finish();
+        let data = self.ask(&format!("query?{query}")).await;
+        data.and_then(|data| data["result"].as_array().cloned()).unwrap_or_default()
     }
 
     /// What it answers; nothing while it starts.
