@@ -1,16 +1,37 @@
 #!/usr/bin/env bash
-# Builds the Debian package into target/packaging, the same bytes wherever the sources lie, and
-# beside it pillarbox-TARGET.cdx.json, the list of what the binary is made of.
+# Builds everything that can be installed, into target/packaging:
 #
-# Needs cargo-deb and Python 3.11. With TARGET=x86_64-unknown-linux-musl the binary is static: for
-# that the target's standard library (rustup target add) and musl-gcc (musl-tools) are needed.
+#   pillarbox_VERSION-1_ARCH.deb     Debian package
+#   pillarbox-VERSION-ARCH.tar.gz    the binary with units, manual pages and documentation
+#   pillarbox-VERSION-ARCH.oci.tar   container image
+#   pillarbox-VERSION-ARCH.cdx.json  list of what the binary is made of
+#
+# All of them have the same binary. It is static and runs on any Linux. The same sources give the
+# same bytes wherever they lie; in the image that holds as long as the root certificates are the same.
+#
+# Usage: packaging/build.sh [amd64|arm64], by default for this machine's own architecture.
+#
+# Needs Python 3.11, cargo-deb, cargo-zigbuild with zig (pip install cargo-zigbuild), the
+# target's standard library (rustup target add x86_64-unknown-linux-musl or
+# aarch64-unknown-linux-musl), root certificates (Debian's ca-certificates) and, for the other
+# architecture, qemu-user-static. PROFILE names another build profile than `dist`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly OUT="$PWD/target/packaging"
-readonly TARGET="${TARGET:-$(rustc -vV | sed -n 's/^host: //p')}"
+readonly PROFILE="${PROFILE:-dist}"
+readonly ARCH="${1:-$(dpkg --print-architecture)}"
+case "$ARCH" in
+    amd64) readonly MACHINE=x86_64 ;;
+    arm64) readonly MACHINE=aarch64 ;;
+    *) echo "usage: packaging/build.sh [amd64|arm64]" >&2; exit 2 ;;
+esac
+readonly TARGET="$MACHINE-unknown-linux-musl"
+VERSION="$(cargo pkgid)"
+readonly VERSION="${VERSION##*[#@]}"
+readonly NAME="pillarbox-$VERSION-$ARCH"
 
-# Times in the package are those of the last change, not of the build.
+# All times are those of the last change, not of the build.
 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
 export SOURCE_DATE_EPOCH
 # No path of this machine in the binary.
@@ -19,20 +40,32 @@ export RUSTFLAGS="--remap-path-prefix=$PWD=/pillarbox --remap-path-prefix=$CARGO
 export CARGO_TARGET_DIR="$PWD/target"
 umask 022
 
-cargo build --profile dist --locked --target "$TARGET"
-readonly BINARY="$CARGO_TARGET_DIR/$TARGET/dist/pillarbox"
+# zig has the linker, the C compiler and the C library for both targets.
+cargo zigbuild --profile "$PROFILE" --locked --target "$TARGET"
+readonly BINARY="$CARGO_TARGET_DIR/$TARGET/$PROFILE/pillarbox"
+run=()
+[[ $MACHINE = "$(uname -m)" ]] || run=("qemu-$MACHINE-static")
 
 # From the command line's own definition, so that neither can be out of date.
 rm -rf "$OUT/man" "$OUT/completions"
 mkdir -p "$OUT/man" "$OUT/completions"
-"$BINARY" man --dir "$OUT/man"
-"$BINARY" completions bash >"$OUT/completions/pillarbox.bash"
-"$BINARY" completions zsh >"$OUT/completions/_pillarbox"
-"$BINARY" completions fish >"$OUT/completions/pillarbox.fish"
+"${run[@]}" "$BINARY" man --dir "$OUT/man"
+"${run[@]}" "$BINARY" completions bash >"$OUT/completions/pillarbox.bash"
+"${run[@]}" "$BINARY" completions zsh >"$OUT/completions/_pillarbox"
+"${run[@]}" "$BINARY" completions fish >"$OUT/completions/pillarbox.fish"
 
-# A C library that is linked in is no dependency.
-depends=()
-case "$TARGET" in *-musl) depends=(--variant static) ;; esac
-cargo deb --no-build --profile dist --locked --target "$TARGET" --output "$OUT/" "${depends[@]}"
+# Cargo has stripped the binary already.
+cargo deb --no-build --no-strip --profile "$PROFILE" --locked --target "$TARGET" --output "$OUT/"
 
-packaging/sbom.py "$TARGET" >"$OUT/pillarbox-$TARGET.cdx.json"
+rm -rf "${OUT:?}/$NAME"
+mkdir "$OUT/$NAME"
+cp -r README.md LICENSE docs examples monitoring systemd "$OUT/man" "$OUT/completions" "$OUT/$NAME/"
+install -m 755 "$BINARY" "$OUT/$NAME/pillarbox"
+install -m 644 src/config/example.toml "$OUT/$NAME/pillarbox.toml"
+tar --create --directory "$OUT" --sort name --mtime "@$SOURCE_DATE_EPOCH" --owner 0 --group 0 \
+    --numeric-owner --mode u=rwX,go=rX "$NAME" | gzip --no-name >"$OUT/$NAME.tar.gz"
+rm -rf "${OUT:?}/$NAME"
+
+packaging/image.py "$BINARY" "$ARCH" "$VERSION" "$OUT/$NAME.oci.tar"
+
+packaging/sbom.py "$TARGET" >"$OUT/$NAME.cdx.json"

@@ -21,9 +21,10 @@ mount -t tmpfs tmpfs "$work"
 mkdir "$work"/{upper,work,root,contents}
 
 echo "== form"
-# The host's name is that of whoever builds, and there is no bug to close in a distribution.
-lintian --fail-on error,warning --suppress-tags \
-    bogus-mail-host,bogus-mail-host-in-debian-changelog,initial-upload-closes-no-bugs "$PACKAGE"
+# The host's name is that of whoever builds, there is no bug to close in a distribution, and the
+# binary is static.
+lintian --fail-on error,warning --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog \
+    --suppress-tags initial-upload-closes-no-bugs,statically-linked-binary "$PACKAGE"
 [[ $(dpkg-deb --ctrl-tarfile "$PACKAGE" | tar -xO ./conffiles) = /etc/pillarbox/pillarbox.toml ]]
 dpkg-deb --extract "$PACKAGE" "$work/contents"
 for file in usr/bin/pillarbox usr/lib/systemd/system/pillarbox.{service,socket} \

@@ -164,7 +164,7 @@ const PAGES: [&str; 9] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 19] = [
+const NOT_RUN: [(&str, &str); 24] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
@@ -173,6 +173,11 @@ const NOT_RUN: [(&str, &str); 19] = [
     ("pillarbox dead-letter show ID", "nothing unreadable comes from the simulator"),
     ("apt install", "the gate installs the package on a copy of the machine"),
     ("packaging/build.sh", "the gate runs it"),
+    ("pip install cargo-zigbuild", "the gate installs them"),
+    ("rustup target add ", "the gate installs them"),
+    ("tar -xzf pillarbox-", "the gate runs the archive's binary"),
+    ("install -m 755 pillarbox-", "the gate runs the archive's binary"),
+    ("docker ", "the gate runs the image without an engine"),
     ("/usr/share/pillarbox/monitoring/install.sh", "a test of its own runs it"),
     ("systemd-sysusers", "the gate installs the package"),
     ("systemctl ", "it needs a running systemd; a test with a manager of its own starts the units"),
