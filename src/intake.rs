@@ -103,7 +103,7 @@ impl Intake {
 
     /// Waits until no acceptance is under way. Once closed, nothing comes into the queue after
     /// this.
-    pub async fn window_time(&self) {
+    pub async fn cleared(&self) {
         self.under_way.cleared().await;
     }
 

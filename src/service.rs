@@ -287,7 +287,7 @@ impl Service {
         let until = Instant::now() + drain;
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
-        if timeout_at(until, self.intake.window_time()).await.is_err() {
+        if timeout_at(until, self.intake.cleared()).await.is_err() {
             error!("messages are still being accepted; they are settled at the next start");
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
