@@ -10,11 +10,13 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pillarbox::simulator::{Fault as Call, FaultScope, Faults, Options};
 use redb::{Database, TableDefinition};
 use reqwest::StatusCode;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use uuid::{Builder, Uuid};
@@ -47,7 +49,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 28] = [
+pub(crate) const FAULTS: [Fault; 29] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -429,6 +431,19 @@ pub(crate) const FAULTS: [Fault; 28] = [
         }],
     },
     Fault {
+        name: "SMTP connections used up",
+        setup: || Setup {
+            more: "max_connections = 10\n[smtp]\nlisten = \"127.0.0.1:0\"\n",
+            ..Setup::default()
+        },
+        inject: |site| Box::pin(async { hold_sessions(&site.smtp(), site.key("acme"), 9).await }),
+        alarms: &["PillarboxConnectionsNearLimit"],
+        page: &[Told {
+            text: "of 10 SMTP connections are open",
+            known: |metrics| metrics["pillarbox_smtp_connections"] > 8.0,
+        }],
+    },
+    Fault {
         name: "files used up",
         setup: || Setup { place: Place::FewFiles(FILES), ..Setup::default() },
         inject: |site| Box::pin(use_files(site)),
@@ -672,6 +687,37 @@ async fn hold(address: &str, connections: usize) {
             assert!(stream.read(&mut answer).await.unwrap() > 0, "the connection was closed");
         }
         sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// The same with sessions of SMTP, which stay only if they have authenticated.
+async fn hold_sessions(address: &str, key: &str, sessions: usize) {
+    let login = format!("AUTH PLAIN {}\r\n", STANDARD.encode(format!("\0alarm\0{key}")));
+    let mut held = Vec::new();
+    for _ in 0..sessions {
+        let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
+        expect(&mut stream, "220 ").await;
+        stream.write_all(b"EHLO alarm\r\n").await.unwrap();
+        expect(&mut stream, "250 ").await;
+        stream.write_all(login.as_bytes()).await.unwrap();
+        expect(&mut stream, "235 ").await;
+        held.push(stream);
+    }
+    loop {
+        for stream in &mut held {
+            stream.write_all(b"NOOP\r\n").await.unwrap();
+            expect(stream, "250 ").await;
+        }
+        sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// Reads a reply up to its last line, which begins like this.
+async fn expect(stream: &mut BufReader<TcpStream>, start: &str) {
+    let mut line = String::new();
+    while !line.starts_with(start) {
+        line.clear();
+        assert!(stream.read_line(&mut line).await.unwrap() > 0, "the session ended before {start}");
     }
 }
 

@@ -207,6 +207,16 @@ impl Monitored {
         self.service().signal(name);
     }
 
+    /// Where SMTP sessions begin in plain text.
+    pub(crate) fn smtp(&self) -> String {
+        self.service().smtp_listening()
+    }
+
+    /// The key of an organisation.
+    pub(crate) fn key(&self, organisation: &str) -> &str {
+        &self.keys[organisation]
+    }
+
     /// The process.
     pub(crate) fn id(&self) -> u32 {
         self.service().id()
