@@ -36,7 +36,10 @@ SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
 export SOURCE_DATE_EPOCH
 # No path of this machine in the binary.
 readonly CARGO="${CARGO_HOME:-$HOME/.cargo}"
-export RUSTFLAGS="--remap-path-prefix=$PWD=/pillarbox --remap-path-prefix=$CARGO=/cargo"
+RUSTFLAGS="--remap-path-prefix=$PWD=/pillarbox --remap-path-prefix=$CARGO=/cargo"
+# zig links a static binary to a fixed address unless it is told not to. At an address of its own in
+# each process, an error in memory is harder to exploit.
+export RUSTFLAGS="$RUSTFLAGS -C link-arg=-pie"
 export CARGO_TARGET_DIR="$PWD/target"
 umask 022
 

@@ -37,6 +37,7 @@ tar --extract --gzip --file target/packaging/pillarbox-*-"$ARCH".tar.gz --direct
     --strip-components 1 --one-top-level=archive
 binary="$work/archive/pillarbox"
 readelf --file-header "$binary" | grep -q "Machine:.*$ELF" || fail "the binary is for another machine"
+readelf --file-header "$binary" | grep -q 'Type:.*DYN' || fail "the binary has a fixed address"
 if readelf --program-headers --dynamic "$binary" | grep -E 'INTERP|NEEDED'; then
     fail "the binary is not static"
 fi

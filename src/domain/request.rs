@@ -368,7 +368,9 @@ fn checked_headers<'a>(
         return Err(FieldError::new("headers", format!("must have at most {MAX_HEADERS} entries")));
     }
     for (index, (name, value)) in headers.iter().enumerate() {
-        let wrong = |rule: String| Err(FieldError::new(format!("headers.{name}"), rule));
+        let wrong = |rule: String| {
+            Err(FieldError::new(format!("headers.{name:.MAX_HEADER_NAME_CHARS$}"), rule))
+        };
         // RFC 5322 section 2.2: printable ASCII without the colon.
         if !name.bytes().all(|b| b.is_ascii_graphic() && b != b':') {
             return wrong("a header name is printable ASCII without spaces and colons".to_owned());
