@@ -179,6 +179,32 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether the file names another `data_dir` or `admin_socket` than a variable, which wins: says
+    /// which. A stale variable of another service is easily overlooked. A file that is not valid
+    /// without variables, or that leaves the default, says nothing.
+    pub fn overruled_place(&self, path: &Path) -> Option<String> {
+        let (written, default) =
+            (Self::load(Some(path), std::iter::empty()).ok()?, Self::default());
+        let places = [
+            (
+                "data_dir",
+                "PILLARBOX_DATA_DIR",
+                [&written.data_dir, &default.data_dir, &self.data_dir],
+            ),
+            (
+                "admin_socket",
+                "PILLARBOX_ADMIN_SOCKET",
+                [&written.admin_socket, &default.admin_socket, &self.admin_socket],
+            ),
+        ];
+        places.into_iter().find_map(|(key, variable, [written, default, used])| {
+            (written != default && written != used).then(|| {
+                let (path, written, used) = (path.display(), written.display(), used.display());
+                format!("{key} is {written} in {path}, and the variable {variable} says {used}")
+            })
+        })
+    }
+
     fn read(reader: &mut Reader) -> Self {
         let default = Self::default();
         let max_request_bytes = reader.take(

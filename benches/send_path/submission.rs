@@ -180,7 +180,7 @@ fn content() -> String {
     let json: Value = serde_json::from_str(&message::json(Key::None)).expect("it is JSON");
     let lines = |name: &str| {
         let text = json[name].as_str().expect("it has both bodies");
-        text.trim_end().replace('\n', "\r\n")
+        text.trim_end().lines().flat_map(folded).collect::<Vec<_>>().join("\r\n")
     };
     let head = format!(
         "From: Example Shop <{}>\r\nTo: Ada Lovelace <ada.lovelace@example.org>\r\n\
@@ -199,12 +199,23 @@ fn content() -> String {
     while html.len() > room {
         html.pop();
     }
+    if html.ends_with('\r') {
+        html.pop();
+    }
     // A line has room for 998 octets, and no more than some hundred are missing.
     let filler = "It leaves our house today. ".repeat(20);
     html.push_str(&filler[..room - html.len()]);
     let content = format!("{head}{text}{}--b--\r\n", part("html", &html));
     assert_eq!(content.len(), message::LENGTH, "as many bytes as over HTTP");
     content
+}
+
+/// Parts of a line, each of which SMTP takes: it has at most 998 octets (RFC 5322 section 2.1.1).
+fn folded(line: &str) -> Vec<String> {
+    const CHARS: usize = 400;
+    let chars: Vec<char> = line.chars().collect();
+    let parts = chars.chunks(CHARS).map(|part| part.iter().collect());
+    if chars.is_empty() { vec![String::new()] } else { parts.collect() }
 }
 
 /// Submits messages over all sessions for a while; gives what was seen, and how many messages.

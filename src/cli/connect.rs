@@ -84,7 +84,7 @@ impl Connection {
                 "this works on the data file, which --config names; --socket names a service";
             return Err(CliError::Usage(rule.to_owned()));
         }
-        let config = Config::load(self.config.as_deref(), config::environment())?;
+        let config = load(self.config.as_deref())?;
         match Client::connect_to(&config.admin_socket, &config.data_dir).await {
             Ok(_) => Err(CliError::Running { socket: config.admin_socket }),
             Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
@@ -117,7 +117,7 @@ impl Connection {
         let (client, data_dir) = if let Some(socket) = self.socket {
             (Client::connect(&socket).await?, None)
         } else {
-            let config = Config::load(self.config.as_deref(), config::environment())?;
+            let config = load(self.config.as_deref())?;
             let client = Client::connect_to(&config.admin_socket, &config.data_dir).await?;
             (client, Some(config.data_dir))
         };
@@ -134,7 +134,7 @@ impl Connection {
             }
             (Some(socket), None) => (Backend::Service(Client::connect(&socket).await?), None),
             (None, config) => {
-                let config = Config::load(config.as_deref(), config::environment())?;
+                let config = load(config.as_deref())?;
                 let backend = match Client::connect_to(&config.admin_socket, &config.data_dir).await
                 {
                     Ok(client) => Backend::Service(client),
@@ -148,6 +148,19 @@ impl Connection {
             }
         };
         Ok(Session { backend, format, data_dir })
+    }
+}
+
+/// Reads the configuration. Refuses if a file that was named and a variable mean two services: the
+/// command would change the wrong one.
+fn load(path: Option<&Path>) -> Result<Config, CliError> {
+    let config = Config::load(path, config::environment())?;
+    match path.and_then(|path| config.overruled_place(path)) {
+        None => Ok(config),
+        Some(overruled) => {
+            let advice = "unset the variable, or leave out --config";
+            Err(CliError::Usage(format!("{overruled}: {advice}")))
+        }
     }
 }
 

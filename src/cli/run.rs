@@ -76,6 +76,9 @@ impl ServeArgs {
         let load = || Config::load(Some(&self.config), config::environment());
         let config = load()?;
         logging::start(MessageLines::Quiet);
+        if let Some(overruled) = config.overruled_place(&self.config) {
+            tracing::warn!("{overruled}; the variable wins");
+        }
         let inherited = Inherited::from_environment().map_err(CliError::Run)?;
         finish(&many_threads()?, service::serve(config, inherited, load))
     }

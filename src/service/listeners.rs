@@ -232,6 +232,8 @@ impl Operators {
         if let Err(error) = self.serving.await {
             error!(%error, "the operator listener's task failed");
         }
+        // It has a hold on the data file until it has ended.
+        let _ = self.looking.await;
     }
 }
 
@@ -253,8 +255,9 @@ pub(super) fn room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize
     if fitting < wanted {
         warn!(
             max_connections = fitting,
-            "the process may have {current} files open, too few for max_connections = {wanted}; \
-             raise that limit (LimitNOFILE= of the unit, ulimit -Hn)"
+            "the process may have {current} files open, too few for max_connections = {wanted}, \
+             which need {}; raise that limit (LimitNOFILE= of the unit, ulimit -Hn)",
+            wanted.saturating_mul(kinds).saturating_add(OTHERS).saturating_add(max_in_flight)
         );
     }
     fitting

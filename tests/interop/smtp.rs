@@ -115,7 +115,7 @@ impl Submitting {
         // For Python, Ruby, PHP and Go, and for Node.
         command.env("SSL_CERT_FILE", self.authority());
         command.env("NODE_EXTRA_CA_CERTS", self.authority());
-        command.env("PILLARBOX_KEY", &self.server.key);
+        command.env("MAIL_KEY", &self.server.key);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()

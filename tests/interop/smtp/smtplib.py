@@ -24,7 +24,7 @@ if start == "starttls":
     client.starttls(context=context)
 else:
     client = smtplib.SMTP_SSL("localhost", port, context=context)
-client.login("anybody", os.environ["PILLARBOX_KEY"])
+client.login("anybody", os.environ["MAIL_KEY"])
 recipients = ["bob@example.org", "cy@example.org", "hidden@example.org"]
 given = b"Bcc: hidden@example.org\r\n" + message.as_bytes()
 client.sendmail("ann@example.com", recipients, given)

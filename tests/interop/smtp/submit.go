@@ -36,7 +36,7 @@ func overTLS(address string, message []byte) error {
 	if err != nil {
 		return err
 	}
-	auth := smtp.PlainAuth("", "go", os.Getenv("PILLARBOX_KEY"), "localhost")
+	auth := smtp.PlainAuth("", "go", os.Getenv("MAIL_KEY"), "localhost")
 	if err := client.Auth(auth); err != nil {
 		return err
 	}

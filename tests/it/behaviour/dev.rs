@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::kit::{DevProcess, Finished, PATIENCE, answer, http_client, pillarbox};
+use crate::kit::{DevProcess, Finished, PATIENCE, Site, answer, http_client, pillarbox};
 
 /// A `dev` process and what it printed.
 pub(crate) struct Dev {
@@ -226,4 +226,27 @@ async fn colours_are_for_terminals_and_for_those_who_want_them() {
         let text = checked(variables).await;
         assert!(!text.contains('\x1b') && text.contains("ok       "), "{variables:?}: {text}");
     }
+}
+
+#[tokio::test]
+async fn a_variable_of_another_service_is_no_reason_to_work_on_it() {
+    let site = Site::new().await;
+    let elsewhere = site.data_dir().with_file_name("elsewhere");
+    let elsewhere = elsewhere.to_str().unwrap();
+    for variable in ["PILLARBOX_DATA_DIR", "PILLARBOX_ADMIN_SOCKET"] {
+        for arguments in [&["org", "list"][..], &["status"], &["backup", "/nonexistent/backup"]] {
+            let mut command = site.command(arguments);
+            command.env(variable, elsewhere);
+            let finished = Finished::run(command).await;
+            assert_eq!(finished.code, 2, "{finished:?}");
+            for named in [variable, elsewhere, site.config().to_str().unwrap(), "unset"] {
+                assert!(finished.err.contains(named), "{named}: {finished:?}");
+            }
+        }
+    }
+    // A service has its variables from whoever set it up. It says which place it takes.
+    let server = site.start_with(&[("PILLARBOX_DATA_DIR", elsewhere)]);
+    let log = server.log();
+    assert!(log.contains("the variable PILLARBOX_DATA_DIR says"), "{log}");
+    assert!(log.contains("the variable wins"), "{log}");
 }
