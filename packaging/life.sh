@@ -10,22 +10,11 @@ readonly DATA=/var/lib/pillarbox
 readonly CONFIGURATION=/etc/pillarbox/pillarbox.toml
 readonly CREDENTIALS=/run/credentials/pillarbox.service
 export DEBIAN_FRONTEND=noninteractive
+readonly log=/tmp/service.log tries=300
+source "$(dirname "${BASH_SOURCE[0]}")/kit.sh"
 
-fail() {
-    echo "packaging: $*" >&2
-    tail -n 20 /tmp/service.log >&2 || true
-    exit 1
-}
 setting() { sed -n "s/^$1=//p" "$UNIT"; }
 owner() { stat -c %U:%G:%a "$1"; }
-wait_for() {
-    local what="$1"; shift
-    for _ in $(seq 300); do
-        if "$@" >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    fail "no $what"
-}
 
 start() {
     # As the unit's User=, RuntimeDirectory=, LoadCredential=, capabilities and limits have it.
@@ -38,14 +27,9 @@ start() {
         --setenv=AWS_SHARED_CREDENTIALS_FILE \
         prlimit --core="$(setting LimitCORE)" \
         setpriv --reuid pillarbox --regid pillarbox --clear-groups --no-new-privs \
-        --bounding-set=-all --inh-caps=-all $(setting ExecStart) 2>>/tmp/service.log &
+        --bounding-set=-all --inh-caps=-all $(setting ExecStart) 2>>$log &
     service=$!
     wait_for "answer at the socket" curl -s http://127.0.0.1:8025/
-}
-
-stop() {
-    kill -TERM "$service"
-    wait "$service" || fail "the service ended badly"
 }
 
 echo "== install"
@@ -74,16 +58,6 @@ start
 pillarbox org add acme
 pillarbox domain add --org acme example.com --assume-verified
 key="$(pillarbox key add --org acme --expires 90d --json | sed 's/.*"key":"\([^"]*\)".*/\1/')"
-send() {
-    curl -sS --fail-with-body http://127.0.0.1:8025/emails -H "Authorization: Bearer $key" \
-        -H 'Content-Type: application/json' \
-        -d '{"from":"a@example.com","to":["b@example.org"],"subject":"Hello","text":"Hello"}' |
-        sed 's/.*"id":"\([^"]*\)".*/\1/'
-}
-is_sent() {
-    curl -sS "http://127.0.0.1:8025/emails/$1" -H "Authorization: Bearer $key" |
-        grep -q '"status":"sent"'
-}
 first="$(send)"
 wait_for "sent message: $(pillarbox status)" is_sent "$first"
 pillarbox status

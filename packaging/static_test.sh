@@ -15,22 +15,13 @@ case "$ARCH" in
     arm64) readonly MACHINE=aarch64 ELF=AArch64 ;;
     *) echo "usage: packaging/static_test.sh amd64|arm64" >&2; exit 2 ;;
 esac
-[[ $(id -u) = 0 ]] || { echo "packaging/static_test.sh has to run as root" >&2; exit 1; }
-
-# In namespaces of its own: whatever is mounted, started or bound here ends with it.
-if [[ ${STATIC_TEST:-} != inside ]]; then
-    STATIC_TEST=inside exec unshare --mount --pid --fork --net --mount-proc "$0" "$@"
-fi
-ip link set lo up
+source packaging/kit.sh
+isolate "$@"
 
 work="$(mktemp -d)"
 trap 'umount --recursive --lazy "$work"; rmdir "$work"' EXIT
 mount -t tmpfs tmpfs "$work"
-fail() {
-    echo "packaging: $*" >&2
-    tail -n 20 "$work/log" >&2 || true
-    exit 1
-}
+readonly log="$work/log" tries=600
 
 echo "== archive for $ARCH"
 tar --extract --gzip --file target/packaging/pillarbox-*-"$ARCH".tar.gz --directory "$work" \
@@ -86,37 +77,15 @@ mount --bind "$work/volume" "$root/var/lib/pillarbox"
 mount -t proc proc "$root/proc"
 pillarbox() { "${run[@]}" /usr/bin/pillarbox "$@"; }
 
-wait_for() {
-    local what="$1"; shift
-    for _ in $(seq 600); do
-        if "$@" >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    fail "no $what"
-}
 start() {
-    "${run[@]}" "${command[@]}" >>"$work/log" 2>&1 &
+    "${run[@]}" "${command[@]}" >>"$log" 2>&1 &
     service=$!
     wait_for "service that is ready" curl -sf http://127.0.0.1:8026/readyz
-}
-stop() {
-    kill -TERM "$service"
-    wait "$service" || fail "the service ended badly"
-}
-send() {
-    curl -sS --fail-with-body http://127.0.0.1:8025/emails -H "Authorization: Bearer $key" \
-        -H 'Content-Type: application/json' \
-        -d '{"from":"a@example.com","to":["b@example.org"],"subject":"Hello","text":"Hello"}' |
-        sed 's/.*"id":"\([^"]*\)".*/\1/'
-}
-is_sent() {
-    curl -sS "http://127.0.0.1:8025/emails/$1" -H "Authorization: Bearer $key" |
-        grep -q '"status":"sent"'
 }
 
 echo "== first message"
 pillarbox --version
-pillarbox simulator --listen 127.0.0.1:9100 --verified example.com >>"$work/log" 2>&1 &
+pillarbox simulator --listen 127.0.0.1:9100 --verified example.com >>"$log" 2>&1 &
 wait_for "simulator" curl -s http://127.0.0.1:9100/
 start
 pillarbox org add acme

@@ -7,13 +7,8 @@ set -euo pipefail
 
 readonly PACKAGE="$(realpath "$1")"
 readonly HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-[[ $(id -u) = 0 ]] || { echo "packaging/test.sh has to run as root" >&2; exit 1; }
-
-# In namespaces of its own: whatever is mounted, started or bound here ends with it.
-if [[ ${PACKAGE_TEST:-} != inside ]]; then
-    PACKAGE_TEST=inside exec unshare --mount --pid --fork --net --mount-proc "$0" "$@"
-fi
-ip link set lo up
+source "$HERE/kit.sh"
+isolate "$@"
 
 work="$(mktemp -d)"
 trap 'umount -R "$work" 2>/dev/null; rm -rf "$work"' EXIT
@@ -51,6 +46,6 @@ mount --rbind /dev "$work/root/dev"
 mount -t tmpfs tmpfs "$work/root/run"
 mount -t tmpfs tmpfs "$work/root/tmp"
 cp "$PACKAGE" "$work/root/tmp/pillarbox.deb"
-cp "$HERE/life.sh" "$work/root/tmp/life.sh"
+cp "$HERE"/{life,kit}.sh "$work/root/tmp/"
 chroot "$work/root" bash /tmp/life.sh /tmp/pillarbox.deb
 echo "The package is good."

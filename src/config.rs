@@ -21,6 +21,7 @@ pub use self::edit::{EditError, set_texts};
 pub use self::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
 use self::reader::Reader;
 pub use self::reference::{DefaultOrExample, KeyReference, reference};
+use self::sources::Overruled;
 pub use self::values::listen_address;
 use crate::domain::retry::Backoff;
 
@@ -173,33 +174,35 @@ impl Config {
         path: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut reader = Reader::new(sources::merge(path, environment)?);
-        let config = Self::read(&mut reader);
-        reader.finish()?;
-        Ok(config)
+        Ok(Self::load_and_compare(path, environment)?.0)
     }
 
-    /// Whether the file names another `data_dir` or `admin_socket` than a variable, which wins: says
-    /// which. A stale variable of another service is easily overlooked. A file that is not valid
-    /// without variables, or that leaves the default, says nothing.
-    pub fn overruled_place(&self, path: &Path) -> Option<String> {
-        let (written, default) =
-            (Self::load(Some(path), std::iter::empty()).ok()?, Self::default());
+    /// The same; and if the file names another `data_dir` or `admin_socket` than a variable, which
+    /// wins, a text that says so: a stale variable of another service is easily overlooked. A file
+    /// that has the default there names none, since packages and images bring such files.
+    pub fn load_and_compare(
+        path: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<(Self, Option<String>), ConfigError> {
+        let (sources, overruled) = sources::merge(path, environment)?;
+        let mut reader = Reader::new(sources);
+        let config = Self::read(&mut reader);
+        reader.finish()?;
+        let differs = path.and_then(|path| config.overruled_place(path, &overruled));
+        Ok((config, differs))
+    }
+
+    fn overruled_place(&self, path: &Path, overruled: &Overruled) -> Option<String> {
+        let default = Self::default();
         let places = [
-            (
-                "data_dir",
-                "PILLARBOX_DATA_DIR",
-                [&written.data_dir, &default.data_dir, &self.data_dir],
-            ),
-            (
-                "admin_socket",
-                "PILLARBOX_ADMIN_SOCKET",
-                [&written.admin_socket, &default.admin_socket, &self.admin_socket],
-            ),
+            ("data_dir", &self.data_dir, default.data_dir),
+            ("admin_socket", &self.admin_socket, default.admin_socket),
         ];
-        places.into_iter().find_map(|(key, variable, [written, default, used])| {
+        places.into_iter().find_map(|(key, used, default)| {
+            let written = Path::new(overruled.get(key)?);
             (written != default && written != used).then(|| {
-                let (path, written, used) = (path.display(), written.display(), used.display());
+                let (variable, path) = (sources::variable(key), path.display());
+                let (written, used) = (written.display(), used.display());
                 format!("{key} is {written} in {path}, and the variable {variable} says {used}")
             })
         })

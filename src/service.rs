@@ -46,6 +46,7 @@ use supervisor::Vitals;
 pub use dev::{DevOptions, dev};
 pub use error::{ListenerName, ServiceError};
 pub use inherited::Inherited;
+pub use reload::load_tls;
 pub use run::{serve, simulate};
 
 mod dev;

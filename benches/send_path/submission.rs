@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream as StdStream};
+use std::net::{SocketAddr, TcpStream as StdStream};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -359,8 +359,7 @@ struct Sink {
 impl Sink {
     /// Starts it if it is installed.
     fn start() -> anyhow::Result<Option<Self>> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let address = free_address()?;
         let mut command = Command::new("smtp-sink");
         command.arg(address.to_string()).arg("256").stdin(Stdio::null()).stdout(Stdio::null());
         let Ok(child) = command.spawn() else { return Ok(None) };

@@ -154,10 +154,9 @@ impl Connection {
 /// Reads the configuration. Refuses if a file that was named and a variable mean two services: the
 /// command would change the wrong one.
 fn load(path: Option<&Path>) -> Result<Config, CliError> {
-    let config = Config::load(path, config::environment())?;
-    match path.and_then(|path| config.overruled_place(path)) {
-        None => Ok(config),
-        Some(overruled) => {
+    match Config::load_and_compare(path, config::environment())? {
+        (config, None) => Ok(config),
+        (_, Some(overruled)) => {
             let advice = "unset the variable, or leave out --config";
             Err(CliError::Usage(format!("{overruled}: {advice}")))
         }

@@ -74,9 +74,10 @@ pub(super) struct SimulatorArgs {
 impl ServeArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
         let load = || Config::load(Some(&self.config), config::environment());
-        let config = load()?;
+        let (config, overruled) =
+            Config::load_and_compare(Some(&self.config), config::environment())?;
         logging::start(MessageLines::Quiet);
-        if let Some(overruled) = config.overruled_place(&self.config) {
+        if let Some(overruled) = overruled {
             tracing::warn!("{overruled}; the variable wins");
         }
         let inherited = Inherited::from_environment().map_err(CliError::Run)?;

@@ -65,13 +65,22 @@ pub(super) struct Sources {
     pub(super) unknown: Vec<Problem>,
 }
 
+/// The texts of the file in place of which those of variables are taken, by the key's name.
+pub(super) type Overruled = BTreeMap<String, String>;
+
 /// Reads the file and merges the environment over it.
 pub(super) fn merge(
     path: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
-) -> Result<Sources, ConfigError> {
+) -> Result<(Sources, Overruled), ConfigError> {
     let (environment, stray) = read_environment(environment);
     let file = path.map(read_file).transpose()?.unwrap_or_default();
+
+    let mut written = Vec::new();
+    flatten("", Value::new(None, file.clone()), &mut written);
+    written.retain(|(name, _)| environment.0.contains_key(name));
+    let text = |(name, value): (String, Value)| Some((name, value.into_string().ok()?));
+    let overruled = written.into_iter().filter_map(text).collect();
 
     let mut leaves = Vec::new();
     flatten("", merged(file, environment), &mut leaves);
@@ -95,7 +104,7 @@ pub(super) fn merge(
     }
     sources.unknown.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
     sources.unknown.extend(stray);
-    Ok(sources)
+    Ok((sources, overruled))
 }
 
 fn unknown_name(problem: &Problem) -> &str {

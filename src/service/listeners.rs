@@ -251,13 +251,14 @@ pub(super) fn room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize
         if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     let Some(current) = current else { return wanted };
     let limit = usize::try_from(current).unwrap_or(usize::MAX);
-    let fitting = fitting(wanted.saturating_mul(kinds), max_in_flight, limit) / kinds;
+    let all = wanted.saturating_mul(kinds);
+    let fitting = fitting(all, max_in_flight, limit) / kinds;
     if fitting < wanted {
         warn!(
             max_connections = fitting,
             "the process may have {current} files open, too few for max_connections = {wanted}, \
              which need {}; raise that limit (LimitNOFILE= of the unit, ulimit -Hn)",
-            wanted.saturating_mul(kinds).saturating_add(OTHERS).saturating_add(max_in_flight)
+            all.saturating_add(OTHERS).saturating_add(max_in_flight)
         );
     }
     fitting

@@ -9,7 +9,7 @@ use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::service::{Service, settings};
 
 /// What the client listener is to speak TLS with, if it is to.
-pub(super) fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, TlsError> {
+pub fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, TlsError> {
     config.tls.as_ref().map(|tls| Tls::load(&files(tls)).map(Arc::new)).transpose()
 }
 

@@ -40,7 +40,10 @@ pub(super) async fn submit(
         match SendRequest::of_submission(submission) {
             Ok(request) => shared.intake.accept(organisation, Some(key), request, request_id),
             Err(FieldError { field, rule }) => {
-                let text = field.map_or_else(|| rule.clone(), |field| format!("{field}: {rule}"));
+                let text = match field {
+                    Some(field) => format!("{field}: {rule}"),
+                    None => rule,
+                };
                 return Reply::new("550 5.6.0", &text);
             }
         }

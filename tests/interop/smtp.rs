@@ -127,6 +127,17 @@ impl Submitting {
         self.arrives(&STANDARD.decode(printed.trim()).unwrap(), &RECIPIENTS, count).await;
     }
 
+    /// Has a program that contains the recipe under this heading send with each start, run by
+    /// this command.
+    async fn arrives_from(&self, heading: &str, (name, text): (&str, &str), command: &[&str]) {
+        for (count, start) in (1..).zip(Start::BOTH) {
+            let mut run = Command::new(command[0]);
+            run.args(&command[1..]);
+            run.arg(self.program(name, text, &self.recipe(heading, start)));
+            self.run_and_compare(run, count).await;
+        }
+    }
+
     /// Waits until so many messages were sent; one must have these recipients, and the bytes that
     /// were given but for what is removed.
     async fn arrives(&self, given: &[u8], to: &[&str], count: usize) {
@@ -206,14 +217,9 @@ async fn what_smtplib_builds_arrives_byte_for_byte() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_django_builds_arrives_byte_for_byte() {
-    let place = Submitting::new().await;
     let python = std::env::var("DJANGO_PYTHON").expect("a Python with: pip install django");
-    for (count, start) in (1..).zip(Start::BOTH) {
-        let recipe = place.recipe("Django", start);
-        let mut python = Command::new(&python);
-        python.arg(place.program("mail.py", include_str!("smtp/django.py"), &recipe));
-        place.run_and_compare(python, count).await;
-    }
+    let program = ("mail.py", include_str!("smtp/django.py"));
+    Submitting::new().await.arrives_from("Django", program, &[&python]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,25 +244,14 @@ async fn what_nodemailer_builds_arrives_byte_for_byte() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_rails_library_builds_arrives_byte_for_byte() {
-    let place = Submitting::new().await;
-    for (count, start) in (1..).zip(Start::BOTH) {
-        let recipe = place.recipe("Rails", start);
-        let mut ruby = Command::new("ruby");
-        ruby.args(["-W0", "-Ku"]);
-        ruby.arg(place.program("mail.rb", include_str!("smtp/rails.rb"), &recipe));
-        place.run_and_compare(ruby, count).await;
-    }
+    let program = ("mail.rb", include_str!("smtp/rails.rb"));
+    Submitting::new().await.arrives_from("Rails", program, &["ruby", "-W0", "-Ku"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_wordpress_library_builds_arrives_byte_for_byte() {
-    let place = Submitting::new().await;
-    for (count, start) in (1..).zip(Start::BOTH) {
-        let recipe = place.recipe("WordPress", start);
-        let mut php = Command::new("php");
-        php.arg(place.program("mail.php", include_str!("smtp/wordpress.php"), &recipe));
-        place.run_and_compare(php, count).await;
-    }
+    let program = ("mail.php", include_str!("smtp/wordpress.php"));
+    Submitting::new().await.arrives_from("WordPress", program, &["php"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,8 +11,8 @@ use crate::admin::{Admin, Call};
 use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;
-use crate::config::{self, Config};
-use crate::http::tls::{Tls, TlsFiles};
+use crate::config::Config;
+use crate::service;
 use crate::store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
 
 const DIRECTORY: &str = "data directory";
@@ -155,7 +155,7 @@ pub(super) fn settings(config: &Config) -> Vec<Finding> {
              TLS",
         ));
     }
-    findings.extend(config.tls.as_ref().map(certificate));
+    findings.extend(certificate(config));
     let endpoint = config.ses.endpoint.as_ref();
     if let Some(endpoint) = endpoint.filter(|endpoint| endpoint.scheme_str() == Some("http")) {
         let host = endpoint.host().unwrap_or_default();
@@ -182,19 +182,18 @@ pub(super) fn settings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The files of the certificate, as a start or a reload of the service would read them.
-fn certificate(files: &config::Tls) -> Finding {
+/// The files of the certificate, as a start of the service would read them.
+fn certificate(config: &Config) -> Option<Finding> {
     const ABOUT: &str = "certificate file";
-    let config::Tls { certificate, key } = files.clone();
-    let shown = format!("{}, with its key", certificate.display());
-    match Tls::load(&TlsFiles { certificate, key }) {
+    let shown = format!("{}, with its key", config.tls.as_ref()?.certificate.display());
+    Some(match service::load_tls(config) {
         Ok(_) => Finding::ok(ABOUT, shown),
         Err(error) => {
             let advice = "put the files right, and send SIGHUP (systemctl reload pillarbox); if the \
                           service's user alone may read them, run this as that user";
             Finding::not_ok(ABOUT, error.to_string(), advice)
         }
-    }
+    })
 }
 
 /// The machine's memory in bytes, where the system tells.

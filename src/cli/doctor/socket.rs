@@ -196,6 +196,20 @@ fn reached(address: SocketAddr) -> SocketAddr {
     reached
 }
 
+/// What a look at a listener shows, or what to say if it shows nothing within [`PATIENCE`].
+async fn seen<T>(
+    check: &'static str,
+    address: SocketAddr,
+    advice: &str,
+    look: impl Future<Output = io::Result<T>>,
+) -> Result<T, Finding> {
+    match timeout(PATIENCE, look).await {
+        Ok(Ok(seen)) => Ok(seen),
+        Ok(Err(error)) => Err(Finding::not_ok(check, format!("{address}: {error}"), advice)),
+        Err(_) => Err(Finding::not_ok(check, format!("{address} does not answer"), advice)),
+    }
+}
+
 /// Looks whether the client listener refuses a request without a key as pillarbox does.
 async fn listener(address: SocketAddr) -> Finding {
     let probe = async {
@@ -203,38 +217,34 @@ async fn listener(address: SocketAddr) -> Finding {
         stream.write_all(PROBE).await?;
         let mut start = vec![0; REFUSAL.len()];
         stream.read_exact(&mut start).await?;
-        io::Result::Ok(start)
+        Ok(start)
     };
     let advice = "see the service's log, and what else listens there";
-    match timeout(PATIENCE, probe).await {
-        Ok(Ok(start)) if start == REFUSAL => {
+    match seen(LISTENER, address, advice, probe).await {
+        Ok(start) if start == REFUSAL => {
             Finding::ok(LISTENER, format!("{address} answers, and asks for a key"))
         }
-        Ok(Ok(_)) => {
+        Ok(_) => {
             Finding::not_ok(LISTENER, format!("{address} answers, but not as pillarbox"), advice)
         }
-        Ok(Err(error)) => Finding::not_ok(LISTENER, format!("{address}: {error}"), advice),
-        Err(_) => Finding::not_ok(LISTENER, format!("{address} does not answer"), advice),
+        Err(finding) => finding,
     }
 }
 
 /// Looks whether sessions begin in plain text as pillarbox's do, and whether TLS is offered if there
 /// is a certificate.
 async fn submission(address: SocketAddr, tls: Option<&config::Tls>) -> Finding {
-    let said = match timeout(PATIENCE, say_hello(address)).await {
-        Ok(Ok(said)) => said,
-        Ok(Err(error)) => {
-            return Finding::not_ok(SMTP, format!("{address}: {error}"), READ_AT_START);
-        }
+    let said = match seen(SMTP, address, READ_AT_START, say_hello(address)).await {
+        Ok(said) => said,
         // Who waits for the client to begin may speak TLS.
-        Err(_) => {
-            let is_tls = matches!(timeout(PATIENCE, first_byte(address)).await, Ok(Ok(ALERT)));
-            return if is_tls {
-                let message = format!("smtp.listen = {address} speaks TLS from the first byte");
-                let advice = "give that address as smtp.tls_listen, and restart the service";
-                Finding::not_ok(SMTP, message, advice)
-            } else {
-                Finding::not_ok(SMTP, format!("{address} does not answer"), READ_AT_START)
+        Err(finding) => {
+            return match timeout(PATIENCE, first_byte(address)).await {
+                Ok(Ok(ALERT)) => {
+                    let message = format!("smtp.listen = {address} speaks TLS from the first byte");
+                    let advice = "give that address as smtp.tls_listen, and restart the service";
+                    Finding::not_ok(SMTP, message, advice)
+                }
+                _ => finding,
             };
         }
     };
@@ -301,22 +311,21 @@ async fn reply(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
 
 /// Looks whether sessions begin with TLS.
 async fn submission_over_tls(address: SocketAddr) -> Finding {
-    match timeout(PATIENCE, first_byte(address)).await {
-        Ok(Ok(ALERT)) => {
+    match seen(SMTP, address, READ_AT_START, first_byte(address)).await {
+        Ok(ALERT) => {
             Finding::ok(SMTP, format!("{address} answers, and takes submissions over TLS"))
         }
         // The first digit of a greeting.
-        Ok(Ok(b'2')) => {
+        Ok(b'2') => {
             let message = format!("smtp.tls_listen = {address} begins in plain text");
             let advice = "give that address as smtp.listen, and restart the service";
             Finding::not_ok(SMTP, message, advice)
         }
-        Ok(Ok(_)) => {
+        Ok(_) => {
             let message = format!("{address} answers, but not as pillarbox");
             Finding::not_ok(SMTP, message, READ_AT_START)
         }
-        Ok(Err(error)) => Finding::not_ok(SMTP, format!("{address}: {error}"), READ_AT_START),
-        Err(_) => Finding::not_ok(SMTP, format!("{address} does not answer"), READ_AT_START),
+        Err(finding) => finding,
     }
 }
 

@@ -31,7 +31,7 @@ function bytes(value) {
 }
 
 // The provider's rate, or null if it is none that anybody reaches, as the simulator's.
-const limited = (rate) => (rate === undefined || rate === null || rate >= 1e6 ? null : rate);
+const limited = (rate) => ((rate ?? Infinity) >= 1e6 ? null : rate);
 
 const livePlots = [
   new Plot("Messages a second", [
