@@ -9,14 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::fault_injection::{CallKind, Fault, PlannedFault};
 use super::protocol::{ACCOUNT_ID, ErrorResponse, HttpResponse, ResponseBody, read_body};
 use super::server::ResetConnection;
 use super::ses::{self, SesOperation};
-use super::signature::AwsService;
+use super::signature::{AwsService, signed_service};
 use super::sqs::{self, SqsOperation};
 use super::state::State;
 
@@ -25,6 +25,8 @@ const MAX_BODY_BYTES: usize = 40 * 1024 * 1024;
 /// Bytes of a longer body that are read and thrown away.
 const MAX_DISCARDED_BYTES: usize = 40 * 1024 * 1024;
 
+/// Media type of a form.
+const FORM: &str = "application/x-www-form-urlencoded";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 /// The one call of STS that the simulator knows.
 /// Source: <https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html>
@@ -39,9 +41,8 @@ enum Call {
 
 impl Call {
     fn of(parts: &Parts) -> Self {
-        let form = HeaderValue::from_static("application/x-www-form-urlencoded");
         let path = parts.uri.path();
-        if path == "/" && parts.headers.get(CONTENT_TYPE) == Some(&form) {
+        if path == "/" && has_form(parts) {
             return Self::Sts;
         }
         SqsOperation::of(parts)
@@ -88,6 +89,11 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Result<HttpResponse, ResetConnection> {
     let (parts, body) = request.into_parts();
+    if let Some(error) = not_stood_in_for(&parts) {
+        // Read, so that the client reads the answer and not a reset. Whatever came, that is it.
+        let _ = read_body(body, MAX_BODY_BYTES, MAX_DISCARDED_BYTES).await;
+        return Ok(if has_form(&parts) { sts_error(&error) } else { error.to_response() });
+    }
     let call = Call::of(&parts);
     let planned = state.faults().next(call.kind());
     if planned.fault == Fault::Down {
@@ -106,6 +112,24 @@ pub(super) async fn handle(
     let date = HeaderValue::try_from(httpdate::fmt_http_date(state.now()));
     headers.insert(DATE, date.expect("a date is a header value"));
     apply_late_fault(response, &call, planned).await
+}
+
+/// The error of a call to a service, or an API of SES, that the simulator does not stand in for.
+fn not_stood_in_for(parts: &Parts) -> Option<ErrorResponse> {
+    const WHAT_IT_HAS: &str = "The simulator has SES's API v2, one queue of SQS, and STS's \
+                               GetCallerIdentity";
+    let message = match signed_service(parts)? {
+        "ses" if has_form(parts) => format!("{WHAT_IT_HAS}. It does not have SES's API v1."),
+        "ses" | "sqs" | "sts" => return None,
+        other => format!("{WHAT_IT_HAS}. It does not have the service {other}."),
+    };
+    Some(ErrorResponse::new(StatusCode::BAD_REQUEST, "UnknownOperationException", message))
+}
+
+/// Returns whether a body is a form, as in calls of AWS's query protocol.
+fn has_form(parts: &Parts) -> bool {
+    let media_type = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    media_type.is_some_and(|text| text.split(';').next().unwrap_or_default().trim() == FORM)
 }
 
 async fn carry_out(

@@ -239,6 +239,12 @@ impl SignatureVerifier {
     }
 }
 
+/// The service that a call is signed for, if its `Authorization` header names one.
+pub(super) fn signed_service(parts: &Parts) -> Option<&str> {
+    let header = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    parse_authorization(header).map(|authorization| authorization.service)
+}
+
 fn parse_authorization(header: &str) -> Option<Authorization<'_>> {
     let fields = header.strip_prefix(ALGORITHM)?.strip_prefix(' ')?;
     let (mut credential, mut signed_headers, mut signature) = (None, None, None);

@@ -117,7 +117,12 @@ pub(super) async fn handle(
             None
         }
         SqsOperation::Unknown => {
-            return Err(rejected("UnknownOperationException", "The operation is not known."));
+            let message = format!(
+                "The simulator does not have this operation. It has one queue from the start, at \
+                 the path {}.",
+                queue_path(state.queue().options())
+            );
+            return Err(rejected("UnknownOperationException", message));
         }
     };
     Ok(output.as_ref().map_or_else(empty, success))

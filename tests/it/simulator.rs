@@ -143,6 +143,30 @@ async fn a_signature_of_another_key_region_service_or_time_is_refused() {
 }
 
 #[tokio::test]
+async fn a_service_or_a_call_that_is_not_there_is_named_and_no_signature_blamed() {
+    let (_simulator, client) = start().await;
+    for (service, form, named) in [
+        ("sns", "Action=CreateTopic&Version=2010-03-31&Name=x", "have the service sns."),
+        ("ses", "Action=GetSendQuota&Version=2010-12-01", "have SES's API v1."),
+    ] {
+        let answer = client.query(service, form).await;
+        let body = answer.body.as_str().unwrap();
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(body.contains("<Code>UnknownOperation</Code>") && body.contains(named), "{body}");
+    }
+    let answer = client.query("sts", "Action=GetCallerIdentity&Version=2011-06-15").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let mut storage = client.clone();
+    storage.service = "s3";
+    let answer = storage.get("/").await;
+    assert_eq!(answer.refusal(), (400, "UnknownOperationException"));
+    assert!(answer.message().contains("have the service s3."), "{}", answer.message());
+    let answer = client.sqs("CreateQueue", json!({ "QueueName": "x" })).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.message().contains("/000000000000/pillarbox-events"), "{answer:?}");
+}
+
+#[tokio::test]
 async fn any_credentials_and_any_date_are_taken_on_request() {
     let options = Options { credentials: Credentials::Any, ..Options::default() };
     let (_simulator, mut client) = start_with(options).await;

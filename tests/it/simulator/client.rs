@@ -142,6 +142,15 @@ impl Client {
         client.sign_with(Method::POST, "/", &serde_json::to_vec(body).unwrap(), &headers)
     }
 
+    /// A call by the query protocol, in which SNS, STS and SES's API v1 are called.
+    pub(crate) async fn query(&self, service: &'static str, form: &str) -> Answer {
+        let client = Self { service, ..self.clone() };
+        // As AWS's own library for Python has it.
+        let media_type = "application/x-www-form-urlencoded; charset=utf-8";
+        let given = [("content-type", media_type)];
+        self.call(client.sign_with(Method::POST, "/", form.as_bytes(), &given)).await
+    }
+
     /// A call of SQS on the simulator's queue, with further members of the request.
     pub(crate) async fn sqs(&self, action: &str, mut body: Value) -> Answer {
         let members = body.as_object_mut().unwrap();
@@ -161,8 +170,13 @@ impl Client {
         let error = response.headers().get("x-amzn-errortype");
         let error = error.map(|name| name.to_str().unwrap().to_owned());
         let bytes = response.bytes().await?;
-        let body =
-            if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+        let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+        let body = match bytes.first() {
+            None => Value::Null,
+            // The query protocol answers in XML.
+            Some(b'<') => text(),
+            Some(_) => serde_json::from_slice(&bytes).unwrap(),
+        };
         // SES names an error in a header, SQS in the body.
         let error = error.or_else(|| Some(body["__type"].as_str()?.to_owned()));
         Ok(Answer { status, error, body })
