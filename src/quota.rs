@@ -19,6 +19,10 @@ use crate::ses::error::CallError;
 /// sandbox is given (SES Developer Guide, "Managing your Amazon SES sending limits").
 pub const SAFE_RATE: f64 = 14.0;
 
+/// Recipients per second from which on a rate is none: SES has no word for that, and the simulator
+/// says a million.
+pub const NO_LIMIT: f64 = 1_000_000.0;
+
 /// How often the account is asked about.
 const INTERVAL: Duration = Duration::from_mins(2);
 /// How often where the last answer was none.
@@ -126,6 +130,16 @@ impl AccountCheck {
     }
 }
 
+/// Logs the rate that the account is allowed.
+fn log_rate(recipients_per_second: f64) {
+    const MESSAGE: &str = "the account's send rate";
+    if recipients_per_second < NO_LIMIT {
+        info!(recipients_per_second, "{MESSAGE}");
+    } else {
+        info!(recipients_per_second = "no limit", "{MESSAGE}");
+    }
+}
+
 /// The rate before SES was asked.
 pub fn initial_rate(max_rate: MaxRate) -> Rate {
     Rate::PerSecond(match max_rate {
@@ -148,7 +162,7 @@ pub async fn run(
         let pause = match answer {
             Ok(account) => {
                 if last != Some(account.max_send_rate) {
-                    info!(recipients_per_second = account.max_send_rate, "the account's send rate");
+                    log_rate(account.max_send_rate);
                     last = Some(account.max_send_rate);
                 }
                 apply(&dispatcher, &account, *max_rate.borrow_and_update());

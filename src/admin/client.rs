@@ -29,13 +29,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// There is no such socket.
-    #[error("there is no socket {}; is the service running, and does it use this path?", path.display())]
+    #[error(
+        "there is no socket {}; is the service running, and does it use this path? To reach a \
+         `pillarbox dev`, paste the lines with `export` that it printed", path.display()
+    )]
     Absent {
         /// The path.
         path: PathBuf,
     },
     /// Nobody listens: the socket is left over from a process that is gone.
-    #[error("nobody answers at the socket {}; is the service running?", path.display())]
+    #[error("nobody answers at the socket {}: the service that made it has ended", path.display())]
     Refused {
         /// The path.
         path: PathBuf,

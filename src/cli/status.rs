@@ -19,13 +19,11 @@ use crate::cli::output::{self, escaped, painted};
 use crate::error_chain::without_full_stop;
 use crate::operator::conditions::Kind;
 use crate::queue::Fill;
+use crate::quota;
 use crate::store::DamagedRow;
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
-/// Recipients per second from which on a pace is none: SES has no word for that, and the simulator
-/// says a million.
-const NO_LIMIT: f64 = 1_000_000.0;
 /// Between two looks of `--watch`.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// Takes a terminal to its beginning and clears it (ECMA-48: CUP, ED).
@@ -266,7 +264,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
         (
             "pace",
             match sending.recipients_per_second {
-                Some(rate) if rate < NO_LIMIT => format!("{rate:.1} recipients per second"),
+                Some(rate) if rate < quota::NO_LIMIT => format!("{rate:.1} recipients per second"),
                 Some(_) | None => "no limit".to_owned(),
             },
         ),

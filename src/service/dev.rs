@@ -1,6 +1,7 @@
 //! `pillarbox dev`: the whole service on a built-in provider, with nothing to set up.
 
 use std::future::pending;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,8 +21,9 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
+use crate::service::error::TakenAddresses;
 use crate::service::run::{Signals, listen_for, stop};
-use crate::service::{Inherited, ListenerName, Service, ServiceError};
+use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners, store};
 use crate::ses::credentials::Credentials;
 use crate::ses::send::MESSAGE_ID_TAG;
 use crate::simulator::{
@@ -38,6 +40,8 @@ const DOMAIN: &str = "example.com";
 const SOCKET: &str = "admin.sock";
 /// The port where applications submit over SMTP, if nothing else is said.
 const SMTP_PORT: u16 = 8587;
+/// Clients of HTTP and of SMTP.
+const KINDS_OF_CLIENTS: usize = 2;
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's own key pair; it opens nothing else.
@@ -68,6 +72,7 @@ pub struct DevOptions {
 /// Runs the service on its own simulator until SIGTERM or SIGINT.
 pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let mut signals = Signals::new()?;
+    require_free_addresses(&options)?;
     let failed = |source| ServiceError::System { what: "cannot make the data directory", source };
     // Removed with everything in it when the process ends in order.
     let temporary = match &options.data_dir {
@@ -79,7 +84,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         (None, Some(directory)) => directory.path().to_owned(),
         (None, None) => unreachable!("one of the two is there"),
     };
-    std::fs::create_dir_all(&data_dir).map_err(failed)?;
+    store::create_directory(&data_dir).map_err(failed)?;
     // A new store is as it should be here, and no reason for a warning.
     Store::create_if_missing(&data_dir)
         .map_err(|source| ServiceError::Store { directory: data_dir.clone(), source })?;
@@ -170,11 +175,16 @@ async fn start_simulator() -> Result<Simulator, ServiceError> {
 /// The configuration, on the simulator whatever it says of SES, and with its socket among its own
 /// data.
 fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Config {
-    let mut config = options.config.clone();
-    config.listen = options.listen.unwrap_or(config.listen);
-    config.operator_listen = options.operator_listen.unwrap_or(config.operator_listen);
-    if options.smtp_listen.is_some() || config.smtp == config::Smtp::default() {
-        config.smtp.listen = Some(options.smtp_listen.unwrap_or_else(free_smtp_address));
+    let mut config = with_addresses(options);
+    if config.smtp == config::Smtp::default() {
+        config.smtp.listen = Some(free_smtp_address());
+    }
+    let wanted = config.max_connections;
+    if wanted == Config::default().max_connections {
+        // Nobody has asked for so many, and a trial needs less.
+        let in_flight = config.sending.max_in_flight;
+        config.max_connections =
+            listeners::quiet_room_for_clients(wanted, KINDS_OF_CLIENTS, in_flight);
     }
     data_dir.clone_into(&mut config.data_dir);
     config.admin_socket = data_dir.join(SOCKET);
@@ -185,6 +195,33 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     let queue_url = simulator.queue_url().parse().expect("the queue's address is a URL");
     config.ses.events = config::Events { queue_url: Some(queue_url) };
     config
+}
+
+/// The configuration with the addresses of the command line.
+fn with_addresses(options: &DevOptions) -> Config {
+    let mut config = options.config.clone();
+    config.listen = options.listen.unwrap_or(config.listen);
+    config.operator_listen = options.operator_listen.unwrap_or(config.operator_listen);
+    config.smtp.listen = options.smtp_listen.or(config.smtp.listen);
+    config
+}
+
+/// Refuses if other processes listen on addresses that are needed, and names all of them: a second
+/// `dev` meets more than one.
+fn require_free_addresses(options: &DevOptions) -> Result<(), ServiceError> {
+    let config = with_addresses(options);
+    let needed = [
+        (ListenerName::Clients, Some(config.listen)),
+        (ListenerName::Operators, Some(config.operator_listen)),
+        (ListenerName::Smtp, config.smtp.listen),
+    ];
+    let is_taken = |address| {
+        let bound = std::net::TcpListener::bind(address);
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+    };
+    let needed = needed.into_iter().filter_map(|(name, address)| Some((name, address?)));
+    let taken: Vec<_> = needed.filter(|(_, address)| is_taken(*address)).collect();
+    if taken.is_empty() { Ok(()) } else { Err(ServiceError::Taken(TakenAddresses(taken))) }
 }
 
 /// The usual address for SMTP, or a free port while another process has that.

@@ -1,5 +1,6 @@
 //! Why the service cannot start.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -43,6 +44,35 @@ impl ListenerName {
             Self::SimulatorOfDev => "the system's help: every port of the loopback is in use",
         }
     }
+
+    /// Returns the option of `pillarbox dev` that gives it another address, if there is one.
+    const fn option_of_dev(self) -> Option<&'static str> {
+        match self {
+            Self::Clients => Some("--listen"),
+            Self::Operators => Some("--operator-listen"),
+            Self::Smtp => Some("--smtp-listen"),
+            Self::SmtpTls | Self::Simulator | Self::SimulatorOfDev => None,
+        }
+    }
+}
+
+/// Addresses that other processes listen on, and a command line of `pillarbox dev` without them.
+#[derive(Debug)]
+pub struct TakenAddresses(pub Vec<(ListenerName, SocketAddr)>);
+
+impl fmt::Display for TakenAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<_> = self.0.iter().map(|(_, address)| address.to_string()).collect();
+        let verb = if addresses.len() == 1 { "is" } else { "are" };
+        write!(
+            f,
+            "{} {verb} in use, perhaps by another `pillarbox dev`. Stop that, or choose free ports: \
+             pillarbox dev",
+            addresses.join(" and ")
+        )?;
+        let options = self.0.iter().filter_map(|(listener, _)| listener.option_of_dev());
+        options.into_iter().try_for_each(|option| write!(f, " {option} localhost:0"))
+    }
 }
 
 /// Why the service cannot start.
@@ -72,6 +102,9 @@ pub enum ServiceError {
         /// Why.
         source: std::io::Error,
     },
+    /// Other processes listen on addresses that `dev` needs.
+    #[error("{0}")]
+    Taken(TakenAddresses),
     /// API keys would travel in clear.
     #[error(
         "SMTP cannot be served on {address} without a certificate, because API keys would travel in \

@@ -237,31 +237,45 @@ impl Operators {
     }
 }
 
-/// Raises the process's own limit of open files as far as it may go (nothing here uses `select(2)`,
-/// which alone could not take more). Returns how many of the client connections that are wanted fit
-/// into it: if clients that only connect could use all descriptors up, no call to the provider could
-/// be made.
+/// Returns how many of the client connections that are wanted fit into the process's limit of open
+/// files, and warns if that is not all: if clients that only connect could use all descriptors up,
+/// no call to the provider could be made.
 ///
 /// Each of `kinds` sorts of clients, HTTP and SMTP, gets as many.
 pub(super) fn room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize) -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Where it cannot be raised, it is as it was.
-    let current =
-        if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
-    let Some(current) = current else { return wanted };
-    let limit = usize::try_from(current).unwrap_or(usize::MAX);
-    let all = wanted.saturating_mul(kinds);
-    let fitting = fitting(all, max_in_flight, limit) / kinds;
+    let limit = raise_limit_of_open_files();
+    let fitting = fitting_of_each(wanted, kinds, max_in_flight, limit);
     if fitting < wanted {
+        let all = wanted.saturating_mul(kinds);
         warn!(
             max_connections = fitting,
-            "the process may have {current} files open, too few for max_connections = {wanted}, \
+            "the process may have {limit} files open, too few for max_connections = {wanted}, \
              which need {}; raise that limit (LimitNOFILE= of the unit, ulimit -Hn)",
             all.saturating_add(OTHERS).saturating_add(max_in_flight)
         );
     }
     fitting
+}
+
+/// Returns the same without a warning.
+pub(super) fn quiet_room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize) -> usize {
+    fitting_of_each(wanted, kinds, max_in_flight, raise_limit_of_open_files())
+}
+
+/// Raises the process's own limit of open files as far as it may go (nothing here uses `select(2)`,
+/// which alone could not take more), and returns it.
+fn raise_limit_of_open_files() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Where it cannot be raised, it is as it was.
+    let current =
+        if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)
+}
+
+/// How many client connections of each kind fit.
+fn fitting_of_each(wanted: usize, kinds: usize, max_in_flight: usize, limit: usize) -> usize {
+    fitting(wanted.saturating_mul(kinds), max_in_flight, limit) / kinds
 }
 
 /// How many client connections fit: at least half of the limit is theirs.

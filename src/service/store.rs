@@ -1,5 +1,8 @@
 //! The store in the service: opened, and what was found there told in the log.
 
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +13,8 @@ use crate::config::Config;
 use crate::service::ServiceError;
 use crate::store::{FILE_NAME, FileOrigin, Store};
 
+/// Rights of a data directory that the service creates: the files in it hold recipients and subjects.
+const DIRECTORY_MODE: u32 = 0o700;
 /// How often the store looks at its file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause between two times that the use of API keys is stored. A crash forgets at most what came
@@ -18,6 +23,8 @@ const KEY_USE_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Opens the store and settles what the last process left; the log says what that was.
 pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+    // If it cannot be created, opening the store says why.
+    let _ = create_directory(&config.data_dir);
     let directory = config.data_dir.clone();
     let now = clock.now();
     let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
@@ -47,6 +54,11 @@ pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, Servic
         );
     }
     Ok(store)
+}
+
+/// Creates the data directory if it is missing. Nobody but its owner may look into it.
+pub(super) fn create_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
 /// Other copies of the data file in its directory, to be named in the log.

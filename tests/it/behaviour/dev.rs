@@ -1,10 +1,12 @@
 //! `pillarbox dev`: what it prints works when pasted, and shows the whole life of a message.
 
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::kit::{DevProcess, Finished, PATIENCE, Site, answer, http_client, pillarbox};
+use crate::kit::{DevProcess, Finished, PATIENCE, Process, Site, answer, http_client, pillarbox};
 
 /// A `dev` process and what it printed.
 pub(crate) struct Dev {
@@ -175,18 +177,61 @@ async fn told(arguments: &[&str]) -> Finished {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told_with_the_option_that_gives_another() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = format!("localhost:{}", taken.local_addr().unwrap().port());
-    for (clients, operators, option) in [
-        (taken.as_str(), "localhost:0", "with --listen "),
-        ("localhost:0", taken.as_str(), "with --operator-listen "),
+async fn all_ports_that_are_taken_are_told_at_once_with_the_options_that_give_others() {
+    let (one, other) = (taken_port(), taken_port());
+    let at = |taken: &TcpListener| taken.local_addr().unwrap().to_string();
+    let (one, other) = (at(&one), at(&other));
+    for (listen, operator_listen, smtp_listen, addresses, options) in [
+        (&*one, "localhost:0", "localhost:0", one.clone(), "--listen localhost:0"),
+        ("localhost:0", &*one, "localhost:0", one.clone(), "--operator-listen localhost:0"),
+        (
+            &*one,
+            "localhost:0",
+            &*other,
+            format!("{one} and {other}"),
+            "--listen localhost:0 --smtp-listen localhost:0",
+        ),
     ] {
-        let finished = told(&["--listen", clients, "--operator-listen", operators]).await;
+        let finished = told(
+            &[
+                ["--listen", listen],
+                ["--operator-listen", operator_listen],
+                ["--smtp-listen", smtp_listen],
+            ]
+            .concat(),
+        )
+        .await;
         assert_eq!(finished.code, 1, "{finished:?}");
-        assert!(finished.err.contains("cannot listen on 127.0.0.1:"), "{finished:?}");
-        assert!(finished.err.contains(option), "{finished:?}");
+        let [line] = &finished.err.lines().collect::<Vec<_>>()[..] else { panic!("{finished:?}") };
+        assert!(line.contains(&format!("{addresses} ")), "{line}");
+        assert!(line.ends_with(&format!("pillarbox dev {options}")), "{line}");
     }
+}
+
+fn taken_port() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+#[test]
+fn a_trial_warns_of_nothing_and_opens_its_data_to_its_owner_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("trial");
+    // Fewer files than the default of `max_connections` needs.
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -n 4096; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_pillarbox")]);
+    shell.args(["dev", "--listen", "localhost:0", "--operator-listen", "localhost:0"]);
+    shell.args(["--smtp-listen", "localhost:0", "--data-dir"]).arg(&data).env_clear();
+    let process = Process::spawn(shell);
+    let end = Instant::now() + PATIENCE;
+    while !process.log().contains("the account's send rate") {
+        assert!(Instant::now() < end, "{}", process.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let log = process.kill();
+    assert!(!log.contains("WARN"), "{log}");
+    assert!(log.contains("recipients_per_second=\"no limit\""), "{log}");
+    let mode = std::fs::metadata(&data).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
 }
 
 #[tokio::test]
