@@ -41,6 +41,7 @@ pub mod webhook;
 use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
+use status::SmtpListener;
 
 /// The largest call, in bytes.
 pub const MAX_CALL_BYTES: usize = 1 << 20;
@@ -104,6 +105,8 @@ enum Place {
 pub struct ServiceFacts {
     /// Where clients are served, on whichever socket that is.
     pub clients: SocketAddr,
+    /// Where messages are submitted over SMTP.
+    pub smtp: Vec<SmtpListener>,
     /// What TLS is spoken with there, where it is.
     pub tls: Option<Arc<Tls>>,
     /// How messages come in.

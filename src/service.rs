@@ -438,6 +438,7 @@ fn facts(
     let identity = Identity::of(&config.data_dir);
     Ok(ServiceFacts {
         clients: listeners.address,
+        smtp: listeners.smtp.iter().map(listeners::SmtpListener::told).collect(),
         tls: listeners.tls.clone(),
         intake: Arc::clone(intake),
         events: event_route(config),

@@ -62,6 +62,8 @@ pub struct ServiceStatus {
     pub uptime_seconds: Option<u64>,
     /// Where clients are served, with the port that it was given; `None` where no service runs.
     pub client_address: Option<SocketAddr>,
+    /// Where messages are submitted over SMTP; empty where no service runs.
+    pub smtp_listeners: Vec<SmtpListener>,
     /// The certificate that clients are shown; `None` where no service speaks TLS.
     pub certificate: Option<Certificate>,
     /// Whether the store takes writes.
@@ -80,6 +82,39 @@ pub struct ServiceStatus {
     pub conditions: Vec<Condition>,
     /// How much is set up.
     pub counts: Counts,
+}
+
+/// Listener of SMTP submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SmtpListener {
+    /// Its address, with the port that it was given.
+    pub address: SocketAddr,
+    /// How its sessions begin.
+    pub begins: SessionStart,
+    /// Who opened its socket.
+    pub opened_by: SocketOpener,
+}
+
+/// Beginning of a session of SMTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SessionStart {
+    /// In plain text (`smtp.listen`).
+    PlainText,
+    /// With TLS (`smtp.tls_listen`).
+    Tls,
+}
+
+/// Opener of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SocketOpener {
+    /// The service, by its configuration.
+    Service,
+    /// A supervisor, such as systemd, which handed it over. The configuration's address has no
+    /// effect.
+    Supervisor,
 }
 
 /// Rows of the data file that cannot be read. What they held has no effect, but for suppressions,
@@ -361,19 +396,18 @@ pub struct ClockConfirmed {
 
 impl Call for Status {
     async fn answer(self, admin: &Admin) -> Result<ServiceStatus, Refusal> {
-        let (uptime_seconds, client_address, sending) = match &admin.place {
+        let (uptime_seconds, facts, sending) = match &admin.place {
             Place::File => (None, None, None),
-            Place::Service { live, started, facts, .. } => (
-                Some(started.elapsed().as_secs()),
-                facts.as_ref().map(|facts| facts.clients),
-                Some(admin.sending(live).await),
-            ),
+            Place::Service { live, started, facts, .. } => {
+                (Some(started.elapsed().as_secs()), facts.as_ref(), Some(admin.sending(live).await))
+            }
         };
         let domains = admin.store.domains();
         Ok(ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds,
-            client_address,
+            client_address: facts.map(|facts| facts.clients),
+            smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
             certificate: admin.certificate(),
             store: admin.store.health().into(),
             damaged: admin.damaged(),

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::aws_setup::{self, Mode, Outcome, Report, Step, iam_policy};
+use crate::cli::connect;
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
 use crate::clock::Clock;
@@ -58,7 +59,7 @@ impl Aws {
 
 impl Setup {
     async fn run(self) -> Result<String, CliError> {
-        let config = Config::load(self.config.as_deref(), config::environment())?;
+        let config = connect::load(self.config.as_deref())?;
         let options = service::ses_options(&config, Credentials::aws());
         let client = SesClient::new(options, Clock::system())
             .map_err(|error| CliError::Run(error.into()))?;

@@ -152,8 +152,8 @@ impl Connection {
 }
 
 /// Reads the configuration. Refuses if a file that was named and a variable mean two services: the
-/// command would change the wrong one.
-fn load(path: Option<&Path>) -> Result<Config, CliError> {
+/// command would look at the wrong one, or change it.
+pub(super) fn load(path: Option<&Path>) -> Result<Config, CliError> {
     match Config::load_and_compare(path, config::environment())? {
         (config, None) => Ok(config),
         (_, Some(overruled)) => {

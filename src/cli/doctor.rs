@@ -15,10 +15,11 @@ use crate::admin::checks::{Examine, Examiner, Finding, Part, Verdict};
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::domain::{Domain, DomainList};
 use crate::admin::webhook::{Webhook, WebhookList, WebhookReach};
+use crate::cli::connect;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
 use crate::clock::{Clock, Synchronisation};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::service;
 use crate::ses::SesClient;
 use crate::ses::credentials::Credentials;
@@ -60,7 +61,7 @@ enum Asker {
 impl Doctor {
     pub(super) async fn run(self) -> Result<String, CliError> {
         let mut report = Report::new(self.json);
-        let config = Config::load(self.config.as_deref(), config::environment())?;
+        let config = connect::load(self.config.as_deref())?;
         report.add_all(machine::settings(&config));
         report.add_all(machine::files(&config));
         report.add(synchronisation().await);

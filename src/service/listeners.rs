@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tracing::{error, warn};
 
 use crate::admin::Admin;
+use crate::admin::status::{self, SessionStart, SocketOpener};
 use crate::api::Api;
 use crate::config::Config;
 use crate::http;
@@ -43,6 +44,13 @@ pub(super) enum SocketOwner {
     Supervisor,
 }
 
+impl SocketOwner {
+    /// Who keeps a listener's socket, which was handed over or was not.
+    fn of(inherited: Option<&std::net::TcpListener>) -> Self {
+        inherited.map_or(Self::Ourselves, |_| Self::Supervisor)
+    }
+}
+
 /// The listeners.
 pub(super) struct Listeners {
     /// Where clients come in.
@@ -64,16 +72,31 @@ pub(super) struct SmtpListener {
     /// Its address, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) security: Security,
+    pub(super) owner: SocketOwner,
+}
+
+impl SmtpListener {
+    /// What commands are told of it.
+    pub(super) fn told(&self) -> status::SmtpListener {
+        status::SmtpListener {
+            address: self.address,
+            begins: match self.security {
+                Security::None | Security::StartTls(_) => SessionStart::PlainText,
+                Security::Tls(_) => SessionStart::Tls,
+            },
+            opened_by: match self.owner {
+                SocketOwner::Ourselves => SocketOpener::Service,
+                SocketOwner::Supervisor => SocketOpener::Supervisor,
+            },
+        }
+    }
 }
 
 impl Listeners {
     /// Binds them all; clients come in on `inherited` where a supervisor has handed sockets over.
     pub(super) async fn bind(config: &Config, inherited: Inherited) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
-        let owner = match inherited.clients {
-            Some(_) => SocketOwner::Supervisor,
-            None => SocketOwner::Ourselves,
-        };
+        let owner = SocketOwner::of(inherited.clients.as_ref());
         let (clients, address) =
             bind_or_take(ListenerName::Clients, config.listen, inherited.clients).await?;
         if owner == SocketOwner::Supervisor && address != config.listen {
@@ -81,20 +104,21 @@ impl Listeners {
         }
         let plain = (config.smtp.listen, inherited.smtp);
         let secure = (config.smtp.tls_listen, inherited.smtp_tls);
+        let owners = [&plain.1, &secure.1].map(|socket| SocketOwner::of(socket.as_ref()));
         let mut smtp = Vec::new();
         if let Some((listener, address)) =
             bind_optional(ListenerName::Smtp, plain.0, plain.1).await?
         {
             let security = Security::of_plain(address, tls.as_ref());
             let security = security.ok_or(ServiceError::SmtpInClear { address })?;
-            smtp.push(SmtpListener { listener, address, security });
+            smtp.push(SmtpListener { listener, address, security, owner: owners[0] });
         }
         if let Some((listener, address)) =
             bind_optional(ListenerName::SmtpTls, secure.0, secure.1).await?
         {
             let security = tls.clone().map(Security::Tls);
             let security = security.ok_or(ServiceError::SmtpInClear { address })?;
-            smtp.push(SmtpListener { listener, address, security });
+            smtp.push(SmtpListener { listener, address, security, owner: owners[1] });
         }
         let operators = bind_operators(config.operator_listen).await?;
         Ok(Self { clients, tls, address, owner, smtp, operators })

@@ -369,6 +369,42 @@ async fn listeners_of_smtp_are_asked_and_a_mistake_about_them_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sockets_of_smtp_that_a_supervisor_hands_over_are_asked() {
+    let (site, _files) = tls::site(&Certificate::new()).await;
+    // The socket's address counts, whatever the configuration says.
+    let ignored = free_address();
+    let configured = |key: &str| format!("[smtp]\n{key} = \"{ignored}\"\n[ses]");
+    for (name, key, said) in
+        [("smtp", "listen", "after STARTTLS"), ("smtps", "tls_listen", "over TLS")]
+    {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let expected = format!("{address} answers, and takes submissions {said}");
+        let server = site.start_on_named(&listener, name);
+        let examined = doctor(&site, &[]).await;
+        assert_eq!(examined.about("SMTP listener").1.trim(), expected, "{examined:?}");
+        site.reconfigure("[ses]", &configured(key));
+        let examined = doctor(&site, &[]).await;
+        assert_eq!(examined.about("SMTP listener").1.trim(), expected, "{examined:?}");
+        site.reconfigure(&configured(key), "[ses]");
+        drop(server);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_the_first_start_creates_is_no_fault() {
+    let site = sound_site(Options::default()).await;
+    publish(&site, &EVENTS);
+    std::fs::remove_dir_all(site.data_dir()).unwrap();
+    let examined = doctor(&site, &[]).await;
+    examined.says("data directory", "warning", "the service creates it when it first starts");
+    assert_eq!(examined.code, 0, "{examined:?}");
+    assert!(!site.data_dir().exists(), "looking makes nothing");
+    let _server = site.start();
+    doctor(&site, &[]).await.says("data directory", "ok", "mode 0700");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_server_of_smtp_is_not_taken_for_pillarbox() {
     let site = Site::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

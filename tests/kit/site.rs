@@ -149,8 +149,15 @@ impl Site {
 
     /// Starts the service on a listening socket of ours, as systemd hands it over: as descriptor 3.
     pub(crate) fn start_on(&self, listener: &std::net::TcpListener) -> Server {
-        let script = "exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$;";
-        let mut command = self.service_after(script);
+        self.start_on_named(listener, "")
+    }
+
+    /// The same with a name for the socket (`FileDescriptorName=`).
+    pub(crate) fn start_on_named(&self, listener: &std::net::TcpListener, name: &str) -> Server {
+        let script = format!(
+            "exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_FDNAMES={name} LISTEN_PID=$$;"
+        );
+        let mut command = self.service_after(&script);
         command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
         self.start_by(command)
     }

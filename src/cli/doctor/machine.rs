@@ -1,6 +1,7 @@
 //! What is on this machine: the configuration, the data directory and the data file.
 
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -38,9 +39,15 @@ pub(super) fn files(config: &Config) -> Vec<Finding> {
             let message = format!("{} is no directory", path.display());
             return vec![Finding::not_ok(DIRECTORY, message, "correct data_dir")];
         }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let message = format!("{} is not there yet", path.display());
+            let advice = "the service creates it when it first starts, if its user may; if the \
+                          service has run before, correct data_dir";
+            return vec![Finding::warning(DIRECTORY, message, advice)];
+        }
         Err(error) => {
             let message = format!("{}: {error}", path.display());
-            let advice = "correct data_dir, or create it for the service's user, mode 0700";
+            let advice = "run this as the service's user or as root, or correct data_dir";
             return vec![Finding::not_ok(DIRECTORY, message, advice)];
         }
     };
@@ -67,7 +74,7 @@ fn file(about: &'static str, path: &Path, directory: &Metadata) -> Finding {
     let shown = path.display();
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             let message = format!("{shown} is not there yet");
             return Finding::warning(about, message, "the service makes it when it first starts");
         }

@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::status::{
-    Certificate, Damaged, Provider, Sending, ServiceStatus, Status, StoreHealth,
+    Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
+    SocketOpener, Status, StoreHealth,
 };
 use crate::clock::Clock;
 use crate::config::{self, Config};
@@ -64,10 +65,12 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     let mut findings = vec![rights(config)];
     // What a supervisor has handed over may be another socket than the configuration names.
     let mut serves = (config.listen.port() != 0).then_some(config.listen);
+    let mut smtp_listeners = Vec::new();
     match client.call(&Status {}).await {
         Ok(status) => {
             findings.extend(status_findings(&status));
             serves = status.client_address.or(serves);
+            smtp_listeners = status.smtp_listeners;
         }
         Err(error) => {
             let advice = "see the service's log";
@@ -77,14 +80,28 @@ pub(super) async fn look(config: &Config) -> (Result<Client, ConnectError>, Vec<
     if let Some(address) = serves {
         findings.push(listener(address).await);
     }
-    let has_port = |address: &SocketAddr| address.port() != 0;
-    if let Some(address) = config.smtp.listen.filter(has_port) {
+    let smtp_address = |begins, configured| smtp_address(&smtp_listeners, begins, configured);
+    if let Some(address) = smtp_address(SessionStart::PlainText, config.smtp.listen) {
         findings.push(submission(address, config.tls.as_ref()).await);
     }
-    if let Some(address) = config.smtp.tls_listen.filter(has_port) {
+    if let Some(address) = smtp_address(SessionStart::Tls, config.smtp.tls_listen) {
         findings.push(submission_over_tls(address).await);
     }
     (Ok(client), findings)
+}
+
+/// Where sessions of SMTP that begin like this should be served: on the socket that a supervisor has
+/// handed over, or else where the configuration says.
+fn smtp_address(
+    listeners: &[SmtpListener],
+    begins: SessionStart,
+    configured: Option<SocketAddr>,
+) -> Option<SocketAddr> {
+    let mut handed_over = listeners
+        .iter()
+        .filter(|one| one.begins == begins && one.opened_by == SocketOpener::Supervisor);
+    let configured = configured.filter(|address| address.port() != 0);
+    handed_over.next().map(|one| one.address).or(configured)
 }
 
 fn rights(config: &Config) -> Finding {

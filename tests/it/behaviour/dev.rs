@@ -279,7 +279,13 @@ async fn a_variable_of_another_service_is_no_reason_to_work_on_it() {
     let elsewhere = site.data_dir().with_file_name("elsewhere");
     let elsewhere = elsewhere.to_str().unwrap();
     for variable in ["PILLARBOX_DATA_DIR", "PILLARBOX_ADMIN_SOCKET"] {
-        for arguments in [&["org", "list"][..], &["status"], &["backup", "/nonexistent/backup"]] {
+        for arguments in [
+            &["org", "list"][..],
+            &["status"],
+            &["backup", "/nonexistent/backup"],
+            &["doctor"],
+            &["aws", "setup", "--dry-run"],
+        ] {
             let mut command = site.command(arguments);
             command.env(variable, elsewhere);
             let finished = Finished::run(command).await;
