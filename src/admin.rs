@@ -31,6 +31,7 @@ pub mod identity;
 pub mod key;
 pub mod live;
 pub mod message;
+mod moment;
 pub mod organisation;
 pub mod socket;
 pub mod status;

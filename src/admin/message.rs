@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::admin::moment::moment;
 use crate::admin::{Admin, Call, MAX_PAGE, Place, Refusal, domain_name};
 use crate::dispatch::Cancelled;
 use crate::domain::event::Event;
@@ -13,7 +14,6 @@ use crate::domain::outcome::MessageOutcome;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::search::SearchText;
 use crate::domain::suppression::SuppressedAddress;
-use crate::domain::time::Timestamp;
 use crate::listing;
 use crate::queue::{Live, Selection, View};
 use crate::store::{Lister, MessageFilter, StoreError};
@@ -231,6 +231,8 @@ impl MessageList {
         };
         let subject = self.subject.as_deref().map(short).transpose()?.unwrap_or_default();
         let recipient = self.recipient.as_deref().map(short).transpose()?;
+        let now = admin.clock.now();
+        let read = |text| moment(text, now);
         Ok(MessageFilter {
             before: self.before.as_deref().map(message_id).transpose()?,
             organisation: organisation
@@ -241,8 +243,8 @@ impl MessageList {
             recipient_part: recipient.map(SearchText::new),
             sender_domain,
             subject_words: subject.split_whitespace().map(SearchText::new).collect(),
-            created_from: self.from.as_deref().map(instant).transpose()?,
-            created_before: self.until.as_deref().map(instant).transpose()?,
+            created_from: self.from.as_deref().map(read).transpose()?,
+            created_before: self.until.as_deref().map(read).transpose()?,
             ..MessageFilter::default()
         })
     }
@@ -312,12 +314,6 @@ fn short(text: &str) -> Result<&str, Refusal> {
         )));
     }
     Ok(text)
-}
-
-fn instant(text: &str) -> Result<Timestamp, Refusal> {
-    Timestamp::parse_rfc3339_with_offset(text).map_err(|_| {
-        Refusal::new(format!("{text:?} is not a time; write it as in 2027-01-31T12:00:00Z"))
-    })
 }
 
 fn message_id(text: &str) -> Result<MessageId, Refusal> {

@@ -1,9 +1,11 @@
 //! `message`: what became of messages, and cancelling those that are queued.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 
-use clap::builder::PossibleValuesParser;
 use clap::builder::styling::Style;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 
 use crate::admin::MAX_PAGE;
@@ -66,9 +68,7 @@ struct Listing {
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
     /// Only messages with this status.
-    #[arg(long, value_parser = PossibleValuesParser::new(
-        ["queued", "sending", "sent", "failed", "suppressed"]
-    ))]
+    #[arg(long, value_parser = StatusParser)]
     status: Option<String>,
     /// Only messages with this outcome: the status, or after "sent" what the latest event says.
     #[arg(long, value_parser = PossibleValuesParser::new(MessageOutcome::ALL.map(MessageOutcome::as_str)))]
@@ -82,10 +82,11 @@ struct Listing {
     /// Only messages with each of these words in the subject, in any case and order.
     #[arg(long, value_name = "WORDS")]
     subject: Option<String>,
-    /// Only messages accepted at this time or after it, such as 2027-01-31T12:00:00Z.
+    /// Only messages accepted at or after this time (2027-01-31T12:00:00Z), the beginning of this
+    /// day (2027-01-31) or this duration until now (2h).
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only messages accepted before this time.
+    /// Only messages accepted before this time, day or duration until now.
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// Most messages to list.
@@ -94,6 +95,41 @@ struct Listing {
     /// Only messages accepted before the one with this id.
     #[arg(long, value_name = "ID")]
     before: Option<String>,
+}
+
+/// Reads a status. Points at `--outcome` if the word is an outcome and no status.
+#[derive(Debug, Clone, Copy)]
+struct StatusParser;
+
+impl StatusParser {
+    const STATUSES: [&str; 5] = ["queued", "sending", "sent", "failed", "suppressed"];
+}
+
+impl TypedValueParser for StatusParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        let is_outcome = |value: &str| MessageOutcome::ALL.iter().any(|one| one.as_str() == value);
+        match value.to_str() {
+            Some(value) if !Self::STATUSES.contains(&value) && is_outcome(value) => {
+                let message = format!(
+                    "{value:?} is an outcome, not a status; a message that the provider took keeps \
+                     the status \"sent\". Use: --outcome {value}\n"
+                );
+                Err(clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command))
+            }
+            _ => PossibleValuesParser::new(Self::STATUSES).parse_ref(command, argument, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Self::STATUSES.into_iter().map(PossibleValue::new)))
+    }
 }
 
 impl Message {

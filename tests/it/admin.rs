@@ -571,6 +571,19 @@ async fn a_message_is_shown_with_its_events_and_its_live_state() {
     assert_eq!(listed(&["--outcome", "sent"]).await, [""; 0]);
     assert_eq!(listed(&["--status", "sent", "--org", "acme"]).await, [bounced.to_string()]);
     assert_eq!(listed(&["--limit", "1", "--before", &all[0]]).await, all[1..2]);
+    // The clock stands at noon, and the messages were accepted then.
+    let day = NOON.to_string()[..10].to_owned();
+    for since in ["2h", day.as_str(), &NOON.to_string()] {
+        assert_eq!(listed(&["--since", since]).await, all, "{since}");
+        assert_eq!(listed(&["--until", since]).await, [""; 0], "{since}");
+    }
+    let soon = service.command(&["message", "list", "--since", "soon"]).await;
+    assert!(soon.err.contains("nor a duration until now such as 2h"), "{soon:?}");
+    let outcome = service.command(&["message", "list", "--status", "delivered"]).await;
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    assert!(outcome.err.contains("Use: --outcome delivered"), "{outcome:?}");
+    let typo = service.command(&["message", "list", "--status", "snet"]).await;
+    assert!(typo.err.contains("possible values: queued, sending, sent"), "{typo:?}");
     let missing = service.command(&["message", "show", "no-id"]).await;
     assert_eq!(missing.code, 1);
     assert!(missing.err.contains("not a message id"), "{missing:?}");
@@ -725,6 +738,7 @@ async fn a_socket_that_is_named_is_the_only_place_to_ask() {
     let ran = pillarbox(&["org", "list", "--socket", socket.to_str().unwrap()]).await;
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("there is no socket"), "{ran:?}");
+    assert!(ran.err.contains("To reach a `pillarbox dev`, paste the lines"), "{ran:?}");
     assert!(!offline.directory.path().join("pillarbox.redb").exists());
     let both = offline.command(&["org", "list", "--socket", socket.to_str().unwrap()]).await;
     assert_eq!(both.code, 2, "{both:?}");
