@@ -346,7 +346,7 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
+        let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
         let mut message = self.message_of(organisation, id)?;
         let mut live = None;
         if message.status() == Status::Queued {
@@ -364,7 +364,7 @@ impl Inner {
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let id: MessageId = text.parse().map_err(|_| Rejection::NotFound)?;
+        let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
         let message = self.message_of(organisation, id)?;
         self.counted(organisation, wire::events(&self.store.events(message.id)?))
     }
@@ -407,7 +407,7 @@ impl Inner {
         self.store
             .message(id, self.clock.window_time())?
             .filter(|message| message.organisation == organisation.id)
-            .ok_or_else(|| Rejection::NotFound.into())
+            .ok_or(ApiError::NoMessage)
     }
 }
 

@@ -9,6 +9,7 @@ use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
+use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::request::{FieldError, RequestError};
 use crate::http::rejection::{ErrorAnswer, RETRY_AT_ONCE_SECONDS, Rejection};
 use crate::intake::Refusal;
@@ -78,6 +79,9 @@ pub enum ApiError {
         /// The recipient's field, such as `cc[1]`.
         field: String,
     },
+    /// There is no such message that the organisation may see. The answer is the same for an id that
+    /// never existed, is malformed, expired, or another organisation's.
+    NoMessage,
     /// The memory for messages that wait to be sent, or the organisation's share of it, is used up.
     QueueFull(NoRoom),
     /// Too many listings of the organisation wait.
@@ -99,6 +103,7 @@ impl ApiError {
             Self::UnsupportedTag { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "UnsupportedTag"),
             Self::UnverifiedDomain { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "UnverifiedDomain"),
             Self::Suppressed { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Suppressed"),
+            Self::NoMessage => (StatusCode::NOT_FOUND, "NotFound"),
             Self::QueueFull(_) | Self::TooManyListings => {
                 (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
             }
@@ -120,6 +125,7 @@ impl ApiError {
             Self::Rejected(_)
             | Self::InvalidJson { .. }
             | Self::UnsupportedMediaType
+            | Self::NoMessage
             | Self::QueueFull(_)
             | Self::TooManyListings
             | Self::StorageUnavailable => self,
@@ -157,6 +163,13 @@ impl ApiError {
                      operator"
                 );
                 (message.into(), Some(field), None)
+            }
+            Self::NoMessage => {
+                let message = format!(
+                    "your organisation has no message with this id; records are kept for \
+                     {RECORD_RETENTION_DAYS} days"
+                );
+                (message.into(), None, None)
             }
             Self::QueueFull(NoRoom { exhausted, retry_after }) => {
                 let message = match exhausted {

@@ -119,8 +119,16 @@ impl Restore {
             let kept = done.kept.as_ref().map_or(String::new(), |kept| {
                 format!("The data file that was there is kept as {}.\n", kept.display())
             });
-            format!("restored: {}\n{kept}", done.holds())
+            format!("restored {}\n{kept}Start the service again.\n", done.holds())
         }))
+    }
+}
+
+/// A number of things, such as "1 key" or "2 keys".
+fn counted(count: u64, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        more => format!("{more} {thing}s"),
     }
 }
 
@@ -141,15 +149,22 @@ impl Restored {
 
     fn holds(&self) -> String {
         let newest = self.newest_message.as_ref();
-        let newest = newest.map_or(String::new(), |newest| format!(" (the newest of {newest})"));
+        let newest =
+            newest.map_or(String::new(), |newest| format!(" (the newest accepted at {newest})"));
         let damaged = match self.damaged {
             0 => String::new(),
             1 => "; 1 row cannot be read".to_owned(),
             more => format!("; {more} rows cannot be read"),
         };
+        let [organisations, keys, domains] =
+            [self.organisations, self.keys, self.domains].map(|count| count as u64);
         format!(
-            "{} messages{newest}, {} organisations, {} keys, {} domains, {} suppressions{damaged}",
-            self.messages, self.organisations, self.keys, self.domains, self.suppressions
+            "{}{newest}, {}, {}, {}, {}{damaged}",
+            counted(self.messages, "message"),
+            counted(organisations, "organisation"),
+            counted(keys, "key"),
+            counted(domains, "domain"),
+            counted(self.suppressions, "suppression")
         )
     }
 }

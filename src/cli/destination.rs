@@ -43,7 +43,13 @@ impl Destination {
                 if given.symlink_metadata().is_ok() {
                     return Err(CliError::DeadLink { file: given.to_owned() });
                 }
-                return std::path::absolute(given).map(Self::File).map_err(failed);
+                let path = std::path::absolute(given).map_err(failed)?;
+                return match path.parent() {
+                    Some(parent) if !parent.is_dir() => {
+                        Err(CliError::NoDirectory { directory: parent.to_owned() })
+                    }
+                    _ => Ok(Self::File(path)),
+                };
             }
             Err(error) => return Err(failed(error)),
         };

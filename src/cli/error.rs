@@ -52,7 +52,7 @@ pub(super) enum CliError {
     },
     /// No service runs, and there is nothing to work on.
     #[error(
-        "{connect} There is no data directory {} to work on either; is --config right?",
+        "{connect}. There is no data directory {} to work on either; is --config right?",
         directory.display()
     )]
     NoData {
@@ -96,6 +96,14 @@ pub(super) enum CliError {
         /// The link.
         file: PathBuf,
     },
+    /// The destination's directory is missing.
+    #[error(
+        "there is no directory {}; create it, or name another file", directory.display()
+    )]
+    NoDirectory {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// The destination of a backup is no file.
     #[error("{} is not a regular file, which a backup needs; name another file", file.display())]
     NotAFile {
@@ -113,7 +121,7 @@ pub(super) enum CliError {
     #[error("{0}")]
     Restore(#[from] RestoreError),
     /// A backup would take the place of a data file.
-    #[error("{0}; with --replace the backup takes its place, and it is kept under another name")]
+    #[error("{0}; --replace puts the backup in its place, and keeps it under another name")]
     WouldReplace(RestoreError),
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
@@ -202,6 +210,7 @@ impl CliError {
             | Self::Running { .. }
             | Self::OwnFile { .. }
             | Self::DeadLink { .. }
+            | Self::NoDirectory { .. }
             | Self::NotAFile { .. }
             | Self::Copy { .. }
             | Self::Restore(_)

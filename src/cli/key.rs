@@ -57,8 +57,8 @@ impl Key {
 
 fn added(added: &KeyAdded) -> String {
     format!(
-        "key {} for {}:\n\n    {}\n\nIt is shown this once and cannot be shown again. It belongs on \
-         the server side alone.\n",
+        "key {} for {}:\n\n    {}\n\nThe key is shown only once. Keep it on your servers: it does \
+         not belong into a browser or an app.\n",
         added.id, added.organisation, added.key.0
     )
 }

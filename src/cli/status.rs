@@ -189,7 +189,11 @@ fn shown(status: &ServiceStatus) -> String {
     let Counts { organisations, keys, domains, domains_pending } = status.counts;
     lines.push(("organisations", organisations.to_string()));
     lines.push(("keys", keys.to_string()));
-    lines.push(("domains", format!("{domains}, of these pending: {domains_pending}")));
+    let pending = match domains_pending {
+        0 => String::new(),
+        pending => format!(", {pending} of them not verified yet"),
+    };
+    lines.push(("domains", format!("{domains}{pending}")));
     let mut text = String::new();
     for (name, value) in lines {
         let style = match name {
@@ -253,7 +257,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
         (
             "pending",
             format!(
-                "{} messages, of these being sent: {}",
+                "{} messages, {} of them in a call to the provider",
                 sending.pending_messages, sending.in_flight
             ),
         ),
@@ -313,7 +317,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
 
 fn stop(loss: &StopLoss) -> String {
     if loss.messages == 0 {
-        return "would lose no message, as far as can be foreseen".to_owned();
+        return "would probably lose no message".to_owned();
     }
     let parts = [
         (loss.waiting_for_provider, "wait for the provider or the store"),
@@ -375,8 +379,8 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         Some(taken_in) => lines.extend(taken_in_lines(taken_in)),
         None if uptime_seconds.is_some() => lines.push((
             "events",
-            "nothing brings them, so what becomes of messages after SES took them stays unknown, \
-             and bounces suppress nobody. Set ses.events.queue_url"
+            "off: pillarbox does not learn of deliveries, bounces and complaints, and suppresses \
+             no bounced address. Set ses.events.queue_url"
                 .to_owned(),
         )),
         None => {}
@@ -389,8 +393,8 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push((
             "waiting events",
             format!(
-                "{}, about messages that have no record; each is kept for a day. If they stay \
-                 many, something else sends through the same configuration set",
+                "{}, about messages without a record; pillarbox keeps each for a day. If there \
+                 are always many, another program sends through the same configuration set",
                 stored.unmatched_waiting
             ),
         ));
@@ -416,17 +420,19 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
         ("reject", taken_in.reject),
         ("delivery_delay", taken_in.delivery_delay),
         ("send", taken_in.send),
-        ("of other types, ignored", taken_in.ignored),
+        ("ignored", taken_in.ignored),
         ("unreadable", taken_in.unreadable),
     ];
     let counts = counts.map(|(name, count)| format!("{count} {name}")).join(", ");
-    let last = match taken_in.seconds_since_last {
+    let text = match taken_in.seconds_since_last {
         Some(seconds) => {
-            format!("the last {} ago", humantime::format_duration(Duration::from_secs(seconds)))
+            let ago = humantime::format_duration(Duration::from_secs(seconds));
+            format!("since the start: {counts}; the last came {ago} ago")
         }
-        None => "none yet".to_owned(),
+        None if taken_in.unreadable == 0 => "none since the start".to_owned(),
+        None => format!("since the start: {counts}"),
     };
-    let mut lines = vec![("events", format!("since the start: {counts}; {last}"))];
+    let mut lines = vec![("events", text)];
     if taken_in.unmatched + taken_in.foreign > 0 {
         lines.push((
             "unmatched events",
@@ -490,7 +496,7 @@ mod tests {
 
     #[test]
     fn what_a_stop_would_lose_is_told_with_its_reasons() {
-        assert!(stop(&StopLoss::default()).starts_with("would lose no message"));
+        assert!(stop(&StopLoss::default()).starts_with("would probably lose no message"));
         let loss = StopLoss {
             messages: 12,
             waiting_for_domain: 2,

@@ -45,7 +45,7 @@ enum Action {
         #[arg(long, value_name = "NAME")]
         org: Option<String>,
     },
-    /// Remove an endpoint. Events that it was not told of yet, it is never told of.
+    /// Remove an endpoint. It does not get the events that still wait for it.
     Remove {
         /// Number of the endpoint, from the list.
         id: u32,
@@ -143,11 +143,12 @@ fn read(file: PathBuf) -> Result<String, CliError> {
 
 fn added(added: &WebhookSecret) -> String {
     format!(
-        "endpoint {} of {} for {}\n\nThe secret that signs its deliveries:\n\n    {}\n\nIt is \
-         shown this once and cannot be shown again. Try it: pillarbox webhook test {}\n",
+        "Added endpoint {}. It gets the events of {} at {}\n\nThe secret that signs its \
+         deliveries:\n\n    {}\n\nThe secret is shown only once. Send a test event: pillarbox \
+         webhook test {}\n",
         added.id,
-        escaped(&added.url),
         added.organisation,
+        escaped(&added.url),
         added.secret.0,
         added.id
     )
@@ -155,8 +156,8 @@ fn added(added: &WebhookSecret) -> String {
 
 fn rotated(rotated: &WebhookSecret) -> String {
     format!(
-        "The new secret of endpoint {}:\n\n    {}\n\nIt is shown this once and cannot be shown \
-         again. Both secrets sign for 24 hours: give it to the application within that time.\n",
+        "The new secret of endpoint {}:\n\n    {}\n\nThe secret is shown only once. Both secrets \
+         sign for 24 hours: give the new one to the application within that time.\n",
         rotated.id, rotated.secret.0
     )
 }
@@ -200,9 +201,9 @@ fn deliveries(page: &WebhookDeliveryPage) -> String {
 fn replayed(replayed: &WebhookReplayed) -> String {
     let WebhookReplayed { id, replayed } = replayed;
     if *replayed {
-        format!("endpoint {id} is told again\n")
+        format!("endpoint {id} gets these events again\n")
     } else {
-        format!("endpoint {id} is still to be told of these events; nothing was changed\n")
+        format!("these events still wait for endpoint {id}; nothing was changed\n")
     }
 }
 

@@ -110,14 +110,16 @@ impl Rejection {
         match self {
             Self::BadRequest { reason } => (*reason).into(),
             Self::Unauthorized => {
-                "the request needs a valid API key, as Authorization: Bearer <API_KEY>".into()
+                "the API key is missing or not valid; send a key that is not revoked or expired, as \
+                 Authorization: Bearer pb_…"
+                    .into()
             }
             Self::ForeignHost => {
                 "the Host header names another host; use the listener's IP address or localhost, \
                  or add the name to operator_hosts"
                     .into()
             }
-            Self::NotFound => "nothing was found here".into(),
+            Self::NotFound => "there is nothing here".into(),
             Self::UnknownPath { paths } => {
                 format!("there is no such path here; the paths are {paths}").into()
             }

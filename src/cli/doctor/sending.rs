@@ -80,11 +80,14 @@ impl DeliveryTest {
         }
         let accepted = Finding::ok(
             ABOUT,
-            format!("SES took {} from {} at the attempt {}", sent.id, sent.from, record.attempts),
+            match record.attempts {
+                1 => format!("SES took {} from {} at the first attempt", sent.id, sent.from),
+                more => format!("SES took {} from {} after {more} attempts", sent.id, sent.from),
+            },
         );
         let event = |wanted| message.events.iter().find(|event| event.event_type == wanted);
         let outcome = if let Some(event) = event("delivery") {
-            Finding::ok(DELIVERY, format!("it arrived, of {}", event.occurred_at))
+            Finding::ok(DELIVERY, format!("the message was delivered at {}", event.occurred_at))
         } else if let Some(event) = event("bounce").or_else(|| event("reject")) {
             Finding::not_ok(DELIVERY, format!("there was a {}", event.event_type), show)
         } else if !self.waits_for_events {

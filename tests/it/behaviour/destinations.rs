@@ -28,6 +28,19 @@ fn names_of_the_data_file(site: &Site) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_missing_is_named() {
+    let site = Site::new().await;
+    let directory = site.directory().join("backups");
+    let file = directory.join("today");
+    for command in [&["backup", text(&file)][..], &["suppression", "export", text(&file)]] {
+        let error = error(&site.run(command));
+        let expected = format!("there is no directory {}; create it", directory.display());
+        assert!(error.contains(&expected), "{command:?}: {error}");
+    }
+    assert!(!directory.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_command_writes_to_the_data_file_whatever_it_is_called() {
     let site = Site::new().await;
     site.done(&["suppression", "add", "--all", "gone@example.org"]);
