@@ -12,7 +12,18 @@ async function attachment(path, more) {
   return { filename: basename(path), content: await readFile(path, "base64"), ...more };
 }
 
+/** Says what to do if nobody answers. */
+function noAnswer(error) {
+  console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
+  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  process.exit(1);
+}
+
 const [invoice, logo] = process.argv.slice(2);
+if (!logo) {
+  console.error("Name two files: node examples/attach.mjs invoice.pdf logo.png");
+  process.exit(2);
+}
 const response = await fetch(`${url}/emails`, {
   method: "POST",
   headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
@@ -25,7 +36,7 @@ const response = await fetch(`${url}/emails`, {
     metadata: { invoice: "1821" },
     idempotencyKey: "invoice-1821",
   }),
-});
+}).catch(noAnswer);
 const answer = await response.json();
 if (!response.ok) throw new Error(`${answer.error.code}: ${answer.error.message}`);
 console.log(answer.id);

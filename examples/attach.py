@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import urllib.error
 import urllib.request
 
 URL = os.environ.get("MAIL_URL", "http://127.0.0.1:8025")
@@ -20,6 +21,8 @@ def attachment(path, **more):
     return {"filename": path.name, "content": content, **more}
 
 
+if len(sys.argv) != 3:
+    sys.exit("Name two files: python3 examples/attach.py invoice.pdf logo.png")
 invoice, logo = sys.argv[1:]
 message = {
     "from": "Shop <orders@example.com>",
@@ -32,5 +35,12 @@ message = {
 }
 headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 request = urllib.request.Request(URL + "/emails", json.dumps(message).encode(), headers)
-with urllib.request.urlopen(request, timeout=60) as response:
-    print(json.load(response)["id"])
+try:
+    with urllib.request.urlopen(request, timeout=60) as response:
+        print(json.load(response)["id"])
+except urllib.error.HTTPError as refusal:
+    error = json.load(refusal)["error"]
+    sys.exit(f"{error['code']}: {error['message']}")
+except OSError as error:
+    print(f"No answer from {URL} ({error}).", file=sys.stderr)
+    sys.exit("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.")

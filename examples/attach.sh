@@ -4,6 +4,7 @@
 #     MAIL_KEY=pb_… sh examples/attach.sh invoice.pdf
 set -eu
 
+file="${1:?name a file: sh examples/attach.sh invoice.pdf}"
 {
   printf '%s' '{
     "from": "Shop <orders@example.com>",
@@ -13,7 +14,7 @@ set -eu
     "metadata": { "invoice": "1822" },
     "idempotencyKey": "invoice-1822",
     "attachments": [{ "filename": "invoice.pdf", "content": "'
-  base64 < "$1" | tr -d '\n'
+  base64 < "$file" | tr -d '\n'
   printf '" }] }'
 } | curl --silent --show-error --fail-with-body --max-time 60 \
   --header "Authorization: Bearer $MAIL_KEY" \

@@ -19,6 +19,13 @@ async function readPage(cursor) {
   return { response, page: await response.json() };
 }
 
+/** Says what to do if nobody answers. */
+function noAnswer(error) {
+  console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
+  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  return {};
+}
+
 /** Does what your application has to do. After a crash it gets some events again. */
 async function handle(event) {
   console.log(event.id, event.type, event.data.id);
@@ -27,7 +34,7 @@ async function handle(event) {
 // The first start begins with the oldest event.
 let cursor = await readFile(cursorFile, "utf8").catch(() => undefined);
 for (;;) {
-  const { response, page } = await readPage(cursor).catch(() => ({}));
+  const { response, page } = await readPage(cursor).catch(noAnswer);
   if (!response?.ok) {
     if (response && ![408, 500, 503].includes(response.status)) {
       throw new Error(`${page.error.code}: ${page.error.message}`);

@@ -6,6 +6,7 @@
 import http.client
 import json
 import os
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -23,6 +24,12 @@ def read_page(cursor):
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
     with urllib.request.urlopen(request, timeout=30) as response:
         return json.load(response)
+
+
+def no_answer(error):
+    """Says what to do if nobody answers."""
+    print(f"No answer from {URL} ({error}).", file=sys.stderr)
+    print("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
 
 
 def handle(event):
@@ -55,7 +62,8 @@ def follow():
                 raise ValueError(f"{error['code']}: {error['message']}") from refusal
             time.sleep(int(refusal.headers.get("Retry-After", PAUSE)))
             continue
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
+            no_answer(error)
             time.sleep(PAUSE)
             continue
         for event in page["events"]:

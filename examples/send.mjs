@@ -16,12 +16,19 @@ async function call(method, path, body) {
   return { response, answer: await response.json() };
 }
 
+/** Says what to do if nobody answers. */
+function noAnswer(error) {
+  console.error(`No answer from ${url} (${error.cause?.code ?? error.message}).`);
+  console.error("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.");
+  return {};
+}
+
 /** Sends a message once, however often it has to ask. Returns the message's id. */
 async function send(message) {
   for (let attempt = 0; attempt < tries; attempt++) {
     let pause = Math.min(60, 2 ** attempt) * Math.random();
     // No answer: the same key makes it safe to ask again.
-    const { response, answer } = await call("POST", "/emails", message).catch(() => ({}));
+    const { response, answer } = await call("POST", "/emails", message).catch(noAnswer);
     if (response?.ok) return answer.id;
     if (response && ![408, 500, 503].includes(response.status)) {
       throw new Error(`${answer.error.code}: ${answer.error.message}`);
@@ -39,5 +46,5 @@ const id = await send({
   text: "It is on its way.",
   idempotencyKey: "order-1818-shipped",
 });
-const { answer: message } = await call("GET", `/emails/${id}`);
-console.log(id, message.status);
+const { answer: message } = await call("GET", `/emails/${id}`).catch(noAnswer);
+console.log(id, message?.status ?? "(status unknown)");

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import random
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +25,12 @@ def call(method, path, body=None):
         return json.load(response)
 
 
+def no_answer(error):
+    """Says what to do if nobody answers."""
+    print(f"No answer from {URL} ({error}).", file=sys.stderr)
+    print("Does pillarbox run there? If it runs elsewhere, set MAIL_URL.", file=sys.stderr)
+
+
 def send(message):
     """Sends a message once, however often it has to ask. Returns the message's id."""
     for attempt in range(TRIES):
@@ -35,8 +42,8 @@ def send(message):
                 error = json.load(refusal)["error"]
                 raise ValueError(f"{error['code']}: {error['message']}") from refusal
             pause += int(refusal.headers.get("Retry-After", 0))
-        except (OSError, http.client.HTTPException):
-            pass  # No answer: the same key makes it safe to ask again.
+        except (OSError, http.client.HTTPException) as error:
+            no_answer(error)  # The same key makes it safe to ask again.
         time.sleep(pause)
     raise TimeoutError("pillarbox took no message; keep it and try again later")
 

@@ -366,6 +366,48 @@ fn the_examples_send_and_repeat_without_a_second_message() {
     }
 }
 
+#[test]
+fn the_examples_say_what_to_do_without_a_service_and_without_files() {
+    let nowhere = format!("http://127.0.0.1:{}", crate::free_port());
+    let run = |program: &str, until: &str| {
+        let mut process = Command::new("sh")
+            .args(["-c", &format!("exec {program}")])
+            .envs([("MAIL_KEY", "pb_none"), ("MAIL_URL", &nowhere)])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut told = Vec::new();
+        for line in lines {
+            let is_last = line.contains(until);
+            told.push(line);
+            if is_last {
+                break;
+            }
+        }
+        // Some of them would ask again and again.
+        process.kill().unwrap();
+        process.wait().unwrap();
+        told
+    };
+    let files = "docs/images/page.png docs/images/page.png";
+    for program in ["send.py", "send.mjs", "events.py", "events.mjs", "attach.py", "attach.mjs"] {
+        let with = if program.ends_with("py") { "python3" } else { "node" };
+        let told = run(&format!("{with} examples/{program} {files}"), "set MAIL_URL");
+        assert_eq!(told.len(), 2, "{program}: {told:?}");
+        assert!(told[0].starts_with(&format!("No answer from {nowhere} (")), "{told:?}");
+    }
+    for program in
+        ["python3 examples/attach.py", "node examples/attach.mjs", "sh examples/attach.sh"]
+    {
+        let told = run(program, program);
+        assert_eq!(told.len(), 1, "{program}: {told:?}");
+        assert!(told[0].to_lowercase().contains("name "), "{told:?}");
+    }
+}
+
 /// What a program that follows the feed prints until there are so many lines; it is killed then.
 fn followed(reader: &Reader, program: &str, cursor: &Path, lines: usize) -> Vec<String> {
     let mut words = program.split(' ');
