@@ -1,5 +1,5 @@
-//! SMTP submission by clients that were not written here, with STARTTLS and with TLS from the first
-//! byte, by the recipes of `docs/smtp.md`. What they build arrives byte for byte, but for the fields
+//! SMTP submission by clients that were not written here, with STARTTLS, with TLS from the first byte
+//! and without TLS, by the recipes of `docs/smtp.md`. What they build arrives byte for byte, but for the fields
 //! that are removed.
 
 use std::fmt::Write as _;
@@ -21,31 +21,52 @@ const RECIPIENTS: [&str; 3] = ["bob@example.org", "cy@example.org", "hidden@exam
 
 /// How a session begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Start {
+enum Beginning {
     StartTls,
     Tls,
+    /// Without TLS, as in `dev`.
+    Plain,
 }
 
-impl Start {
+impl Beginning {
+    /// With a certificate.
     const BOTH: [Self; 2] = [Self::StartTls, Self::Tls];
+    const PLAIN: [Self; 1] = [Self::Plain];
 
     const fn name(self) -> &'static str {
         match self {
             Self::StartTls => "starttls",
             Self::Tls => "tls",
+            Self::Plain => "plain",
+        }
+    }
+
+    /// Column of the page's table that has the words of this start.
+    const fn column(self) -> usize {
+        match self {
+            Self::StartTls => 2,
+            Self::Tls => 3,
+            Self::Plain => 4,
         }
     }
 }
 
-/// A site with a certificate for `localhost`, the service, and the ports of SMTP.
+/// A site, the service, and the ports of SMTP.
 struct Submitting {
     site: Site,
     server: Server,
-    start_tls: String,
-    tls: String,
+    starts: &'static [Beginning],
+    ports: Vec<String>,
 }
 
 impl Submitting {
+    /// With a certificate for `localhost`, and then without one.
+    async fn each() -> [Self; 2] {
+        let smtp = "[smtp]\nlisten = \"127.0.0.1:0\"";
+        let site = Site::with(smtp, Options::default()).await;
+        [Self::new().await, Self::start(site, &Beginning::PLAIN)]
+    }
+
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap().keep();
         let CertifiedKey { cert, signing_key } =
@@ -61,6 +82,10 @@ impl Submitting {
         );
         let site = Site::with(&more, Options::default()).await;
         std::fs::copy(&certificate, site.directory().join("ca.pem")).unwrap();
+        Self::start(site, &Beginning::BOTH)
+    }
+
+    fn start(site: Site, starts: &'static [Beginning]) -> Self {
         let server = site.start();
         let log = server.log();
         let ports: Vec<_> = log
@@ -68,34 +93,34 @@ impl Submitting {
             .filter_map(|line| line.split_once("SMTP submission at 127.0.0.1:"))
             .map(|(_, port)| port.trim().to_owned())
             .collect();
-        let [start_tls, tls] = &ports[..] else { panic!("{log}") };
-        Self { start_tls: start_tls.clone(), tls: tls.clone(), site, server }
+        assert_eq!(ports.len(), starts.len(), "{log}");
+        Self { site, server, starts, ports }
     }
 
     fn authority(&self) -> PathBuf {
         self.site.directory().join("ca.pem")
     }
 
-    fn port(&self, start: Start) -> &str {
-        match start {
-            Start::StartTls => &self.start_tls,
-            Start::Tls => &self.tls,
-        }
+    fn port(&self, start: Beginning) -> &str {
+        let at = self.starts.iter().position(|one| *one == start).expect("a start of this site");
+        &self.ports[at]
     }
 
     /// The recipe under a heading of the page, for this service.
-    fn recipe(&self, heading: &str, start: Start) -> String {
+    fn recipe(&self, heading: &str, start: Beginning) -> String {
         let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a recipe").1;
         let block = section.split_once("\n```").expect("a block").1;
         let (_, block) = block.split_once('\n').expect("its lines");
         let (block, _) = block.split_once("\n```").expect("its end");
         let mut recipe = block.replace("mail.example.com", "localhost");
-        if start == Start::Tls {
-            // The row of the table: the words for port 587, and those for port 465.
-            let row = PAGE.lines().find(|line| line.starts_with(&format!("| {heading} | `")));
-            let cells: Vec<_> = row.expect("a row").split('|').map(str::trim).collect();
+        let row = PAGE.lines().find(|line| line.starts_with(&format!("| {heading} | `")));
+        if start != Beginning::StartTls
+            && let Some(row) = row
+        {
+            // The row of the table: the words for port 587, and those for other ports.
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
             let code = |cell: &str| cell.trim_matches('`').replace("` `", "\n");
-            let (from, to) = (code(cells[2]), code(cells[3]));
+            let (from, to) = (code(cells[2]), code(cells[start.column()]));
             assert!(recipe.contains(&from), "{from} is not in the recipe for {heading}");
             recipe = recipe.replace(&from, &to);
         }
@@ -130,7 +155,7 @@ impl Submitting {
     /// Has a program that contains the recipe under this heading send with each start, run by
     /// this command.
     async fn arrives_from(&self, heading: &str, (name, text): (&str, &str), command: &[&str]) {
-        for (count, start) in (1..).zip(Start::BOTH) {
+        for (count, start) in (1..).zip(self.starts.iter().copied()) {
             let mut run = Command::new(command[0]);
             run.args(&command[1..]);
             run.arg(self.program(name, text, &self.recipe(heading, start)));
@@ -186,7 +211,7 @@ fn without_removed(given: &str) -> String {
 
 /// A mail with lines of dots and a file, for a program that builds none. One of another start is
 /// another mail.
-fn mail(from: &str, start: Start) -> String {
+fn mail(from: &str, start: Beginning) -> String {
     let id = start.name();
     let file = STANDARD.encode((0..=255).collect::<Vec<u8>>().repeat(20));
     let file: Vec<_> =
@@ -206,12 +231,28 @@ fn mail(from: &str, start: Start) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_smtplib_builds_arrives_byte_for_byte() {
-    let place = Submitting::new().await;
-    for (count, start) in (1..).zip(Start::BOTH) {
-        let mut python = Command::new("python3");
-        python.args(["-c", include_str!("smtp/smtplib.py"), place.port(start)]);
-        python.arg(place.authority()).arg(start.name());
-        place.run_and_compare(python, count).await;
+    for place in Submitting::each().await {
+        for (count, start) in (1..).zip(place.starts.iter().copied()) {
+            let mut recipe = place.recipe("Python's smtplib", start);
+            if start != Beginning::StartTls {
+                let lines = recipe.lines().filter(|line| !line.contains("starttls"));
+                recipe = lines.collect::<Vec<_>>().join("\n");
+            }
+            if start == Beginning::Tls {
+                // The sentence below the recipe.
+                let (_, after) = PAGE.split_once("begin with `smtplib.SMTP_SSL").expect("a line");
+                let (arguments, _) = after.split_once('`').expect("its end");
+                let arguments = arguments.replace("mail.example.com", "localhost");
+                let port = place.port(start);
+                let begin = format!("smtplib.SMTP_SSL{}", arguments.replace("465", port));
+                let plain = format!("smtplib.SMTP(\"localhost\", {port})");
+                assert!(recipe.contains(&plain), "{recipe}");
+                recipe = recipe.replace(&plain, &begin);
+            }
+            let mut python = Command::new("python3");
+            python.arg(place.program("mail.py", include_str!("smtp/smtplib.py"), &recipe));
+            place.run_and_compare(python, count).await;
+        }
     }
 }
 
@@ -219,39 +260,46 @@ async fn what_smtplib_builds_arrives_byte_for_byte() {
 async fn what_django_builds_arrives_byte_for_byte() {
     let python = std::env::var("DJANGO_PYTHON").expect("a Python with: pip install django");
     let program = ("mail.py", include_str!("smtp/django.py"));
-    Submitting::new().await.arrives_from("Django", program, &[&python]).await;
+    for place in Submitting::each().await {
+        place.arrives_from("Django", program, &[&python]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nodemailer_builds_arrives_byte_for_byte() {
-    let place = Submitting::new().await;
     let modules = std::env::var("NODEMAILER").expect("a directory with: npm install nodemailer");
-    // Node looks for a module beside the program.
     let modules = Path::new(&modules).join("node_modules");
-    std::os::unix::fs::symlink(modules, place.site.directory().join("node_modules")).unwrap();
-    for (count, start) in [(2, Start::StartTls), (4, Start::Tls)] {
-        let recipe = place.recipe("Nodemailer", start);
-        let mut node = Command::new("node");
-        node.arg(place.program("mail.mjs", include_str!("smtp/nodemailer.mjs"), &recipe));
-        place.run_and_compare(node, count).await;
-        let messages = place.site.simulator.messages();
-        assert!(
-            messages.iter().any(|message| message.to == ["ada@example.net"]),
-            "the recipe's own"
-        );
+    for place in Submitting::each().await {
+        // Node looks for a module beside the program.
+        std::os::unix::fs::symlink(&modules, place.site.directory().join("node_modules")).unwrap();
+        for (count, start) in (1..).zip(place.starts.iter().copied()) {
+            let recipe = place.recipe("Nodemailer", start);
+            let mut node = Command::new("node");
+            node.arg(place.program("mail.mjs", include_str!("smtp/nodemailer.mjs"), &recipe));
+            place.run_and_compare(node, 2 * count).await;
+            let messages = place.site.simulator.messages();
+            assert!(
+                messages.iter().any(|message| message.to == ["ada@example.net"]),
+                "the recipe's own"
+            );
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_rails_library_builds_arrives_byte_for_byte() {
     let program = ("mail.rb", include_str!("smtp/rails.rb"));
-    Submitting::new().await.arrives_from("Rails", program, &["ruby", "-W0", "-Ku"]).await;
+    for place in Submitting::each().await {
+        place.arrives_from("Rails", program, &["ruby", "-W0", "-Ku"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_wordpress_library_builds_arrives_byte_for_byte() {
     let program = ("mail.php", include_str!("smtp/wordpress.php"));
-    Submitting::new().await.arrives_from("WordPress", program, &["php"]).await;
+    for place in Submitting::each().await {
+        place.arrives_from("WordPress", program, &["php"]).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,11 +308,11 @@ async fn curl_swaks_and_msmtp_send_with_starttls_and_with_tls() {
     let key = &place.server.key;
     let file = place.site.directory().join("message");
     let mut count = 0;
-    for start in Start::BOTH {
+    for start in Beginning::BOTH {
         let port = place.port(start);
         let given = mail("ann@example.com", start);
         std::fs::write(&file, &given).unwrap();
-        let scheme = if start == Start::Tls { "smtps" } else { "smtp" };
+        let scheme = if start == Beginning::Tls { "smtps" } else { "smtp" };
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--ssl-reqd", &format!("{scheme}://localhost:{port}"), "--cacert"]);
         curl.arg(place.authority()).args(["--user", &format!("anybody:{key}")]);
@@ -274,7 +322,7 @@ async fn curl_swaks_and_msmtp_send_with_starttls_and_with_tls() {
         count += 1;
         place.arrives(given.as_bytes(), &["curl@example.org"], count).await;
 
-        let begin = if start == Start::Tls { "--tls-on-connect" } else { "--tls" };
+        let begin = if start == Beginning::Tls { "--tls-on-connect" } else { "--tls" };
         let mut swaks = Command::new("swaks");
         swaks.args(["--server", "localhost", "--port", port, begin, "--tls-verify"]);
         swaks.arg("--tls-ca-path").arg(place.authority());
@@ -285,23 +333,31 @@ async fn curl_swaks_and_msmtp_send_with_starttls_and_with_tls() {
         count += 1;
         place.arrives(given.as_bytes(), &["swaks@example.org"], count).await;
 
-        let key_file = place.site.directory().join("key");
-        std::fs::write(&key_file, key).unwrap();
-        let recipe = place.recipe("msmtp, as sendmail", start);
-        let recipe = recipe
-            .replace("/etc/pillarbox-key", key_file.to_str().unwrap())
-            .replace("tls on", &format!("tls on\ntls_trust_file {}", place.authority().display()));
-        let msmtprc = place.site.directory().join("msmtprc");
-        std::fs::write(&msmtprc, recipe).unwrap();
-        let given = mail("noreply@example.com", start);
-        std::fs::write(&file, given.replace("\r\n", "\n")).unwrap();
-        let mut msmtp = Command::new("msmtp");
-        msmtp.arg("--file").arg(msmtprc).arg("msmtp@example.org");
-        msmtp.stdin(std::fs::File::open(&file).unwrap());
-        place.run(msmtp).await;
         count += 1;
-        place.arrives(given.as_bytes(), &["msmtp@example.org"], count).await;
+        msmtp_sends(&place, start, count).await;
     }
+    let [_, place] = Submitting::each().await;
+    msmtp_sends(&place, Beginning::Plain, 1).await;
+}
+
+/// Sends a mail with msmtp, and waits until it has arrived as one of so many.
+async fn msmtp_sends(place: &Submitting, start: Beginning, count: usize) {
+    let key_file = place.site.directory().join("key");
+    std::fs::write(&key_file, &place.server.key).unwrap();
+    let recipe = place.recipe("msmtp, as sendmail", start);
+    let recipe = recipe
+        .replace("/etc/pillarbox-key", key_file.to_str().unwrap())
+        .replace("tls on", &format!("tls on\ntls_trust_file {}", place.authority().display()));
+    let msmtprc = place.site.directory().join("msmtprc");
+    std::fs::write(&msmtprc, recipe).unwrap();
+    let given = mail("noreply@example.com", start);
+    let file = place.site.directory().join("mail");
+    std::fs::write(&file, given.replace("\r\n", "\n")).unwrap();
+    let mut msmtp = Command::new("msmtp");
+    msmtp.arg("--file").arg(msmtprc).arg("msmtp@example.org");
+    msmtp.stdin(std::fs::File::open(&file).unwrap());
+    place.run(msmtp).await;
+    place.arrives(given.as_bytes(), &["msmtp@example.org"], count).await;
 }
 
 /// The compiler takes longer than all other clients together, so that the gate does not install it.
@@ -313,14 +369,14 @@ async fn gos_library_sends_with_starttls_and_with_tls() {
         return;
     }
     let place = Submitting::new().await;
-    let recipe = place.recipe("Go", Start::StartTls);
+    let recipe = place.recipe("Go", Beginning::StartTls);
     let source = place.program("submit.go", include_str!("smtp/submit.go"), &recipe);
     let program = place.site.directory().join("submit");
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&program).arg(source);
     place.run(build).await;
     let file = place.site.directory().join("message");
-    for (count, start) in (1..).zip(Start::BOTH) {
+    for (count, start) in (1..).zip(Beginning::BOTH) {
         let given = mail("orders@example.com", start);
         std::fs::write(&file, &given).unwrap();
         let mut submit = Command::new(&program);
