@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use pillarbox::config::{DefaultOrExample, KeyReference, reference};
+use pillarbox::config::{Config, DefaultOrExample, KeyReference, reference};
 use pillarbox::operator::conditions::{Alerts, Definition, Kind, Readiness, Severity};
 use pillarbox::simulator::Fault;
 use serde_json::Value;
@@ -179,6 +179,26 @@ fn hold_programs(page: &str, programs: &[&str]) {
         rest = after.trim_start().to_owned();
     }
     hold(page, &format!("{}\n", (expected + &rest).trim_end()));
+}
+
+#[test]
+fn configurations_on_pages_are_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pillarbox.toml");
+    let mut pages_with_one = BTreeSet::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for block in text.split("\n```toml\n").skip(1) {
+            let (block, _) = block.split_once("\n```").unwrap();
+            fs::write(&file, block).unwrap();
+            let loaded = Config::load(Some(&file), std::iter::empty());
+            assert!(loaded.is_ok(), "{}: {loaded:?}\n{block}", page.display());
+            pages_with_one.insert(page.file_name().unwrap().to_str().unwrap().to_owned());
+        }
+    }
+    for page in ["deployment.md", "smtp.md"] {
+        assert!(pages_with_one.contains(page), "{pages_with_one:?}");
+    }
 }
 
 #[test]
