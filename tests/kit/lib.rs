@@ -14,6 +14,7 @@ mod process;
 mod receiver;
 mod server;
 mod site;
+mod smtp;
 
 pub(crate) use dev::DevProcess;
 pub(crate) use local::{
@@ -24,6 +25,7 @@ pub(crate) use process::{Finished, Process, pillarbox};
 pub(crate) use receiver::{Received, Receiver, Reply};
 pub(crate) use server::{Server, answer, message, message_with, refusal};
 pub(crate) use site::{AWS_ACCESS_KEY, AWS_SECRET, Site};
+pub(crate) use smtp::{SmtpClient, accepted_id, auth_plain, codes};
 
 /// Time that anything may take that happens by itself.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);

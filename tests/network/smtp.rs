@@ -6,15 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::attack::{Attack, DRIP};
-use crate::kit::PATIENCE;
+use crate::kit::{SmtpClient, accepted_id};
 use crate::patrons::{Figures, PATRONS, PAUSE, Patrons};
 use crate::site::{Running, Target};
 use crate::{HELD_UP, ROUNDS, length};
@@ -24,70 +20,19 @@ use crate::{HELD_UP, ROUNDS, length};
 const SESSIONS: usize = if cfg!(feature = "long") { 9_500 } else { 400 };
 /// Larger than the sessions of both together.
 const LISTEN: &str = "max_connections = 12000\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
-const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n.\r\n";
+const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n";
 
-/// A session.
-struct Session(BufReader<TcpStream>);
-
-impl Session {
-    /// Connects and reads the greeting.
-    async fn connect(target: &Target) -> io::Result<Self> {
-        let stream = TcpStream::connect(target.address).await?;
-        stream.set_nodelay(true)?;
-        let mut session = Self(BufReader::new(stream));
-        session.expect("220 ").await?;
-        Ok(session)
-    }
-
-    /// The same, and authenticates.
-    async fn login(target: &Target) -> io::Result<Self> {
-        let mut session = Self::connect(target).await?;
-        session.ask("EHLO client\r\n", "250 ").await?;
-        let key = STANDARD.encode(format!("\0client\0{}", target.key));
-        session.ask(&format!("AUTH PLAIN {key}\r\n"), "235 ").await?;
-        Ok(session)
-    }
-
-    async fn write(&mut self, text: &str) -> io::Result<()> {
-        self.0.write_all(text.as_bytes()).await
-    }
-
-    /// Reads a reply, whose last line must begin like this.
-    async fn expect(&mut self, start: &str) -> io::Result<()> {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            timeout(PATIENCE, self.0.read_line(&mut line)).await??;
-            if line.as_bytes().get(3) != Some(&b'-') {
-                let as_expected = line.starts_with(start);
-                return if as_expected { Ok(()) } else { Err(io::Error::other(line)) };
-            }
-        }
-    }
-
-    async fn ask(&mut self, command: &str, start: &str) -> io::Result<()> {
-        self.write(command).await?;
-        self.expect(start).await
-    }
-
-    /// Begins a message.
-    async fn begin(&mut self) -> io::Result<()> {
-        self.ask("MAIL FROM:<ann@example.com>\r\n", "250 ").await?;
-        self.ask("RCPT TO:<bob@example.org>\r\n", "250 ").await?;
-        self.ask("DATA\r\n", "354 ").await
-    }
-
-    async fn submit(&mut self) -> io::Result<()> {
-        self.begin().await?;
-        self.ask(MESSAGE, "250 2.0.0 ").await
-    }
+/// Hands a message over, which must be accepted.
+async fn submit(session: &mut SmtpClient) -> io::Result<()> {
+    let reply = session.submit(&["bob@example.org"], MESSAGE).await?;
+    accepted_id(&reply).map(drop).ok_or_else(|| io::Error::other(reply.clone()))
 }
 
 /// One session's life, in one of five ways; counts once it does its harm.
 async fn misuse(number: usize, target: &Target, harmed: &AtomicUsize) -> io::Result<()> {
     let mut session = match number % 5 {
-        0 | 1 => Session::connect(target).await?,
-        _ => Session::login(target).await?,
+        0 | 1 => SmtpClient::connect(target.address).await?,
+        _ => SmtpClient::login(target.address, &target.key).await?,
     };
     match number % 5 {
         // Says nothing, or half a word, or nothing more.
@@ -95,7 +40,7 @@ async fn misuse(number: usize, target: &Target, harmed: &AtomicUsize) -> io::Res
         1 => session.write("EHL").await?,
         // A message that stops, and one that comes byte by byte.
         _ => {
-            session.begin().await?;
+            session.begin(&["bob@example.org"]).await?;
             session.write("From: ").await?;
         }
     }
@@ -107,18 +52,22 @@ async fn misuse(number: usize, target: &Target, harmed: &AtomicUsize) -> io::Res
         }
     }
     // Until the service has had enough.
-    session.0.read_to_end(&mut Vec::new()).await.map(drop)
+    session.last_words().await.map(drop)
 }
 
 /// Clients of SMTP that behave: half keep their session, half begin a new one for each message.
-struct Submitters(Vec<Option<Session>>);
+struct Submitters(Vec<Option<SmtpClient>>);
 
 impl Submitters {
     async fn arrive(target: &Target) -> Self {
         let mut sessions = Vec::new();
         for number in 0..PATRONS {
             let stays = number.is_multiple_of(2);
-            sessions.push(if stays { Some(Session::login(target).await.unwrap()) } else { None });
+            sessions.push(if stays {
+                Some(SmtpClient::login(target.address, &target.key).await.unwrap())
+            } else {
+                None
+            });
         }
         Self(sessions)
     }
@@ -133,9 +82,11 @@ impl Submitters {
                 let mut taken = Vec::new();
                 loop {
                     let start = Instant::now();
-                    match &mut session {
-                        Some(session) => session.submit().await.unwrap(),
-                        None => Session::login(&target).await.unwrap().submit().await.unwrap(),
+                    if let Some(session) = &mut session {
+                        submit(session).await.unwrap();
+                    } else {
+                        let login = SmtpClient::login(target.address, &target.key).await;
+                        submit(&mut login.unwrap()).await.unwrap();
                     }
                     taken.push(start.elapsed());
                     if Instant::now() >= end {

@@ -10,20 +10,18 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use pillarbox::simulator::{Fault as Call, FaultScope, Faults, Options};
 use redb::{Database, TableDefinition};
 use reqwest::StatusCode;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use uuid::{Builder, Uuid};
 
 use crate::Program;
 use crate::alarms::site::{Metrics, Monitored, Place, Setup, is, message};
-use crate::kit::{Receiver, Reply};
+use crate::kit::{Receiver, Reply, SmtpClient};
 
 /// How many files the service may have open where these are few.
 const FILES: usize = 100;
@@ -692,32 +690,15 @@ async fn hold(address: &str, connections: usize) {
 
 /// The same with sessions of SMTP, which stay only if they have authenticated.
 async fn hold_sessions(address: &str, key: &str, sessions: usize) {
-    let login = format!("AUTH PLAIN {}\r\n", STANDARD.encode(format!("\0alarm\0{key}")));
     let mut held = Vec::new();
     for _ in 0..sessions {
-        let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
-        expect(&mut stream, "220 ").await;
-        stream.write_all(b"EHLO alarm\r\n").await.unwrap();
-        expect(&mut stream, "250 ").await;
-        stream.write_all(login.as_bytes()).await.unwrap();
-        expect(&mut stream, "235 ").await;
-        held.push(stream);
+        held.push(SmtpClient::login(address, key).await.unwrap());
     }
     loop {
-        for stream in &mut held {
-            stream.write_all(b"NOOP\r\n").await.unwrap();
-            expect(stream, "250 ").await;
+        for client in &mut held {
+            client.ask_for("NOOP", "250 ").await.unwrap();
         }
         sleep(Duration::from_secs(5)).await;
-    }
-}
-
-/// Reads a reply up to its last line, which begins like this.
-async fn expect(stream: &mut BufReader<TcpStream>, start: &str) {
-    let mut line = String::new();
-    while !line.starts_with(start) {
-        line.clear();
-        assert!(stream.read_line(&mut line).await.unwrap() > 0, "the session ended before {start}");
     }
 }
 
