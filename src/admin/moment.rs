@@ -12,8 +12,8 @@ pub(super) fn moment(text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
         .or_else(|_| Timestamp::parse_rfc3339(&format!("{text}T00:00:00Z")))
         .map_err(|_| {
             Refusal::new(format!(
-                "{text:?} is neither a time such as 2027-01-31T12:00:00Z, nor a day such as \
-                 2027-01-31, nor a duration until now such as 2h"
+                "{text:?} is not a time such as 2027-01-31T12:00:00Z, a day such as 2027-01-31, or \
+                 a duration until now such as 2h"
             ))
         })
 }

@@ -138,7 +138,7 @@ async fn what_is_no_good_backup_changes_nothing() {
     let absent = site.directory().join("absent.redb");
     refused(&site.run(&["restore", "--replace", text(&absent)]), "cannot be read");
     let nowhere = site.directory().join("no/such/directory.redb");
-    refused(&site.run(&["backup", text(&nowhere)]), "cannot write");
+    refused(&site.run(&["backup", text(&nowhere)]), "there is no directory");
 }
 
 #[tokio::test]

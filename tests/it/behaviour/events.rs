@@ -104,7 +104,7 @@ async fn what_cannot_be_read_or_matched_shows_in_the_status_and_can_be_cleared()
     assert!(status["events"]["takenIn"]["secondsSinceLast"].is_u64(), "{status}");
     assert_eq!(status["events"]["takenIn"]["delivery"], 1);
     let shown = text(&site, &["status"]);
-    assert!(shown.contains("1 delivery") && shown.contains("1 of other types"), "{shown}");
+    assert!(shown.contains("1 delivery") && shown.contains("1 ignored"), "{shown}");
     assert!(shown.contains("pillarbox dead-letter list"), "{shown}");
 
     let listed = json_of(&site, &["dead-letter", "list"]);
