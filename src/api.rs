@@ -240,8 +240,8 @@ impl Inner {
             (Endpoint::Emails, &Method::GET) => {
                 self.list(&organisation, head.uri.query().unwrap_or_default()).await
             }
-            (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text),
-            (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text),
+            (Endpoint::Email(text), &Method::GET) => self.read(&organisation, text).await,
+            (Endpoint::Events(text), &Method::GET) => self.events(&organisation, text).await,
             (Endpoint::Feed, &Method::GET) => {
                 self.feed(&organisation, head.uri.query().unwrap_or_default()).await
             }
@@ -272,14 +272,14 @@ impl Inner {
         body: RequestBody<OrganisationId>,
         request_id: RequestId,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
-        let accepting = {
+        let prepared = {
             let document = SendDocument::parse(&body)?;
             let request = SendRequest::parse(document.draft()?)?;
-            self.intake.accept(organisation, Some(key), request, request_id)
+            self.intake.prepare(organisation, Some(key), request, request_id).await?
         };
         // What is sent is encoded by now: the memory of what was read is free again.
         drop(body);
-        let accepted = accepting.await?;
+        let accepted = self.intake.accept(prepared).await?;
         tracing::debug!(%request_id, id = %accepted.id(), "accepted");
         let mut response = json(wire::accepted(accepted.id()));
         self.count(&accepted);
@@ -341,32 +341,32 @@ impl Inner {
         Ok(json(listing::list(&self.store, lister, live, filter, limit, now, write).await??))
     }
 
-    fn read(
+    async fn read(
         &self,
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
-        let mut message = self.message_of(organisation, id)?;
+        let mut message = self.message_of(organisation, id).await?;
         let mut live = None;
         if message.status() == Status::Queued {
             live = self.queue.live(id);
             if live.is_none() {
                 // It may have ended in between. Then its record says so now.
-                message = self.message_of(organisation, id)?;
+                message = self.message_of(organisation, id).await?;
             }
         }
         self.counted(organisation, wire::message(message, live.as_ref()))
     }
 
-    fn events(
+    async fn events(
         &self,
         organisation: &Organisation,
         text: &str,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         let id: MessageId = text.parse().map_err(|_| ApiError::NoMessage)?;
-        let message = self.message_of(organisation, id)?;
-        self.counted(organisation, wire::events(&self.store.events(message.id)?))
+        let message = self.message_of(organisation, id).await?;
+        self.counted(organisation, wire::events(&self.store.events(message.id).await?))
     }
 
     async fn feed(
@@ -403,9 +403,14 @@ impl Inner {
 
     /// A message of this organisation that is within its retention; anything else is not found,
     /// in one and the same way.
-    fn message_of(&self, organisation: &Organisation, id: MessageId) -> Result<Message, ApiError> {
+    async fn message_of(
+        &self,
+        organisation: &Organisation,
+        id: MessageId,
+    ) -> Result<Message, ApiError> {
         self.store
-            .message(id, self.clock.window_time())?
+            .message(id, self.clock.window_time())
+            .await?
             .filter(|message| message.organisation == organisation.id)
             .ok_or(ApiError::NoMessage)
     }

@@ -4,7 +4,6 @@
 //! Knows nothing of HTTP clients on our own side. Every call it starts is one attempt, and every
 //! attempt's outcome is recorded before anything else happens to the message.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::in_flight::{InFlight, InFlightGuard};
 use crate::queue::{Claim, MessageQueue, Next, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
-use attempt::{Hold, Started};
+use attempt::{Hold, Started, caught};
 use circuit_breaker::BreakerState;
 use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
@@ -82,8 +81,8 @@ pub struct Dispatcher<P> {
     settings: RwLock<Arc<Settings>>,
     throttle: Mutex<Throttle>,
     /// Held from taking a message out to the start of its call, so that whoever cancels finds it
-    /// on either side of that. Locked before all others.
-    starting: Mutex<()>,
+    /// on either side of that. Locked before all others, and while the store is asked.
+    starting: tokio::sync::Mutex<()>,
     domains: PausedDomains,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
@@ -171,7 +170,7 @@ impl<P: Provider> Dispatcher<P> {
             clock,
             settings: RwLock::new(Arc::new(settings)),
             throttle: Mutex::new(throttle),
-            starting: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
             domains: PausedDomains::default(),
             unrecorded: InFlight::default(),
             turns: AtomicU64::new(0),
@@ -305,7 +304,7 @@ impl<P: Provider> Dispatcher<P> {
                 while let Some(ended) = attempts.try_join_next() {
                     Self::ended(ended);
                 }
-                let wait = self.start_calls(&mut attempts);
+                let wait = self.start_calls(&mut attempts).await;
                 if wait == Wait::Not {
                     yield_now().await;
                     continue;
@@ -327,7 +326,7 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Starts the calls that may start now, and says what the next one waits for.
-    fn start_calls(self: &Arc<Self>, attempts: &mut JoinSet<()>) -> Wait {
+    async fn start_calls(self: &Arc<Self>, attempts: &mut JoinSet<()>) -> Wait {
         let max = self.settings().max_in_flight;
         for _ in 0..START_STEP {
             if self.store.health() == StoreHealth::Refusing {
@@ -349,9 +348,9 @@ impl<P: Provider> Dispatcher<P> {
             if let Some(wait) = self.throttle().wait(now) {
                 return wait;
             }
-            let _starting = self.starting();
+            let _starting = self.starting.lock().await;
             let Some(claim) = self.queue.claim(now, max) else { return Wait::ForAMessage };
-            self.start(claim, now, attempts);
+            self.start(claim, now, attempts).await;
         }
         Wait::Not
     }
@@ -359,10 +358,10 @@ impl<P: Provider> Dispatcher<P> {
     /// Starts the call that a message's turn is for, unless something forbids or delays it. What
     /// does not go out takes nothing of the pace. The call counts as started at `now`, when it was
     /// permitted, however late its task runs: what is learned meanwhile was not known to it.
-    fn start(self: &Arc<Self>, claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
+    async fn start(self: &Arc<Self>, claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
         let dispatcher = Arc::clone(self);
         // A panic costs the one message's turn, not the dispatcher.
-        let hold = catch_unwind(AssertUnwindSafe(|| self.hold_up(&claim)));
+        let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
                 let mark = self.take(claim.parcel.envelope().recipient_count(), now);
@@ -412,10 +411,6 @@ impl<P: Provider> Dispatcher<P> {
 
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn starting(&self) -> MutexGuard<'_, ()> {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn throttle(&self) -> MutexGuard<'_, Throttle> {

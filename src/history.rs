@@ -170,11 +170,18 @@ mod tests {
                 ..Draft::default()
             };
             let request = SendRequest::parse(draft).unwrap();
-            let admitted = admit(request, &self.store.facts(self.organisation)).unwrap();
+            let admitted = admit(request, &self.store.facts(self.organisation)).await.unwrap();
             let (ids, now) = (MessageIds::new(), self.clock.now());
             for _ in 0..count {
                 let id = ids.next(now);
-                let accepted = self.store.accept(id, self.organisation, &admitted, now, now, || {});
+                let accepted = self.store.accept(crate::store::NewMessage::new(
+                    id,
+                    self.organisation,
+                    &admitted,
+                    now,
+                    now,
+                    || {},
+                ));
                 accepted.await.unwrap();
             }
         }

@@ -20,7 +20,7 @@ use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
 use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
 use crate::ses::send::encode;
-use crate::store::{Acceptance, Accepted, Store, StoreError};
+use crate::store::{Accepted, NewMessage, Store, StoreError};
 
 pub use batch::{BatchRefusal, PreparedBatch};
 
@@ -43,6 +43,8 @@ pub enum Refusal {
     QueueFull(NoRoom),
     /// The record could not be made durable.
     StorageUnavailable,
+    /// The store did not say in time whether the record is durable.
+    OutcomeOpen,
     /// The service is stopping.
     ShuttingDown,
     /// The store is damaged.
@@ -53,6 +55,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
+            StoreError::OutcomeOpen => Self::OutcomeOpen,
             StoreError::Damaged => Self::Internal,
         }
     }
@@ -107,64 +110,60 @@ impl Intake {
         self.under_way.cleared().await;
     }
 
-    /// Accepts a request, or says why not. `key` is the API key that it came with, if any. When
-    /// this returns an acceptance, the message is on disk. If the caller stops waiting, the message
-    /// is accepted or not all the same. The log names `request_id` with the message's id.
-    ///
-    /// The request is read at once, and what goes to the provider is encoded: the caller can let
-    /// go of it before it waits.
-    pub fn accept<'s, D: Display + Send + 'static>(
-        &'s self,
+    /// Checks a request, or says why not, and encodes what goes to the provider: the caller can let
+    /// go of the request before it calls [`Intake::accept`]. `key` is the API key that it came
+    /// with, if any. The log names `request_id` with the message's id.
+    pub async fn prepare<D: Display + Send + 'static>(
+        &self,
         organisation: &Organisation,
         key: Option<KeyId>,
         request: SendRequest<'_>,
         request_id: D,
-    ) -> impl Future<Output = Result<Accepted, Refusal>> + Send + use<'s, D> {
-        let begun = self.begin(organisation, key, request, request_id);
-        let organisation = organisation.id;
-        async move {
-            match begun? {
-                Begun::Replayed(id) => Ok(Accepted::Replayed(id)),
-                Begun::Refused { refusal, key: None } => Err(refusal),
-                Begun::Refused { refusal, key: Some(key) } => {
-                    self.replay_or(organisation, &key, refusal).await
+    ) -> Result<PreparedMessage<impl FnOnce() + Send + use<D>>, Refusal> {
+        // Read before the facts: a suppression in between makes the message be looked at again.
+        let suppression_epoch = self.store.suppression_epoch();
+        let facts = self.store.facts(organisation.id);
+        let admitted = admit(request, &facts).await.map_err(refusal)?;
+        let window_now = self.clock.window_time();
+        if let Some(key) = admitted.idempotency_key()
+            && let Some(id) = self.store.replay(organisation.id, key, window_now.clone()).await?
+        {
+            return Ok(PreparedMessage::Replayed(id));
+        }
+        let origin = Origin { organisation, key, suppression_epoch, request_id };
+        match self.acceptance(&admitted, window_now, origin) {
+            Ok(acceptance) => Ok(PreparedMessage::New(acceptance)),
+            Err(refusal) => match admitted.idempotency_key().map(IdempotencyKey::into_owned) {
+                None => Err(refusal),
+                Some(key) => {
+                    Ok(PreparedMessage::Refused { organisation: organisation.id, refusal, key })
                 }
-                Begun::Storing(accepted) => Ok(accepted.await?),
-            }
+            },
         }
     }
 
-    /// All of an acceptance that needs the request.
-    fn begin<'s, D: Display + Send + 'static>(
-        &'s self,
-        organisation: &Organisation,
-        key: Option<KeyId>,
-        request: SendRequest<'_>,
-        request_id: D,
-    ) -> Result<Begun<impl Storing + use<'s, D>>, Refusal> {
-        // Read before the facts: a suppression in between makes the message be looked at again.
-        let suppression_epoch = self.store.suppression_epoch();
-        let admitted = admit(request, &self.store.facts(organisation.id)).map_err(refusal)?;
-        let window_now = self.clock.window_time();
-        if let Some(key) = admitted.idempotency_key()
-            && let Some(id) = self.store.replay(organisation.id, key, window_now.clone())?
-        {
-            return Ok(Begun::Replayed(id));
-        }
-        let origin = Origin { organisation, key, suppression_epoch, request_id };
-        match self.prepare(&admitted, window_now, origin) {
-            Ok(acceptance) => Ok(Begun::Storing(self.store.accept_one(acceptance))),
-            Err(refusal) => Ok(Begun::refused(refusal, &admitted)),
+    /// Accepts a message. When this returns an acceptance, the message is on disk. If the caller
+    /// stops waiting, the message is accepted or not all the same.
+    pub async fn accept<F: FnOnce() + Send + 'static>(
+        &self,
+        message: PreparedMessage<F>,
+    ) -> Result<Accepted, Refusal> {
+        match message {
+            PreparedMessage::Replayed(id) => Ok(Accepted::Replayed(id)),
+            PreparedMessage::Refused { organisation, refusal, key } => {
+                self.replay_or(organisation, &key, refusal).await
+            }
+            PreparedMessage::New(acceptance) => Ok(self.store.accept(acceptance).await?),
         }
     }
 
     /// Encodes a new message and reserves its part of the byte budget.
-    fn prepare<D: Display + Send + 'static>(
+    fn acceptance<D: Display + Send + 'static>(
         &self,
         admitted: &Admitted<'_>,
         window_now: WindowTime,
         origin: Origin<'_, D>,
-    ) -> Result<Acceptance<impl FnOnce() + Send + use<D>>, Refusal> {
+    ) -> Result<NewMessage<impl FnOnce() + Send + use<D>>, Refusal> {
         let Origin { organisation, key, suppression_epoch, request_id } = origin;
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
         let under_way = self.under_way.enter();
@@ -196,7 +195,9 @@ impl Intake {
             drop(under_way);
         };
         let organisation = organisation.id;
-        Ok(self.store.acceptance(id, organisation, admitted, created_at, window_now, on_new))
+        let acceptance =
+            NewMessage::new(id, organisation, admitted, created_at, window_now, on_new);
+        Ok(acceptance.posted_with(key))
     }
 
     /// A request that cannot be taken may still be a replay of one that is being committed now.
@@ -222,26 +223,21 @@ struct Origin<'o, D> {
     request_id: D,
 }
 
-/// What the store is doing for an acceptance.
-trait Storing: Future<Output = Result<Accepted, StoreError>> + Send {}
-
-impl<F: Future<Output = Result<Accepted, StoreError>> + Send> Storing for F {}
-
-/// How far an acceptance has come without waiting.
-enum Begun<S> {
+/// A message that passed every check and needs nothing of its request any more.
+pub enum PreparedMessage<F> {
     /// It is a replay.
     Replayed(MessageId),
     /// It cannot be taken, unless its key is that of a message that is being committed now.
-    Refused { refusal: Refusal, key: Option<OwnedIdempotencyKey> },
-    /// The message is being stored.
-    Storing(S),
-}
-
-impl<S> Begun<S> {
-    fn refused(refusal: Refusal, admitted: &Admitted<'_>) -> Self {
-        let key = admitted.idempotency_key().map(IdempotencyKey::into_owned);
-        Self::Refused { refusal, key }
-    }
+    Refused {
+        /// Whose message it is.
+        organisation: OrganisationId,
+        /// Why it cannot be taken.
+        refusal: Refusal,
+        /// Its idempotency key.
+        key: OwnedIdempotencyKey,
+    },
+    /// It can be stored.
+    New(NewMessage<F>),
 }
 
 fn refusal(error: AdmissionError<StoreError>) -> Refusal {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
@@ -26,6 +27,7 @@ use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
 use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
 use crate::http::Handler;
@@ -38,7 +40,7 @@ use crate::intake::Intake;
 use crate::quota::AccountCheck;
 use crate::ses::SesClient;
 use crate::smtp::metrics::SmtpMetrics;
-use crate::store::Store;
+use crate::store::{EventBacklog, LostMessages, Store, StoreError};
 use crate::webhooks::Webhooks;
 
 use captured_mail::Catcher;
@@ -116,9 +118,40 @@ pub struct Parts {
     pub conditions: watch::Sender<Vec<admin::live::Condition>>,
     /// Who caught what was sent, where that is a stand-in in this process.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
+    /// Answers of the store, when it was last asked.
+    pub stored: ArcSwap<StoredState>,
+}
+
+/// State that only the store knows. What it could not tell is `None`.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredState {
+    /// Reports of the provider that wait.
+    backlog: Option<EventBacklog>,
+    /// Messages whose body was lost, if there are any.
+    lost: Result<Option<LostMessages>, StoreError>,
+    /// Time of the oldest record, if there is one.
+    oldest: Option<Timestamp>,
+}
+
+impl Default for StoredState {
+    fn default() -> Self {
+        Self { backlog: None, lost: Err(StoreError::Unavailable), oldest: None }
+    }
 }
 
 impl Parts {
+    /// Asks the store, and keeps what it says for those who cannot wait for it.
+    async fn ask_store(&self) -> StoredState {
+        let window_now = self.clock.window_time();
+        let stored = StoredState {
+            backlog: self.store.event_backlog().await.ok(),
+            lost: self.store.lost_messages(window_now.now()).await,
+            oldest: self.store.oldest(window_now).await.ok().flatten(),
+        };
+        self.stored.store(Arc::new(stored));
+        stored
+    }
+
     /// The name of an organisation, or the number of one that was removed.
     fn organisation_name(&self, id: OrganisationId) -> String {
         admin::shown_name(&self.store, id)
@@ -199,6 +232,7 @@ impl Operator {
             Endpoint::Health => health::health(self.parts.store.answered()).await,
             Endpoint::Readiness => health::readiness(&self.parts),
             Endpoint::Metrics => {
+                self.parts.ask_store().await;
                 response(StatusCode::OK, metrics::CONTENT_TYPE, metrics::encode(&self.registry))
             }
         };

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use secrecy::SecretString;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -179,6 +180,7 @@ impl Service {
             tls: listeners.tls.clone(),
             conditions,
             catcher: OnceLock::new(),
+            stored: ArcSwap::default(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
         let ((drain, signal), client_tls) = (Drain::new(), listeners.tls.clone());

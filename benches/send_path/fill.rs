@@ -12,7 +12,7 @@ use pillarbox::domain::message::Transition;
 use pillarbox::domain::organisation::Organisation;
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{Reference, Report, Store};
+use pillarbox::store::{NewMessage, Reference, Report, Store};
 
 use crate::process::{now, organisation_name, set_up};
 
@@ -117,8 +117,11 @@ async fn live(
     let request = SendRequest::parse(draft(key.as_deref()))
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
     let admitted = admit(request, &store.facts(organisation.id))
+        .await
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
-    store.accept(id, organisation.id, &admitted, created_at, created_at, || ()).await?;
+    store
+        .accept(NewMessage::new(id, organisation.id, &admitted, created_at, created_at, || ()))
+        .await?;
     if is_pending {
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! What grows with the mail: the start, the rate of acceptance, memory and the file itself.
 
+use futures_util::FutureExt as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -210,6 +211,8 @@ fn encoded_len() -> anyhow::Result<usize> {
     let request = SendRequest::parse(document.draft()?)
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
     let admitted = admit(request, &crate::Anybody)
+        .now_or_never()
+        .expect("these facts are known at once")
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
     let id = MessageIds::new().next(crate::process::now());
     Ok(encode(&admitted, id, &organisation_name(0).parse()?, None, 0).len())

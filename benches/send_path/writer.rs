@@ -13,7 +13,7 @@ use pillarbox::domain::id::{MessageId, MessageIds};
 use pillarbox::domain::message::Transition;
 use pillarbox::domain::organisation::Organisation;
 use pillarbox::domain::request::SendRequest;
-use pillarbox::store::Store;
+use pillarbox::store::{NewMessage, Store};
 
 use crate::Scale;
 use crate::fill::{draft, report, ses_message_id};
@@ -102,10 +102,11 @@ async fn accept(
     let request = SendRequest::parse(draft(Some(key)))
         .map_err(|error| anyhow::anyhow!("the message is refused: {error:?}"))?;
     let admitted = admit(request, &store.facts(organisation.id))
+        .await
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
     let now = now();
     let id = ids.next(now);
-    store.accept(id, organisation.id, &admitted, now, now, || ()).await?;
+    store.accept(NewMessage::new(id, organisation.id, &admitted, now, now, || ())).await?;
     Ok(id)
 }
 

@@ -127,7 +127,7 @@ mod tests {
             number += 1;
         }
         let read = async {
-            while store.dead_letters(usize::MAX).is_err() {
+            while store.dead_letters(usize::MAX).await.is_err() {
                 sleep(Duration::from_millis(5)).await;
             }
         };

@@ -80,14 +80,14 @@ pub struct DeadLettersCleared {
 
 impl Call for DeadLetterList {
     async fn answer(self, admin: &Admin) -> Result<DeadLetters, Refusal> {
-        let dead_letters = admin.store.dead_letters(ALL)?.iter().map(shown).collect();
+        let dead_letters = admin.store.dead_letters(ALL).await?.iter().map(shown).collect();
         Ok(DeadLetters { dead_letters })
     }
 }
 
 impl Call for DeadLetterShow {
     async fn answer(self, admin: &Admin) -> Result<DeadLetterShown, Refusal> {
-        let found = one(&admin.store.dead_letters(ALL)?, &self.id)?;
+        let found = one(&admin.store.dead_letters(ALL).await?, &self.id)?;
         let (letter, document) = (shown(&found), found.document);
         Ok(DeadLetterShown { letter, document })
     }
@@ -95,7 +95,7 @@ impl Call for DeadLetterShow {
 
 impl Call for DeadLetterClear {
     async fn answer(self, admin: &Admin) -> Result<DeadLettersCleared, Refusal> {
-        let kept = admin.store.dead_letters(ALL)?;
+        let kept = admin.store.dead_letters(ALL).await?;
         let meant = match &self.letters {
             Letters::All => kept,
             Letters::Ids(ids) => {

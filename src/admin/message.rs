@@ -179,13 +179,14 @@ impl Call for MessageShow {
             Place::Service { live, .. } => live.message(id),
             Place::File => None,
         };
-        let message = admin.store.message(id, admin.clock.window_time())?.ok_or_else(|| {
-            Refusal::new(format!(
-                "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
+        let message =
+            admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
+                Refusal::new(format!(
+                    "there is no message {id}; records are kept for {RECORD_RETENTION_DAYS} days \
                  from acceptance"
-            ))
-        })?;
-        let events = admin.store.events(id)?;
+                ))
+            })?;
+        let events = admin.store.events(id).await?;
         Ok(MessageShown {
             timelines: timelines(&message.recipients, &events),
             events: events.iter().map(EventView::from).collect(),

@@ -415,11 +415,12 @@ impl Call for Status {
             lost_messages: admin
                 .store
                 .lost_messages(admin.clock.window_time().now())
+                .await
                 .ok()
                 .flatten()
                 .map(LostMessages::from),
             sending,
-            events: admin.events(),
+            events: admin.events().await,
             conditions: match &admin.place {
                 Place::File => Vec::new(),
                 Place::Service { live, .. } => live.conditions(),
@@ -493,12 +494,12 @@ impl Admin {
         })
     }
 
-    fn events(&self) -> Events {
+    async fn events(&self) -> Events {
         let events = match &self.place {
             Place::File => None,
             Place::Service { live, .. } => live.events(),
         };
-        let stored = self.store.event_backlog().ok().map(|backlog| StoredEvents {
+        let stored = self.store.event_backlog().await.ok().map(|backlog| StoredEvents {
             unmatched_waiting: backlog.unmatched,
             dead_letters: backlog.dead_letters,
         });

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Call, MAX_PAGE, Refusal, UNREADABLE};
-use crate::domain::admission::Facts;
 use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
 use crate::domain::time::Timestamp;
@@ -241,7 +240,7 @@ impl Call for SuppressionRemove {
         for address in parse_all(&self.addresses)? {
             let change = admin.store.unsuppress(organisation, address.clone()).await?;
             let for_all = match organisation {
-                Some(organisation) => admin.store.facts(organisation).is_suppressed(&address)?,
+                Some(organisation) => admin.store.is_suppressed(organisation, &address).await?,
                 None => false,
             };
             let outcome = match change {
@@ -269,7 +268,7 @@ impl Call for SuppressionList {
             (None, None) => None,
         };
         let start = start.as_ref().map(|(scope, address)| (*scope, address));
-        let page = admin.store.suppressions(start, MAX_PAGE)?;
+        let page = admin.store.suppressions(start, MAX_PAGE).await?;
         let is_wanted = |scope: Option<OrganisationId>| only.is_none_or(|only| only == scope);
         let next = page.next.filter(|(scope, _)| is_wanted(*scope));
         let next = next.map(|(scope, address)| SuppressionCursor {

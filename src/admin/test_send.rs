@@ -51,11 +51,9 @@ impl Call for TestSend {
         // The sender was read before, and the rest is ours.
         let request = SendRequest::parse(draft)
             .map_err(|_| Refusal::new(format!("{from:?} cannot be the sender")))?;
-        let accepted = facts
-            .intake
-            .accept(&organisation, None, request, "doctor")
-            .await
-            .map_err(|refusal| said(&refusal))?;
+        let prepared = facts.intake.prepare(&organisation, None, request, "doctor").await;
+        let prepared = prepared.map_err(|refusal| said(&refusal))?;
+        let accepted = facts.intake.accept(prepared).await.map_err(|refusal| said(&refusal))?;
         let id = accepted.id().to_string();
         Ok(TestSent { id, from, to: RECIPIENT.to_owned() })
     }
@@ -109,6 +107,9 @@ fn said(refusal: &intake::Refusal) -> Refusal {
         }
         intake::Refusal::StorageUnavailable => {
             "the store refuses writes: make room on the disk, or repair it".to_owned()
+        }
+        intake::Refusal::OutcomeOpen => {
+            "the store did not answer in time, so the message may be sent yet".to_owned()
         }
         intake::Refusal::ShuttingDown => "the service is stopping; try again later".to_owned(),
         intake::Refusal::Internal => "the store is damaged; restore a backup".to_owned(),

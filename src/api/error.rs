@@ -88,6 +88,8 @@ pub enum ApiError {
     TooManyListings,
     /// The record could not be made durable.
     StorageUnavailable,
+    /// The store did not say in time whether the record is durable.
+    OutcomeOpen,
 }
 
 impl ApiError {
@@ -107,7 +109,9 @@ impl ApiError {
             Self::QueueFull(_) | Self::TooManyListings => {
                 (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
             }
-            Self::StorageUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable"),
+            Self::StorageUnavailable | Self::OutcomeOpen => {
+                (StatusCode::SERVICE_UNAVAILABLE, "StorageUnavailable")
+            }
         }
     }
 
@@ -128,7 +132,8 @@ impl ApiError {
             | Self::NoMessage
             | Self::QueueFull(_)
             | Self::TooManyListings
-            | Self::StorageUnavailable => self,
+            | Self::StorageUnavailable
+            | Self::OutcomeOpen => self,
         }
     }
 
@@ -192,6 +197,12 @@ impl ApiError {
                                try again later";
                 (message.into(), None, Some(STORAGE_RETRY_SECONDS))
             }
+            Self::OutcomeOpen => {
+                let message = "the storage did not answer in time: the message may have been \
+                               accepted and be sent; repeat the request with the same \
+                               idempotency key";
+                (message.into(), None, Some(STORAGE_RETRY_SECONDS))
+            }
         };
         let (status, code) = self.kind();
         let header = retry_after.map(|seconds| (RETRY_AFTER, seconds.into()));
@@ -237,6 +248,7 @@ impl ApiError {
             Self::QueueFull(room),
             Self::TooManyListings,
             Self::StorageUnavailable,
+            Self::OutcomeOpen,
         ];
         rejections.map(Self::from).into_iter().chain(own).collect()
     }
@@ -267,6 +279,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
+            StoreError::OutcomeOpen => Self::OutcomeOpen,
             StoreError::Damaged => Rejection::Internal.into(),
         }
     }
@@ -290,6 +303,7 @@ impl From<Refusal> for ApiError {
             Refusal::Suppressed { field } => Self::Suppressed { field },
             Refusal::QueueFull(room) => Self::QueueFull(room),
             Refusal::StorageUnavailable => Self::StorageUnavailable,
+            Refusal::OutcomeOpen => Self::OutcomeOpen,
             Refusal::ShuttingDown => Rejection::ShuttingDown.into(),
             Refusal::Internal => Rejection::Internal.into(),
         }

@@ -65,7 +65,7 @@ impl Format {
 /// Who answers the calls.
 enum Backend {
     Service(Client),
-    File(Admin),
+    File(Box<Admin>),
 }
 
 /// A command's way to make calls and to print.
@@ -101,7 +101,7 @@ impl Connection {
     /// Opens the data file, once it is certain that no service answers; gives its directory too.
     pub(super) async fn open_idle(self) -> Result<(Session, PathBuf), CliError> {
         let directory = self.idle_directory().await?;
-        let backend = Backend::File(open_directory(&directory)?);
+        let backend = Backend::File(Box::new(open_directory(&directory).await?));
         let (format, data_dir) = (self.format(), Some(directory.clone()));
         Ok((Session { backend, format, data_dir }, directory))
     }
@@ -139,7 +139,7 @@ impl Connection {
                 {
                     Ok(client) => Backend::Service(client),
                     Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
-                        Backend::File(open_file(&config, connect, format)?)
+                        Backend::File(Box::new(open_file(&config, connect, format).await?))
                     }
                     // The service may well be running: its file is not to be touched.
                     Err(error) => return Err(error.into()),
@@ -164,13 +164,17 @@ pub(super) fn load(path: Option<&Path>) -> Result<Config, CliError> {
 }
 
 /// Opens the data file. That its lock is free is the proof that no service runs.
-fn open_file(config: &Config, connect: ConnectError, format: Format) -> Result<Admin, CliError> {
+async fn open_file(
+    config: &Config,
+    connect: ConnectError,
+    format: Format,
+) -> Result<Admin, CliError> {
     let directory = &config.data_dir;
     // Made here, it would belong to the wrong user.
     if !directory.is_dir() {
         return Err(CliError::NoData { connect, directory: directory.clone() });
     }
-    let admin = open_directory(directory).map_err(|error| match error {
+    let admin = open_directory(directory).await.map_err(|error| match error {
         CliError::Open { file, source: OpenError::InUse } => {
             CliError::InUse { file, socket: config.admin_socket.clone() }
         }
@@ -184,13 +188,13 @@ fn open_file(config: &Config, connect: ConnectError, format: Format) -> Result<A
     Ok(admin)
 }
 
-fn open_directory(directory: &Path) -> Result<Admin, CliError> {
+async fn open_directory(directory: &Path) -> Result<Admin, CliError> {
     let clock = Clock::system();
-    let opened = Store::open(directory, clock.now());
-    let (store, _) =
+    let opened = Store::observe(directory, clock.now());
+    let store =
         opened.map_err(|source| CliError::Open { file: directory.join(FILE_NAME), source })?;
     // If the clock is in doubt, windows are judged by the file's time stamp.
-    if let (Ok(record), Ok(newest)) = (store.time_record(), store.newest()) {
+    if let (Ok(record), Ok(newest)) = (store.time_record().await, store.newest().await) {
         clock.open(record, newest, ConfirmedBy::Nobody);
     }
     Ok(Admin::on_file(store, clock))

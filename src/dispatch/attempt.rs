@@ -14,7 +14,6 @@ use tracing::{error, info};
 use crate::config::OnUnknown;
 use crate::dispatch::circuit_breaker::Signal;
 use crate::dispatch::{Dispatcher, Settings};
-use crate::domain::admission::Facts;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
 use crate::domain::message::{
@@ -73,7 +72,7 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Looks for what has happened since acceptance that forbids or delays the call.
-    pub(super) fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
+    pub(super) async fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
         if claim.parcel.accepted_at + self.settings().retry_for <= Instant::now() {
             return Ok(Hold::End(self.time_over()));
         }
@@ -90,17 +89,16 @@ impl<P: Provider> Dispatcher<P> {
             return Ok(Hold::End(why.transition(claim.acceptance)));
         }
         if self.store.suppression_epoch() != parcel.suppression_epoch
-            && self.is_suppressed(parcel)?
+            && self.is_suppressed(parcel).await?
         {
             return Ok(Hold::End(Transition::Suppressed));
         }
         Ok(Hold::None)
     }
 
-    fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
-        let facts = self.store.facts(parcel.organisation());
+    async fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
         for recipient in parcel.envelope().recipients() {
-            if facts.is_suppressed(&recipient)? {
+            if self.store.is_suppressed(parcel.organisation(), &recipient).await? {
                 return Ok(true);
             }
         }
@@ -283,7 +281,7 @@ impl<P: Provider> Dispatcher<P> {
                     error!(%id, "the data file was written over; a message's outcome is lost");
                     return Recorded::AlreadyFinal;
                 }
-                Err(StoreError::Unavailable) => {
+                Err(StoreError::Unavailable | StoreError::OutcomeOpen) => {
                     refused.get_or_insert_with(|| self.unrecorded.enter());
                     self.store.takes_outcomes().await;
                     tokio::time::sleep(RECORD_AGAIN).await;
@@ -314,7 +312,7 @@ pub(super) struct Started {
 }
 
 /// Runs `work`; `None` where it panicked.
-async fn caught<F: Future>(work: F) -> Option<F::Output> {
+pub(super) async fn caught<F: Future>(work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     poll_fn(|context| {
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));

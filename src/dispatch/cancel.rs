@@ -47,7 +47,7 @@ impl<P: Provider> Dispatcher<P> {
                 return Err(StoreError::Unavailable);
             }
             let selected = {
-                let _none_starts = self.starting();
+                let _none_starts = self.starting.lock().await;
                 self.queue.cancel(selection, after, why)
             };
             let Selected { taken, calls_under_way, not_pending, next } = selected;

@@ -73,7 +73,9 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
                 text: Some("Body".into()),
                 ..Draft::default()
             };
-            intake.accept(&acme, None, SendRequest::parse(draft).unwrap(), "test").await.unwrap();
+            let request = SendRequest::parse(draft).unwrap();
+            let prepared = intake.prepare(&acme, None, request, "test").await.unwrap();
+            intake.accept(prepared).await.unwrap();
         });
     }
     accepting.join_all().await;

@@ -13,10 +13,13 @@ pub trait Facts {
     type Error;
 
     /// Whether the domain is verified for the organisation, exactly and not by a parent domain.
-    fn is_verified(&self, domain: &DomainName<'_>) -> Result<bool, Self::Error>;
+    fn is_verified(&self, domain: &DomainName<'_>) -> bool;
 
     /// Whether the organisation must not write to the address.
-    fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, Self::Error>;
+    fn is_suppressed(
+        &self,
+        address: &SuppressedAddress,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
 /// Why a well-formed request is not admitted.
@@ -41,18 +44,18 @@ pub enum AdmissionError<E> {
 pub struct Admitted<'a>(SendRequest<'a>);
 
 /// Admits a request, or says why not: the sender's domain first, then the recipients in order.
-pub fn admit<'a, F: Facts>(
+pub async fn admit<'a, F: Facts>(
     request: SendRequest<'a>,
     facts: &F,
 ) -> Result<Admitted<'a>, AdmissionError<F::Error>> {
     let domain = request.from.address().domain();
-    if !facts.is_verified(domain).map_err(AdmissionError::Facts)? {
+    if !facts.is_verified(domain) {
         return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
     }
     for (name, mailboxes) in [("to", &request.to), ("cc", &request.cc), ("bcc", &request.bcc)] {
         for (index, mailbox) in mailboxes.iter().enumerate() {
             let address = SuppressedAddress::from(mailbox.address());
-            if facts.is_suppressed(&address).map_err(AdmissionError::Facts)? {
+            if facts.is_suppressed(&address).await.map_err(AdmissionError::Facts)? {
                 return Err(AdmissionError::Suppressed { field: format!("{name}[{index}]") });
             }
         }

@@ -99,6 +99,15 @@ pub struct SenderDomain {
     pub last_check: Option<DomainCheck>,
 }
 
+impl SenderDomain {
+    /// Returns the domain in this state, which it keeps if it is in it already.
+    #[must_use]
+    pub fn moved(self, state: DomainState, now: Timestamp) -> Self {
+        let since = if self.state == state { self.since } else { now };
+        Self { state, since, ..self }
+    }
+}
+
 /// What the provider said of a domain, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DomainCheck {

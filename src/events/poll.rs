@@ -135,7 +135,7 @@ impl Poller {
                     error!("a batch of events meets a damaged row; it stays in the queue");
                     return;
                 }
-                Err(StoreError::Unavailable | StoreError::FileLost) => {
+                Err(StoreError::Unavailable | StoreError::OutcomeOpen | StoreError::FileLost) => {
                     tokio::select! {
                         () = ending(phases) => return,
                         () = self.store_again() => {}
@@ -332,7 +332,7 @@ mod tests {
         stop.send(()).unwrap();
         polling.await.unwrap();
         serving.abort();
-        let kept = store.dead_letters(usize::MAX).unwrap().len();
+        let kept = store.dead_letters(usize::MAX).await.unwrap().len();
         assert_eq!(kept, endless.counts().1, "all that was deleted is stored");
         assert_eq!(
             events.metrics().documents(DocumentType::Unreadable),

@@ -13,7 +13,7 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::intake::{Intake, Origin, Refusal, refusal};
-use crate::store::{Acceptance, Accepted, OnNew};
+use crate::store::{Accepted, NewMessage, OnNew};
 
 /// Why no request of a batch is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ enum Answer {
 
 /// What is left to do with the new messages of a batch.
 enum Rest {
-    Accept(Vec<Acceptance<OnNew>>),
+    Accept(Vec<NewMessage<OnNew>>),
     /// There is no room for them, unless the keys of all of them are those of messages that are
     /// being committed now.
     Refuse {
@@ -88,7 +88,7 @@ impl Intake {
         let suppression_epoch = self.store.suppression_epoch();
         let mut all = Vec::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
-            let admitted = admit(request, &self.store.facts(organisation.id));
+            let admitted = admit(request, &self.store.facts(organisation.id)).await;
             all.push(admitted.map_err(|error| {
                 let refusal = refusal(error);
                 BatchRefusal::Of { index, refusal }
@@ -97,14 +97,14 @@ impl Intake {
         }
         let window_now = self.clock.window_time();
         let answers =
-            self.answers(organisation.id, &all, &window_now).map_err(BatchRefusal::Whole)?;
+            self.answers(organisation.id, &all, &window_now).await.map_err(BatchRefusal::Whole)?;
         let new = || all.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Answer::New));
         let mut acceptances = Vec::new();
         let mut refused = None;
         for (admitted, _) in new() {
             let request_id = request_id.clone();
             let origin = Origin { organisation, key, suppression_epoch, request_id };
-            match self.prepare(admitted, window_now.clone(), origin) {
+            match self.acceptance(admitted, window_now.clone(), origin) {
                 Ok(acceptance) => acceptances.push(acceptance.boxed()),
                 Err(refusal) => {
                     refused = Some(refusal);
@@ -154,7 +154,7 @@ impl Intake {
     }
 
     /// Tells new messages from replays, and from repeats in the batch itself.
-    fn answers(
+    async fn answers(
         &self,
         organisation: OrganisationId,
         all: &[Admitted<'_>],
@@ -170,7 +170,7 @@ impl Intake {
                 (Some(_), Some(earlier)) => Answer::SameAs(*earlier),
                 (Some(key), None) => {
                     places.insert(key, index);
-                    let replay = self.store.replay(organisation, key, window_now.clone())?;
+                    let replay = self.store.replay(organisation, key, window_now.clone()).await?;
                     replay.map_or(Answer::New, Answer::Replayed)
                 }
             });
@@ -252,7 +252,8 @@ mod tests {
                 idempotency_key: Some(key),
             };
             let request = SendRequest::of_submission(submission).unwrap();
-            intake.accept(&acme, None, request, "request").await.unwrap()
+            let prepared = intake.prepare(&acme, None, request, "request").await.unwrap();
+            intake.accept(prepared).await.unwrap()
         };
         let clients = accept(IdempotencyKey::parse("k").unwrap()).await;
         let submissions = accept(IdempotencyKey::of_submission("k")).await;
@@ -268,7 +269,7 @@ mod tests {
             (IdempotencyKey::parse("k").unwrap(), clients.id()),
             (IdempotencyKey::of_submission("k"), submissions.id()),
         ] {
-            assert_eq!(store.replay(acme.id, key, NOON), Ok(Some(id)));
+            assert_eq!(store.replay(acme.id, key, NOON).await, Ok(Some(id)));
         }
     }
 

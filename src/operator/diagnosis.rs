@@ -6,11 +6,11 @@ use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
 use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
-use crate::operator::Parts;
 use crate::operator::conditions::{
     Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
 };
 use crate::operator::process::Process;
+use crate::operator::{Parts, StoredState};
 use crate::queue::Fill;
 use crate::quota::AccountCheck;
 use crate::store::{DamagedRow, Health};
@@ -67,11 +67,11 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
 
 /// What is wrong besides, and never keeps the service from its work. It takes a look at the file
 /// and at the process, which probes of readiness need not wait for.
-pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
+pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
     let mut found = Vec::new();
     let status = parts.dispatcher.status();
     found.extend(filling(status.pending.bytes, status.max_pending_bytes, status.greatest_share));
-    let letters = parts.store.event_backlog().map_or(0, |backlog| backlog.dead_letters);
+    let letters = stored.backlog.map_or(0, |backlog| backlog.dead_letters);
     if letters > 0 {
         let documents = several(letters, "document");
         let message = format!("{documents} of the provider could not be read, and kept");
@@ -85,16 +85,15 @@ pub(super) fn lesser(parts: &Parts) -> Vec<Condition> {
     found.extend(connections("client", parts.clients.connections.count(), most));
     found.extend(connections("SMTP", parts.smtp.connections.count(), most));
     found.extend(descriptors(Process::now()));
-    if let Ok(Some(lost)) = parts.store.lost_messages(parts.clock.window_time().now()) {
+    if let Ok(Some(lost)) = stored.lost {
         found.push(Kind::BodiesLost.says(format!(
             "The process ended before it sent {}, last at {}; that mail has failed",
             several(lost.messages, "message"),
             lost.last_at
         )));
     }
-    let oldest = parts.store.oldest(parts.clock.window_time()).ok().flatten();
     let limit = RECORD_RETENTION + PURGE_SLACK;
-    if oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
+    if stored.oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
         found.push(Kind::PurgeBehind.found());
     }
     found

@@ -14,13 +14,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::live;
 use crate::http::body::ResponseBody;
-use crate::operator::Parts;
 use crate::operator::conditions::{BOUNCES, COMPLAINTS, Condition, Limit};
 use crate::operator::diagnosis;
 use crate::operator::history::RecentHistory;
 use crate::operator::metrics::{Named, accounts};
 use crate::operator::process::unix_seconds;
 use crate::operator::trends::Trends;
+use crate::operator::{Parts, StoredState};
 use crate::organisation_counts::OrganisationCounts;
 
 /// How often it is looked at.
@@ -51,7 +51,8 @@ pub(super) async fn look(
         let now = (Instant::now(), Totals::of(&parts));
         trends.look(now.0, &parts, &now.1.organisations);
         recent.look(parts.clock.now(), &now.1.organisations);
-        let state = State::now(&parts, &now.1, &before.1, now.0 - before.0, &trends);
+        let stored = parts.ask_store().await;
+        let state = State::now(&parts, &stored, &now.1, &before.1, now.0 - before.0, &trends);
         let event = event("state", &state);
         let conditions = state.conditions.into_iter().map(live::Condition::from);
         parts.conditions.send_replace(conditions.collect());
@@ -171,6 +172,7 @@ impl Totals {
 impl State {
     fn now(
         parts: &Parts,
+        stored: &StoredState,
         now: &Totals,
         before: &Totals,
         passed: Duration,
@@ -193,7 +195,7 @@ impl State {
             now.organisations.iter().map(|one| count(&one.account)).sum()
         };
         let mut conditions = diagnosis::find(parts);
-        conditions.extend(diagnosis::lesser(parts));
+        conditions.extend(diagnosis::lesser(parts, stored));
         conditions.extend(trends.conditions(parts, &now.organisations));
         Self {
             version: env!("CARGO_PKG_VERSION"),

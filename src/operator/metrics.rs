@@ -110,7 +110,7 @@ fn process(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     )?;
     let process = Process::now();
     // If the file is being opened again, what is in it is left out for the moment.
-    let lost = parts.store.lost_messages(parts.clock.window_time().now()).ok();
+    let lost = parts.stored.load().lost.ok();
     let lost = lost.map(|lost| lost.map_or(0, |lost| lost.messages));
     let gauges = [
         (
@@ -266,7 +266,7 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 
 fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let health = parts.store.health();
-    let oldest = parts.store.oldest(parts.clock.window_time()).ok().flatten();
+    let oldest = parts.stored.load().oldest;
     let retention = format!(
         "Time of the oldest record. Records are deleted after {RECORD_RETENTION_DAYS} days."
     );
@@ -306,7 +306,7 @@ fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 }
 
 fn events(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let backlog = parts.store.event_backlog().ok();
+    let backlog = parts.stored.load().backlog;
     let gauges = [
         (
             "pillarbox_events_available",

@@ -46,7 +46,7 @@ pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, Servic
         "opened the store in {}",
         config.data_dir.display()
     );
-    if let Ok(Some(lost)) = store.lost_messages(clock.now()) {
+    if let Ok(Some(lost)) = store.lost_messages(clock.now()).await {
         warn!(
             messages = lost.messages, last_at = %lost.last_at,
             "messages failed because their process ended before they were sent; after looking at \

@@ -32,6 +32,9 @@ impl Reply {
     pub(super) const STORAGE_UNAVAILABLE: Self = Self::fixed(
         "451 4.3.0 the service cannot reach its storage for now: nothing was stored; try again later",
     );
+    pub(super) const OUTCOME_OPEN: Self = Self::fixed(
+        "451 4.3.0 the storage did not answer in time: the message may be sent; repeat it unchanged",
+    );
     pub(super) const QUEUE_FULL: Self = Self::fixed(
         "451 4.3.1 the service, or your organisation's share of it, is full; try again later",
     );

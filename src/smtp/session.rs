@@ -261,7 +261,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
                 self.authenticate(mechanism, initial).await?
             }
             Ok(Command::Mail { sender, size }) => self.mail(sender, size)?,
-            Ok(Command::Rcpt(recipient)) => self.rcpt(recipient),
+            Ok(Command::Rcpt(recipient)) => self.rcpt(recipient).await,
             Ok(Command::Data) => self.data().await?,
             Ok(Command::Reset) => {
                 self.recipients = None;
@@ -389,17 +389,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
                 Ok(address) => address,
                 Err(error) => return Ok(not_an_address("501 5.1.7", "sender", error)),
             };
-            match self.shared.store.facts(organisation.id).is_verified(address.domain()) {
-                Ok(true) => {}
-                Ok(false) => return Ok(unverified(address.domain().as_str())),
-                Err(_) => return Ok(Reply::STORAGE_UNAVAILABLE),
+            if !self.shared.store.facts(organisation.id).is_verified(address.domain()) {
+                return Ok(unverified(address.domain().as_str()));
             }
         }
         self.recipients = Some(Vec::new());
         Ok(Reply::SENDER_OK)
     }
 
-    fn rcpt(&mut self, recipient: &str) -> Reply {
+    async fn rcpt(&mut self, recipient: &str) -> Reply {
         let organisation = match self.client() {
             Ok((organisation, _)) => organisation,
             Err(reply) => return reply,
@@ -413,7 +411,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Err(error) => return not_an_address("501 5.1.3", "recipient", error),
         };
         let address = SuppressedAddress::from(&address);
-        match self.shared.store.facts(organisation.id).is_suppressed(&address) {
+        match self.shared.store.is_suppressed(organisation.id, &address).await {
             Ok(false) => {
                 recipients.push(recipient.to_owned());
                 Reply::RECIPIENT_OK

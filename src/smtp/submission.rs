@@ -23,7 +23,7 @@ pub(super) async fn submit(
     message: RequestBody<OrganisationId>,
 ) -> Reply {
     let request_id = shared.ids.next();
-    let accepting = {
+    let prepared = {
         let fields = match Fields::read(&message) {
             Ok(fields) => fields,
             Err(error) => return Reply::new("550 5.6.0", &error.to_string()),
@@ -38,7 +38,9 @@ pub(super) async fn submit(
             idempotency_key: idempotency_key.as_deref().map(IdempotencyKey::of_submission),
         };
         match SendRequest::of_submission(submission) {
-            Ok(request) => shared.intake.accept(organisation, Some(key), request, request_id),
+            Ok(request) => {
+                shared.intake.prepare(organisation, Some(key), request, request_id).await
+            }
             Err(FieldError { field, rule }) => {
                 let text = match field {
                     Some(field) => format!("{field}: {rule}"),
@@ -50,7 +52,11 @@ pub(super) async fn submit(
     };
     // What is sent is encoded by now: the memory of what was read is free again.
     drop(message);
-    match accepting.await {
+    let accepted = match prepared {
+        Ok(prepared) => shared.intake.accept(prepared).await,
+        Err(refusal) => Err(refusal),
+    };
+    match accepted {
         Ok(accepted) => {
             tracing::debug!(%request_id, id = %accepted.id(), "accepted over SMTP");
             match accepted {
@@ -73,6 +79,7 @@ fn reply_to(refusal: &Refusal) -> Reply {
         Refusal::Suppressed { .. } => Reply::SUPPRESSED,
         Refusal::QueueFull(_) => Reply::QUEUE_FULL,
         Refusal::StorageUnavailable | Refusal::Internal => Reply::STORAGE_UNAVAILABLE,
+        Refusal::OutcomeOpen => Reply::OUTCOME_OPEN,
         Refusal::ShuttingDown => Reply::STOPPING,
     }
 }

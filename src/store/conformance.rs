@@ -1,5 +1,6 @@
 //! What every backend of the store must do, tested through the store's own interface.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,35 +15,38 @@ use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
+use crate::store::redb::CACHE_BYTES;
+use sha2::{Digest, Sha256};
+
 use crate::store::{
-    Accepted, Applied, CACHE_BYTES, Change, LostMessages, MessageFilter, Reference, Report, Store,
-    StoreError,
+    Accepted, Applied, Change, LostMessages, MessageFilter, NewMessage, NodeIdentity,
+    PostgresServer, Reference, Report, Store, StoreError,
 };
 
-use disk::{Disk, Fault};
+use crate::store::redb::Pending;
+use crate::store::redb::RedbStore;
+use crate::store::redb::open::Opener;
+use crate::store::redb::tests::disk::Disk;
+use crate::store::{Engine, OpenError, Recovery};
 
 mod batch;
-mod damage;
-mod disk;
 mod events;
 mod feed;
-mod history;
-mod journal;
-mod list;
+pub(super) mod history;
+pub(super) mod list;
 mod organisations;
-mod power;
 
-const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
-const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
-struct Fixture {
-    store: Store,
-    organisation: OrganisationId,
-    ids: MessageIds,
+pub(super) struct Fixture {
+    pub(super) store: Store,
+    pub(super) organisation: OrganisationId,
+    pub(super) ids: MessageIds,
 }
 
 impl Fixture {
-    async fn on(store: Store) -> Self {
+    pub(super) async fn on(store: Store) -> Self {
         let organisation = match store.organisation(&"acme".parse().unwrap()) {
             Some(organisation) => organisation,
             None => store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap(),
@@ -52,7 +56,7 @@ impl Fixture {
         Self { store, organisation: organisation.id, ids: MessageIds::new() }
     }
 
-    fn admitted<'a>(&self, key: Option<&'a str>) -> Admitted<'a> {
+    pub(super) async fn admitted<'a>(&self, key: Option<&'a str>) -> Admitted<'a> {
         let draft = Draft {
             from: Some("Ann <ann@example.com>"),
             to: Some(vec!["Bob@Example.org"]),
@@ -62,47 +66,79 @@ impl Fixture {
             ..Draft::default()
         };
         let request = SendRequest::parse(draft).unwrap();
-        admit(request, &self.store.facts(self.organisation)).unwrap()
+        admit(request, &self.store.facts(self.organisation)).await.unwrap()
     }
 
-    async fn accept(&self, key: Option<&str>, now: Timestamp) -> Result<Accepted, StoreError> {
+    pub(super) async fn accept(
+        &self,
+        key: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Accepted, StoreError> {
         let id = self.ids.next(now);
-        let admitted = self.admitted(key);
-        self.store.accept(id, self.organisation, &admitted, now, now, || {}).await
+        let admitted = self.admitted(key).await;
+        self.store.accept(NewMessage::new(id, self.organisation, &admitted, now, now, || {})).await
     }
 
-    async fn new_message(&self) -> MessageId {
+    pub(super) async fn new_message(&self) -> MessageId {
         let Accepted::New(id) = self.accept(None, START).await.unwrap() else {
             panic!("a message without a key is new");
         };
         id
     }
 
-    fn state(&self, id: MessageId) -> State {
-        self.store.message(id, START).unwrap().unwrap().state
+    pub(super) async fn state(&self, id: MessageId) -> State {
+        self.store.message(id, START).await.unwrap().unwrap().state
     }
 }
 
-impl Store {
-    /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
-    pub(crate) fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
-        let disk = Disk::formatted();
-        let (store, _) =
-            Self::start(disk.opener(CACHE_BYTES), now).expect("a formatted disk opens");
-        let (failing, working) = (disk.clone(), disk);
-        (store, move || failing.set(Fault::WritesFail), move || working.set(Fault::None))
+/// Opens the store that belongs to a directory: a file in it, or, if `PILLARBOX_TEST_POSTGRES` has
+/// the port of a server, a database of its own there.
+pub(super) async fn in_directory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
+    reopened(directory, now).await.0
+}
+
+/// As [`in_directory`], with the number of messages that the end of the last process failed.
+async fn reopened(directory: &tempfile::TempDir, now: Timestamp) -> (Store, usize) {
+    if let Ok(port) = std::env::var("PILLARBOX_TEST_POSTGRES") {
+        return postgres(directory.path(), port.parse().unwrap(), now).await;
+    }
+    let (store, recovery) = Store::open(directory.path(), now).unwrap();
+    (store, recovery.bodies_lost)
+}
+
+/// As [`in_directory`], on a disk in memory if the store is a file.
+async fn in_memory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
+    match std::env::var("PILLARBOX_TEST_POSTGRES") {
+        Ok(_) => in_directory(directory, now).await,
+        Err(_) => Store::on_redb(Disk::formatted().opener(CACHE_BYTES), now).unwrap().0,
     }
 }
 
-fn in_directory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
-    Store::open(directory.path(), now).unwrap().0
+async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize) {
+    let digest = Sha256::digest(directory.as_os_str().as_encoded_bytes());
+    let database = format!("test_{}", hex::encode(&digest[..8]));
+    let mut server = PostgresServer {
+        hosts: vec![("127.0.0.1".to_owned(), port)],
+        database: "postgres".to_owned(),
+        user: "pillarbox".to_owned(),
+        password: None,
+        authorities: None,
+    };
+    server.create_database(&database).await;
+    server.database = database;
+    let identity = NodeIdentity {
+        name: "test".to_owned(),
+        directory: *digest.first_chunk().unwrap(),
+        dead_after: Duration::from_mins(3),
+    };
+    Store::connect(&server, identity, Duration::from_secs(8), now).await.unwrap()
 }
 
-fn event(at: Timestamp, detail: EventDetail) -> Event {
+pub(super) fn event(at: Timestamp, detail: EventDetail) -> Event {
     Event { occurred_at: at, recipients: vec!["Bob <bob@example.org>".to_owned()], detail }
 }
 
-fn hard_bounce() -> EventDetail {
+pub(super) fn hard_bounce() -> EventDetail {
     EventDetail::Bounce {
         bounce_type: BounceType::Permanent,
         sub_type: "General".to_owned(),
@@ -113,9 +149,9 @@ fn hard_bounce() -> EventDetail {
 #[tokio::test]
 async fn an_accepted_message_reads_back_and_survives_a_reopen() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
-    let message = fixture.store.message(id, START).unwrap().unwrap();
+    let message = fixture.store.message(id, START).await.unwrap().unwrap();
     assert_eq!((message.created_at, message.attempts), (START, 0));
     assert_eq!(message.recipients, ["Bob@Example.org"]);
     fixture
@@ -128,28 +164,31 @@ async fn an_accepted_message_reads_back_and_survives_a_reopen() {
         )
         .await
         .unwrap();
-    let message = fixture.store.message(id, START).unwrap().unwrap();
+    let message = fixture.store.message(id, START).await.unwrap().unwrap();
     drop(fixture);
-    assert_eq!(in_directory(&directory, START).message(id, START).unwrap(), Some(message));
+    assert_eq!(
+        in_directory(&directory, START).await.message(id, START).await.unwrap(),
+        Some(message)
+    );
 }
 
 #[tokio::test]
 async fn one_key_makes_one_message_however_many_ask_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Arc::new(Fixture::on(in_directory(&directory, START)).await);
+    let fixture = Arc::new(Fixture::on(in_directory(&directory, START).await).await);
     let handed_over = Arc::new(AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..200 {
         let (fixture, handed_over) = (Arc::clone(&fixture), Arc::clone(&handed_over));
         tasks.spawn(async move {
             let id = fixture.ids.next(START);
-            let admitted = fixture.admitted(Some("k"));
+            let admitted = fixture.admitted(Some("k")).await;
             let on_new = move || {
                 handed_over.fetch_add(1, Ordering::SeqCst);
             };
             fixture
                 .store
-                .accept(id, fixture.organisation, &admitted, START, START, on_new)
+                .accept(NewMessage::new(id, fixture.organisation, &admitted, START, START, on_new))
                 .await
                 .unwrap()
         });
@@ -166,28 +205,29 @@ async fn one_key_makes_one_message_however_many_ask_at_once() {
 #[tokio::test]
 async fn a_key_replays_for_exactly_24_hours_also_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let Accepted::New(first) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
     let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
     let key = IdempotencyKey::parse("k").unwrap();
-    assert_eq!(fixture.store.replay(other.id, key, START).unwrap(), None);
+    assert_eq!(fixture.store.replay(other.id, key, START).await.unwrap(), None);
     drop(fixture);
 
     let end = START.plus(IDEMPOTENCY_WINDOW);
-    let fixture = Fixture::on(in_directory(&directory, end.minus(MILLISECOND))).await;
+    let fixture = Fixture::on(in_directory(&directory, end.minus(MILLISECOND)).await).await;
     let last = fixture.accept(Some("k"), end.minus(MILLISECOND)).await.unwrap();
     assert_eq!(last, Accepted::Replayed(first));
     let Accepted::New(second) = fixture.accept(Some("k"), end).await.unwrap() else { panic!() };
     assert_ne!(first, second);
     fixture.store.purge(end.plus(MILLISECOND), 100).await.unwrap();
-    let replay = fixture.store.replay(fixture.organisation, key, end.plus(MILLISECOND)).unwrap();
+    let replay =
+        fixture.store.replay(fixture.organisation, key, end.plus(MILLISECOND)).await.unwrap();
     assert_eq!(replay, Some(second), "expiry of the first use leaves the second alone");
 }
 
 #[tokio::test]
 async fn a_restart_fails_what_was_pending_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let sent = fixture.new_message().await;
     let transition = Transition::Sent { ses_message_id: "s".to_owned(), sent_at: START };
     fixture.store.record(sent, 1, transition, START).await.unwrap();
@@ -196,21 +236,21 @@ async fn a_restart_fails_what_was_pending_and_nothing_else() {
         pending.push(fixture.new_message().await);
     }
     drop(fixture);
-    let (store, recovery) = Store::open(directory.path(), START).unwrap();
-    assert_eq!(recovery.bodies_lost, 50);
+    let (store, bodies_lost) = reopened(&directory, START).await;
+    assert_eq!(bodies_lost, 50);
     for id in pending {
-        let message = store.message(id, START).unwrap().unwrap();
+        let message = store.message(id, START).await.unwrap().unwrap();
         assert_eq!(message.failure().unwrap().code, FailureCode::BodyLostOnRestart);
     }
-    assert!(matches!(store.message(sent, START).unwrap().unwrap().state, State::Sent { .. }));
+    assert!(matches!(store.message(sent, START).await.unwrap().unwrap().state, State::Sent { .. }));
     drop(store);
-    assert_eq!(Store::open(directory.path(), START).unwrap().1.bodies_lost, 0);
+    assert_eq!(reopened(&directory, START).await.1, 0);
 }
 
 #[tokio::test]
 async fn a_final_state_never_moves_back() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let failed = Transition::Failed {
         failure: Failure::new(FailureCode::ProviderRejected, "no"),
@@ -227,13 +267,16 @@ async fn a_final_state_never_moves_back() {
         event: None,
     };
     fixture.store.apply(report, START).await.unwrap();
-    assert!(matches!(fixture.state(id), State::Failed { .. }), "a refusal for good is no doubt");
+    assert!(
+        matches!(fixture.state(id).await, State::Failed { .. }),
+        "a refusal for good is no doubt"
+    );
 }
 
 #[tokio::test]
 async fn proof_of_acceptance_corrects_a_message_whose_outcome_was_lost() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let queued = fixture.new_message().await;
     let unknown = fixture.new_message().await;
     let failed = Transition::Failed {
@@ -250,18 +293,18 @@ async fn proof_of_acceptance_corrects_a_message_whose_outcome_was_lost() {
             event: None,
         };
         assert_eq!(fixture.store.apply(report, START).await.unwrap(), applied);
-        let message = fixture.store.message(id, START).unwrap().unwrap();
+        let message = fixture.store.message(id, START).await.unwrap().unwrap();
         let sent = State::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
         assert_eq!((message.state, message.attempts), (sent, 1));
     }
     drop(fixture);
-    assert_eq!(Store::open(directory.path(), START).unwrap().1.bodies_lost, 0);
+    assert_eq!(reopened(&directory, START).await.1, 0);
 }
 
 #[tokio::test]
 async fn repeats_and_disorder_of_events_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let delivery = event(
         START.plus(Duration::from_secs(1)),
         EventDetail::Delivery { smtp_response: Some("250 ok".to_owned()) },
@@ -281,9 +324,9 @@ async fn repeats_and_disorder_of_events_change_nothing() {
             };
             fixture.store.apply(report, START).await.unwrap();
         }
-        let last = fixture.store.message(id, START).unwrap().unwrap().last_event.unwrap();
+        let last = fixture.store.message(id, START).await.unwrap().unwrap().last_event.unwrap();
         assert_eq!(last.event_type, EventType::Bounce);
-        timelines.push(fixture.store.events(id).unwrap());
+        timelines.push(fixture.store.events(id).await.unwrap());
     }
     assert_eq!(timelines[0], [delivery, bounce]);
     assert_eq!(timelines[0], timelines[1]);
@@ -292,7 +335,7 @@ async fn repeats_and_disorder_of_events_change_nothing() {
 #[tokio::test]
 async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let before = fixture.store.suppression_epoch();
     let report = Report {
@@ -304,7 +347,7 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
     };
     fixture.store.apply(report, START).await.unwrap();
     assert!(fixture.store.suppression_epoch() > before);
-    let listed = fixture.store.suppressions(None, 10).unwrap().suppressions;
+    let listed = fixture.store.suppressions(None, 10).await.unwrap().suppressions;
     let address = SuppressedAddress::parse("bob@example.org").unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].0, Some(fixture.organisation));
@@ -326,7 +369,7 @@ async fn a_hard_bounce_suppresses_the_recipient_for_that_organisation_alone() {
 #[tokio::test]
 async fn a_repeated_bounce_does_not_bring_back_a_suppression_that_was_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let report = Report {
         message: Reference::Tag(fixture.new_message().await),
         organisation: None,
@@ -338,23 +381,13 @@ async fn a_repeated_bounce_does_not_bring_back_a_suppression_that_was_removed() 
     let address = SuppressedAddress::parse("bob@example.org").unwrap();
     fixture.store.unsuppress(Some(fixture.organisation), address).await.unwrap();
     fixture.store.apply(report, START).await.unwrap();
-    assert!(fixture.store.suppressions(None, 10).unwrap().suppressions.is_empty());
-}
-
-#[tokio::test]
-async fn an_operation_that_panics_is_refused_for_good_and_the_store_goes_on() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let panics = fixture.store.writer.run(0, |_| -> Result<(), _> { panic!("as it must") });
-    assert_eq!(panics.await, Err(StoreError::Damaged));
-    fixture.store.writable().await;
-    assert!(matches!(fixture.accept(None, START).await, Ok(Accepted::New(_))));
+    assert!(fixture.store.suppressions(None, 10).await.unwrap().suppressions.is_empty());
 }
 
 #[tokio::test]
 async fn records_are_read_for_exactly_90_days_and_purged_after() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let report = Report {
         message: Reference::Tag(id),
@@ -366,20 +399,20 @@ async fn records_are_read_for_exactly_90_days_and_purged_after() {
     fixture.store.apply(report, START).await.unwrap();
     let end = START.plus(RECORD_RETENTION);
     let filter = MessageFilter::default();
-    assert!(fixture.store.message(id, end.minus(MILLISECOND)).unwrap().is_some());
+    assert!(fixture.store.message(id, end.minus(MILLISECOND)).await.unwrap().is_some());
     assert_eq!(
         fixture.store.list(filter.clone(), 9, end.minus(MILLISECOND)).await.unwrap().messages.len(),
         1
     );
-    assert!(fixture.store.message(id, end).unwrap().is_none());
+    assert!(fixture.store.message(id, end).await.unwrap().is_none());
     assert!(fixture.store.list(filter, 9, end).await.unwrap().messages.is_empty());
     assert_eq!(fixture.store.purge(end, 10).await.unwrap().messages, 0, "its millisecond goes on");
     let purged = fixture.store.purge(end.plus(MILLISECOND), 10).await.unwrap();
     assert_eq!(purged.messages, 1);
-    assert!(fixture.store.events(id).unwrap().is_empty());
-    assert!(fixture.store.message(id, START).unwrap().is_none());
+    assert!(fixture.store.events(id).await.unwrap().is_empty());
+    assert!(fixture.store.message(id, START).await.unwrap().is_none());
     assert_eq!(
-        fixture.store.suppressions(None, 10).unwrap().suppressions.len(),
+        fixture.store.suppressions(None, 10).await.unwrap().suppressions.len(),
         1,
         "suppressions stay"
     );
@@ -388,7 +421,7 @@ async fn records_are_read_for_exactly_90_days_and_purged_after() {
 #[tokio::test]
 async fn a_purge_takes_bounded_steps() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     for _ in 0..25 {
         fixture.accept(Some(&fixture.ids.next(START).to_string()), START).await.unwrap();
     }
@@ -405,15 +438,15 @@ fn lost(found_at: Timestamp) -> Transition {
     Transition::BodyLost { acceptance: Acceptance::Excluded, message: "stopped", found_at }
 }
 
-fn unseen(store: &Store, now: Timestamp) -> Option<(u64, Timestamp)> {
-    store.lost_messages(now).unwrap().map(|lost| (lost.messages, lost.last_at))
+async fn unseen(store: &Store, now: Timestamp) -> Option<(u64, Timestamp)> {
+    store.lost_messages(now).await.unwrap().map(|lost| (lost.messages, lost.last_at))
 }
 
 #[tokio::test]
 async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    assert_eq!(unseen(&fixture.store, START), None);
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    assert_eq!(unseen(&fixture.store, START).await, None);
     let mut pending = Vec::new();
     for _ in 0..5 {
         pending.push(fixture.new_message().await);
@@ -425,31 +458,76 @@ async fn losses_of_stops_and_starts_add_up_until_they_are_acknowledged() {
     }
     let again = fixture.store.record(pending[0], 0, lost(START), START).await.unwrap();
     assert_eq!(again, Recorded::AlreadyFinal);
-    assert_eq!(unseen(&fixture.store, START), Some((2, START)));
+    assert_eq!(unseen(&fixture.store, START).await, Some((2, START)));
     drop(fixture);
 
     let next = START.plus(Duration::from_mins(1));
-    drop(in_directory(&directory, next));
+    drop(in_directory(&directory, next).await);
     let later = next.plus(Duration::from_mins(1));
-    let store = in_directory(&directory, later);
-    assert_eq!(unseen(&store, later), Some((5, next)), "a start without losses changes nothing");
+    let store = in_directory(&directory, later).await;
+    assert_eq!(
+        unseen(&store, later).await,
+        Some((5, next)),
+        "a start without losses changes nothing"
+    );
 
     let seen = store.acknowledge_lost_messages(later).await.unwrap();
     assert_eq!(seen, Some(LostMessages { messages: 5, last_at: next }));
     assert_eq!(store.acknowledge_lost_messages(later).await.unwrap(), None);
     drop(store);
-    assert_eq!(unseen(&in_directory(&directory, later), later), None);
+    assert_eq!(unseen(&in_directory(&directory, later).await, later).await, None);
 }
 
 #[tokio::test]
 async fn a_loss_is_shown_for_a_day_and_then_no_longer_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let ids = [fixture.new_message().await, fixture.new_message().await];
     fixture.store.record(ids[0], 0, lost(START), START).await.unwrap();
     let last_moment = START.plus(DAY).minus(MILLISECOND);
-    assert_eq!(unseen(&fixture.store, last_moment), Some((1, START)));
-    assert_eq!(unseen(&fixture.store, START.plus(DAY)), None);
+    assert_eq!(unseen(&fixture.store, last_moment).await, Some((1, START)));
+    assert_eq!(unseen(&fixture.store, START.plus(DAY)).await, None);
     fixture.store.record(ids[1], 0, lost(START.plus(DAY)), START.plus(DAY)).await.unwrap();
-    assert_eq!(unseen(&fixture.store, START.plus(DAY)), Some((1, START.plus(DAY))));
+    assert_eq!(unseen(&fixture.store, START.plus(DAY)).await, Some((1, START.plus(DAY))));
+}
+
+impl Store {
+    /// Opens the store with redb over what the opener opens.
+    pub(super) fn on_redb(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
+        let (redb, recovery) = RedbStore::start(opener, Pending::Settle, now)?;
+        Ok((Self { engine: Engine::Redb(redb) }, recovery))
+    }
+
+    /// Makes a message's record one that cannot be read.
+    pub(super) async fn damage_message(&self, id: MessageId) {
+        match &self.engine {
+            Engine::Redb(engine) => engine.damage_message(id).await,
+            Engine::Postgres(engine) => Box::pin(engine.damage_message(id)).await,
+        }
+    }
+
+    /// Takes a node for dead.
+    #[cfg(feature = "interop")]
+    pub(super) async fn bury(&self, name: &str) {
+        match &self.engine {
+            Engine::Redb(_) => panic!("the default engine has no nodes"),
+            Engine::Postgres(engine) => engine.bury(name).await,
+        }
+    }
+
+    /// How many rows the feed has, with overturned failures.
+    pub(super) async fn rows_of_feed(&self) -> u64 {
+        match &self.engine {
+            Engine::Redb(engine) => engine.rows_of_feed(),
+            Engine::Postgres(engine) => Box::pin(engine.rows_of_feed()).await,
+        }
+    }
+
+    /// The engine of a store with redb.
+    pub(super) fn redb(&self) -> &RedbStore {
+        match &self.engine {
+            Engine::Redb(redb) => redb,
+            Engine::Postgres(_) => panic!("the test is of redb"),
+        }
+    }
 }

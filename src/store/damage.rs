@@ -4,35 +4,18 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redb::{ReadTransaction, ReadableTable, TableHandle};
+use crate::domain::id::MessageId;
+use crate::store::error::{DamagedRow, RowError};
 
-use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::Timestamp;
-use crate::store::Store;
-use crate::store::error::{DamagedRow, InRow, ReadError, RowError};
-use crate::store::record::{decode_quarantined, encode_quarantined};
-use crate::store::tables::{
-    ALL_ORGANISATIONS, DAMAGED_MESSAGES, EVENTS, IDEMPOTENCY, MESSAGES, SUPPRESSIONS, Tables,
-};
-
+/// Scope of a suppression that holds for every organisation.
+const ALL_ORGANISATIONS: u32 = 0;
 /// How many damaged rows are remembered; the log has all of them.
 const MAX_NOTED: usize = 1_000;
-
-impl Store {
-    /// The rows that cannot be read, as far as they have been met since the start. A start meets
-    /// those of organisations, API keys, domains, suppressions, live idempotency keys and pending
-    /// messages.
-    pub fn damaged(&self) -> Vec<DamagedRow> {
-        let mut rows = self.shared.organisations().damaged.clone();
-        rows.extend(self.shared.damage.rows());
-        rows
-    }
-}
 
 /// A suppression's row, whose key has an address.
 pub(super) fn damaged_suppression(scope: u32, address: &str, reason: &RowError) -> DamagedRow {
     DamagedRow {
-        table: SUPPRESSIONS.name().to_owned(),
+        table: "suppressions".to_owned(),
         id: suppression_id(scope),
         address: Some(address.to_owned()),
         reason: reason.to_string(),
@@ -46,15 +29,6 @@ fn suppression_id(scope: u32) -> String {
     }
 }
 
-/// Logs a damaged row.
-pub(super) fn log(row: &DamagedRow) {
-    let DamagedRow { table, id, address, reason } = row;
-    tracing::error!(table, id, reason, "a row of the data file cannot be read");
-    if let Some(address) = address {
-        tracing::debug!(table, id, address, "the address of the row that cannot be read");
-    }
-}
-
 /// The damaged rows that were found since the start, those of organisations, keys and domains
 /// aside: the organisation index has these.
 #[derive(Debug, Default)]
@@ -63,7 +37,7 @@ pub(super) struct Damage(Mutex<BTreeSet<DamagedRow>>);
 impl Damage {
     /// Logs a damaged row and remembers it.
     pub(super) fn note(&self, row: DamagedRow) {
-        log(&row);
+        row.log();
         let mut rows = self.locked();
         if rows.len() < MAX_NOTED {
             rows.insert(row);
@@ -76,7 +50,7 @@ impl Damage {
     }
 
     /// The rows in the order of their tables.
-    fn rows(&self) -> Vec<DamagedRow> {
+    pub(super) fn rows(&self) -> Vec<DamagedRow> {
         self.locked().iter().cloned().collect()
     }
 
@@ -103,10 +77,8 @@ impl Damage {
         let (records, keys) = (texts(records), texts(keys));
         let is_in = |runs: &[Range<String>], id: &String| runs.iter().any(|run| run.contains(id));
         rows.retain(|row| match row.table.as_str() {
-            table if table == MESSAGES.name() || table == EVENTS.name() => {
-                !is_in(&records, &row.id)
-            }
-            table if table == IDEMPOTENCY.name() => !is_in(&keys, &row.id),
+            "messages" | "events" => !is_in(&records, &row.id),
+            "idempotency" => !is_in(&keys, &row.id),
             _ => true,
         });
     }
@@ -116,70 +88,15 @@ impl Damage {
     }
 }
 
-/// Keeps the bytes of a record that a start found pending and could not read. The start goes on
-/// without it: it loses its pending mark, and its bytes are kept until the end of its retention.
-/// The record itself stays where it is, so that nobody is told that it never was.
-pub(super) fn quarantine(
-    tables: &mut Tables<'_>,
-    id: MessageId,
-    record: &[u8],
-    damaged: &DamagedRow,
-    now: Timestamp,
-) -> Result<(), ReadError> {
-    let row = encode_quarantined(&damaged.reason, record);
-    let table = tables.damaged_messages.open()?;
-    table.insert(id.as_bytes(), (now.unix_millis(), row.as_slice()))?;
-    Ok(())
-}
-
-/// Notes the records in quarantine, so that every start tells of them.
-pub(super) fn note_quarantined(
-    transaction: &ReadTransaction,
-    damage: &Damage,
-) -> Result<(), ReadError> {
-    for row in transaction.open_table(DAMAGED_MESSAGES)?.iter()? {
-        let (id, row) = row?;
-        let id = MessageId::from_bytes(id.value());
-        let reason = decode_quarantined(row.value().1).in_row(DAMAGED_MESSAGES, id);
-        damage.note(reason.map_or_else(
-            |unreadable| unreadable,
-            |reason| DamagedRow {
-                table: MESSAGES.name().to_owned(),
-                id: id.to_string(),
-                address: None,
-                reason,
-            },
-        ));
-    }
-    Ok(())
-}
-
-/// Removes records with these ids from quarantine.
-pub(super) fn purge_quarantined(
-    tables: &mut Tables<'_>,
-    ids: &Range<MessageId>,
-) -> Result<(), ReadError> {
-    let table = tables.damaged_messages.open()?;
-    if table.first()?.is_some() {
-        table.retain_in(*ids.start.as_bytes()..*ids.end.as_bytes(), |_, _| false)?;
-    }
-    Ok(())
-}
-
-/// An organisation's rows, for the log.
-pub(super) fn of_organisation(OrganisationId(number): OrganisationId) -> String {
-    format!("of organisation {number}")
-}
-
 #[cfg(test)]
 mod tests {
     use std::fmt::Display;
 
     use super::*;
-    use crate::store::tables::DEAD_LETTERS;
+    use crate::domain::time::Timestamp;
 
-    fn damaged(table: impl TableHandle, id: impl Display) -> DamagedRow {
-        Err::<(), _>(RowError::Version(9)).in_row(table, id).unwrap_err()
+    fn damaged(table: &str, id: impl Display) -> DamagedRow {
+        DamagedRow::new(table, id, &RowError::Version(9))
     }
 
     #[test]
@@ -187,11 +104,11 @@ mod tests {
         let id = |millis| MessageId::first_of(Timestamp::from_unix_millis(millis));
         let damage = Damage::default();
         for millis in [1_000, 2_000, 3_000] {
-            damage.note(damaged(MESSAGES, id(millis)));
-            damage.note(damaged(IDEMPOTENCY, id(millis)));
+            damage.note(damaged("messages", id(millis)));
+            damage.note(damaged("idempotency", id(millis)));
         }
-        damage.note(damaged(EVENTS, id(1_000)));
-        damage.note(damaged(DEAD_LETTERS, "00"));
+        damage.note(damaged("events", id(1_000)));
+        damage.note(damaged("dead_letters", "00"));
         damage.forget(&[id(0)..id(2_000)], &[id(0)..id(3_000)]);
         let left: Vec<_> = damage.rows().into_iter().map(|row| (row.table, row.id)).collect();
         let expected = [
@@ -216,7 +133,7 @@ mod tests {
         assert_eq!(damage.rows(), left);
         assert!(!left[0].to_string().contains('@'), "addresses are not for the log");
         for number in 0..2 * MAX_NOTED {
-            damage.note(damaged(MESSAGES, number));
+            damage.note(damaged("messages", number));
         }
         assert_eq!(damage.rows().len(), MAX_NOTED);
     }

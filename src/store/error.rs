@@ -1,13 +1,8 @@
-//! Errors of the store: of a row, of a read or write of the file, of an operation, of an opening.
+//! Errors of the store: of an operation, of a listing, of a row.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 
-use redb::{DatabaseError, StorageError, TableHandle};
 use serde::{Deserialize, Serialize};
-
-use crate::store::JOURNAL_NAME;
-use crate::store::journal::JournalError;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +13,9 @@ pub enum StoreError {
     /// The data file is gone, another or written over: nothing was changed.
     #[error("the store takes no changes: its data file is gone, replaced or written over")]
     FileLost,
+    /// No answer came in time: the change may have been made, or be made yet.
+    #[error("the store did not answer in time; the change may have been made all the same")]
+    OutcomeOpen,
     /// A row cannot be read: the file is damaged.
     #[error("a row of the store cannot be read: the file is damaged")]
     Damaged,
@@ -32,155 +30,6 @@ pub enum ListError {
     /// Too many listings of the same organisation, or of the operators, wait already.
     #[error("too many listings wait; try again later")]
     TooMany,
-}
-
-/// Why the file could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process has it open.
-    #[error("another process has the file open; is pillarbox running already?")]
-    InUse,
-    /// It is not a file of pillarbox.
-    #[error("the file is not a pillarbox store; it was left untouched")]
-    Foreign,
-    /// It was written by a newer pillarbox.
-    #[error("the file has format {version}, written by a newer pillarbox; upgrade this one")]
-    Newer {
-        /// The file's format.
-        version: u64,
-    },
-    /// It is redb's, in a form that this version of redb does not read.
-    #[error(
-        "the file has redb's format {0}, which this pillarbox cannot read; it was left untouched"
-    )]
-    OtherFormat(u8),
-    /// Its content cannot be read.
-    #[error("the file is damaged: {0}; restore a backup")]
-    Damaged(String),
-    /// It could not be made.
-    #[error("cannot create {}: {source}", path.display())]
-    Create {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file was not closed, and its journal is missing, another's or damaged.
-    #[error(
-        "the file was in use when the service ended, and what was accepted last is in the journal \
-         {JOURNAL_NAME} beside it, which cannot be used: {0}; put the right journal beside the \
-         file, or restore a backup"
-    )]
-    Journal(String),
-    /// The file was not closed, and a copy of it alone is not enough.
-    #[error(
-        "it is a copy of a data file that was in use, without its journal, so what was accepted last \
-         is missing; copy both files into a data directory and start the service there, make a copy \
-         with: pillarbox backup, or add --accept-loss"
-    )]
-    Unclosed,
-    /// The disk failed.
-    #[error("the file cannot be read or written: {0}")]
-    Io(redb::Error),
-    /// Another process put another file in its place meanwhile.
-    #[error("another process replaced the file while it was opened; start again")]
-    Replaced,
-    /// The writer's thread could not be started.
-    #[error("cannot start the writer's thread: {0}")]
-    Thread(std::io::Error),
-}
-
-impl From<DatabaseError> for OpenError {
-    fn from(error: DatabaseError) -> Self {
-        match error {
-            DatabaseError::DatabaseAlreadyOpen => Self::InUse,
-            DatabaseError::Storage(StorageError::Corrupted(what)) => Self::Damaged(what),
-            DatabaseError::UpgradeRequired(format) => Self::OtherFormat(format),
-            DatabaseError::Storage(StorageError::Io(error))
-                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
-            {
-                Self::Damaged("it is cut short".to_owned())
-            }
-            // redb reports a wrong magic number as invalid data.
-            DatabaseError::Storage(StorageError::Io(error))
-                if error.kind() == std::io::ErrorKind::InvalidData =>
-            {
-                Self::Foreign
-            }
-            other => Self::Io(other.into()),
-        }
-    }
-}
-
-impl From<JournalError> for OpenError {
-    fn from(error: JournalError) -> Self {
-        match error {
-            JournalError::Io(error) => Self::Io(StorageError::Io(error).into()),
-            JournalError::Foreign | JournalError::Damaged { .. } => {
-                Self::Journal(error.to_string())
-            }
-        }
-    }
-}
-
-impl From<JournalError> for ReadError {
-    fn from(error: JournalError) -> Self {
-        let error = match error {
-            JournalError::Io(error) => StorageError::Io(error),
-            other => StorageError::Corrupted(other.to_string()),
-        };
-        error.into()
-    }
-}
-
-impl From<redb::Error> for OpenError {
-    fn from(error: redb::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<ReadError> for OpenError {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::File(error) => Self::Io(error),
-            ReadError::Row(error) => Self::Damaged(error.to_string()),
-        }
-    }
-}
-
-/// Why rows could not be read or written, before it becomes one of the errors above.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReadError {
-    /// The file, or the handle on it.
-    #[error(transparent)]
-    File(#[from] redb::Error),
-    /// A row's content.
-    #[error(transparent)]
-    Row(#[from] DamagedRow),
-}
-
-impl From<StorageError> for ReadError {
-    fn from(error: StorageError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::TableError> for ReadError {
-    fn from(error: redb::TableError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::TransactionError> for ReadError {
-    fn from(error: redb::TransactionError) -> Self {
-        Self::File(error.into())
-    }
-}
-
-impl From<redb::CommitError> for ReadError {
-    fn from(error: redb::CommitError) -> Self {
-        Self::File(error.into())
-    }
 }
 
 /// A row that cannot be read.
@@ -215,19 +64,19 @@ pub(super) enum RowError {
     Invalid(&'static str),
 }
 
-/// Says where a row is that cannot be read.
-pub(super) trait InRow<T> {
-    /// Adds the table and the key, for people, to the error.
-    fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow>;
-}
+impl DamagedRow {
+    /// The row of this table and key, for people, that cannot be read for this reason.
+    pub(super) fn new(table: &str, id: impl Display, reason: &RowError) -> Self {
+        let (id, reason) = (id.to_string(), reason.to_string());
+        Self { table: table.to_owned(), id, address: None, reason }
+    }
 
-impl<T> InRow<T> for Result<T, RowError> {
-    fn in_row(self, table: impl TableHandle, id: impl Display) -> Result<T, DamagedRow> {
-        self.map_err(|reason| DamagedRow {
-            table: table.name().to_owned(),
-            id: id.to_string(),
-            address: None,
-            reason: reason.to_string(),
-        })
+    /// Logs it.
+    pub(super) fn log(&self) {
+        let Self { table, id, address, reason } = self;
+        tracing::error!(table, id, reason, "a row of the store cannot be read");
+        if let Some(address) = address {
+            tracing::debug!(table, id, address, "the address of the row that cannot be read");
+        }
     }
 }

@@ -381,8 +381,12 @@ impl EventKey {
 
     /// Returns the key in the table of events.
     pub(super) fn of_message(&self, message: MessageId) -> Vec<u8> {
-        let mut key = Vec::with_capacity(message.as_bytes().len() + Self::BYTES);
-        key.extend_from_slice(message.as_bytes());
+        [message.as_bytes().as_slice(), &self.without_message()].concat()
+    }
+
+    /// Returns the key among the events of one message.
+    pub(super) fn without_message(&self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(Self::BYTES);
         key.extend_from_slice(&self.occurred_at.unix_millis().to_be_bytes());
         key.push(self.event_type as u8);
         key.extend_from_slice(&self.recipients);

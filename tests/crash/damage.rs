@@ -136,7 +136,7 @@ impl Damaged {
         let people = self.done(&["status"]);
         assert!(people.contains("damaged rows") && people.contains(id), "{people}");
         let log = process.log();
-        let says = |line: &&str| line.contains("a row of the data file cannot be read");
+        let says = |line: &&str| line.contains("a row of the store cannot be read");
         let said = log.lines().find(says).unwrap_or_default();
         assert!(said.contains(table) && said.contains(id), "{log}");
         assert!(said.contains("version 255"), "{log}");

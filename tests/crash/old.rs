@@ -9,7 +9,7 @@ use pillarbox::domain::id::{MessageId, MessageIds};
 use pillarbox::domain::message::Message;
 use pillarbox::domain::request::{Draft, SendRequest};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{MessageFilter, Store};
+use pillarbox::store::{MessageFilter, NewMessage, Store};
 use tokio::task::JoinSet;
 
 /// What the subject of a message past its retention says.
@@ -46,8 +46,15 @@ pub(crate) async fn add(directory: &Path, number: usize) {
                 ..Draft::default()
             };
             let facts = store.facts(organisation);
-            let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
-            let accepted = store.accept(id, organisation, &admitted, created_at, created_at, || {});
+            let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).await.unwrap();
+            let accepted = store.accept(NewMessage::new(
+                id,
+                organisation,
+                &admitted,
+                created_at,
+                created_at,
+                || {},
+            ));
             accepted.await.unwrap();
         });
     }

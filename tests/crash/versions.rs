@@ -16,7 +16,9 @@ use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{Accepted, DeadLetter, MessageFilter, NewApiKey, Reference, Report, Store};
+use pillarbox::store::{
+    Accepted, DeadLetter, MessageFilter, NewApiKey, NewMessage, Reference, Report, Store,
+};
 use redb::{ReadableTableMetadata, TableDefinition};
 
 const THEN: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -70,8 +72,9 @@ async fn fill(store: &Store) {
             ..Draft::default()
         };
         let facts = store.facts(acme.id);
-        let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).unwrap();
-        let accepted = store.accept(id(n), acme.id, &admitted, THEN, THEN, || {}).await;
+        let admitted = admit(SendRequest::parse(draft).unwrap(), &facts).await.unwrap();
+        let accepted =
+            store.accept(NewMessage::new(id(n), acme.id, &admitted, THEN, THEN, || {})).await;
         assert_eq!(accepted, Ok(Accepted::New(id(n))));
     }
     let sent = Transition::Sent { ses_message_id: "ses-0".to_owned(), sent_at: THEN };
@@ -123,7 +126,7 @@ async fn files_of_every_version_are_read() {
         std::fs::copy(&file, directory.path().join(pillarbox::store::FILE_NAME)).unwrap();
         let (store, recovery) = Store::open(directory.path(), THEN).unwrap();
         assert_eq!((recovery.bodies_lost, recovery.live_keys), (PENDING, PENDING + 1), "{file:?}");
-        assert_eq!(store.time_record(), Ok(None), "{file:?}: no time stamp, so no doubt");
+        assert_eq!(store.time_record().await, Ok(None), "{file:?}: no time stamp, so no doubt");
         check(&store).await;
         versions += 1;
     }
@@ -175,16 +178,16 @@ async fn check(store: &Store) {
         assert_eq!(message.subject, "Grüße");
         let key = format!("key-{n}");
         let key = IdempotencyKey::parse(&key).unwrap();
-        assert_eq!(store.replay(acme.id, key, THEN), Ok(Some(message.id)));
+        assert_eq!(store.replay(acme.id, key, THEN).await, Ok(Some(message.id)));
     }
     let sent = State::Sent { ses_message_id: "ses-0".to_owned(), sent_at: THEN };
     assert_eq!((&listed[0].state, listed[0].attempts), (&sent, 2));
-    assert_eq!(store.events(id(0)).unwrap(), [bounce()]);
+    assert_eq!(store.events(id(0)).await.unwrap(), [bounce()]);
     for lost in &listed[1..] {
         assert_eq!(lost.status(), Status::Failed);
         assert_eq!(lost.failure().unwrap().code, FailureCode::BodyLostOnRestart);
     }
-    let suppressions = store.suppressions(None, 10).unwrap().suppressions;
+    let suppressions = store.suppressions(None, 10).await.unwrap().suppressions;
     let suppressions: Vec<_> = suppressions
         .iter()
         .map(|(whose, s)| (*whose, s.address.as_str(), s.reason, s.since, s.cause))
@@ -198,6 +201,6 @@ async fn check(store: &Store) {
     );
     let manual = (None, "eve@example.org", SuppressionReason::Manual, THEN, None);
     assert_eq!(suppressions, [manual, bounced]);
-    let backlog = store.event_backlog().unwrap();
+    let backlog = store.event_backlog().await.unwrap();
     assert_eq!((backlog.unmatched, backlog.dead_letters), (1, 1));
 }

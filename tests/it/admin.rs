@@ -695,7 +695,39 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     let store = kit::open_store(offline.directory.path(), NOON);
     assert!(store.authenticate(&ApiKey::parse(&text).unwrap().hash(), NOON).is_some());
     assert_eq!(store.domains()[0].state, DomainState::Assumed);
-    assert_eq!(store.suppressions(None, 10).unwrap().suppressions.len(), 1);
+    assert_eq!(store.suppressions(None, 10).await.unwrap().suppressions.len(), 1);
+}
+
+/// The next start of the service tells how many bodies the last end of it has lost.
+#[tokio::test]
+async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
+    let offline = Offline::new();
+    let directory = offline.directory.path();
+    let now = Clock::system().now();
+    let store = kit::open_store(directory, now);
+    let acme = kit::add_organisation(&store, "acme", now).await;
+    let draft = Draft {
+        from: Some("ann@example.com"),
+        to: Some(vec!["bob@example.org"]),
+        subject: Some("Hello"),
+        text: Some("Hi".into()),
+        ..Draft::default()
+    };
+    let id = MessageIds::new().next(now);
+    kit::accept(&store, acme, draft, id, now).await;
+    let id = id.to_string();
+    drop(store);
+    for command in [["message", "list"], ["org", "list"], ["key", "list"]] {
+        let ran = offline.command(&command).await;
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    // Some of what it finds is not in order on a machine without a service.
+    let examined = offline.command(&["doctor"]).await;
+    assert!(!examined.out.is_empty(), "{examined:?}");
+    let shown = offline.command(&["message", "show", &id, "--json"]).await.json();
+    assert_eq!(shown["status"], "queued", "{shown}");
+    let (_, recovery) = Store::open(directory, now).unwrap();
+    assert_eq!(recovery.bodies_lost, 1);
 }
 
 #[tokio::test]

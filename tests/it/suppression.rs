@@ -47,7 +47,7 @@ impl Lists {
     }
 
     fn listed(&self) -> Vec<(Option<OrganisationId>, Suppression)> {
-        self.store().suppressions(None, usize::MAX).unwrap().suppressions
+        kit::at_once(self.store().suppressions(None, usize::MAX)).unwrap().suppressions
     }
 
     fn run(&self, arguments: &[&str], input: &[u8]) -> Finished {
@@ -223,7 +223,7 @@ async fn a_request_with_too_many_rows_is_refused() {
     assert!(refused.unwrap_err().message.contains("in parts"));
     let answer = import(vec![row.clone(); 2], ImportMode::Check).await;
     assert_eq!(answer, Ok(SuppressionsImported::default()));
-    assert!(store.suppressions(None, 1).unwrap().suppressions.is_empty());
+    assert!(store.suppressions(None, 1).await.unwrap().suppressions.is_empty());
     let answer = import(vec![row; 2], ImportMode::Apply).await;
     let once = SuppressionsImported { added: 1, already_there: 1, refused: Vec::new() };
     assert_eq!(answer, Ok(once));

@@ -391,7 +391,7 @@ async fn events_are_replayed_from_a_time_on_or_one_by_one() {
     assert_eq!(receiver.count(), 7);
     for (arguments, reason) in [
         (["--event", "evt_0"], "not an event"),
-        (["--since", "tomorrow"], "neither a time"),
+        (["--since", "tomorrow"], "is not a time"),
         (["--since", "2999-01-01"], "still to come"),
     ] {
         let refused = Finished::from(replay(&arguments));

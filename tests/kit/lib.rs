@@ -18,8 +18,8 @@ mod smtp;
 
 pub(crate) use dev::DevProcess;
 pub(crate) use local::{
-    LocalService, NOON, accept, add_api_key, add_organisation, get, local_config, open_store,
-    send_with_key, ses_client, store_api_key,
+    LocalService, NOON, accept, add_api_key, add_organisation, at_once, get, local_config,
+    open_store, send_with_key, ses_client, store_api_key,
 };
 pub(crate) use process::{Finished, Process, pillarbox};
 pub(crate) use receiver::{Received, Receiver, Reply};

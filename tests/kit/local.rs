@@ -3,6 +3,8 @@
 //! Must not know the binary.
 
 use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pillarbox::clock::Clock;
@@ -18,7 +20,7 @@ use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::ses::{SesClient, SesOptions};
 use pillarbox::simulator::{Options, Simulator};
-use pillarbox::store::{Accepted, NewApiKey, Store};
+use pillarbox::store::{Accepted, NewApiKey, NewMessage, Store};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -107,6 +109,15 @@ pub(crate) async fn get(
     (status.as_u16(), body)
 }
 
+/// The result of a read of a store that is a file: it never waits.
+pub(crate) fn at_once<T>(read: impl Future<Output = T>) -> T {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(read).poll(&mut context) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("a read of a file does not wait"),
+    }
+}
+
 /// Opens the data file in this directory.
 pub(crate) fn open_store(directory: &Path, now: Timestamp) -> Store {
     Store::open(directory, now).unwrap().0
@@ -151,8 +162,9 @@ pub(crate) async fn accept(
     now: Timestamp,
 ) {
     let request = SendRequest::parse(draft).unwrap();
-    let admitted = admit(request, &store.facts(organisation)).unwrap();
-    let accepted = store.accept(id, organisation, &admitted, now, now, || {}).await;
+    let admitted = admit(request, &store.facts(organisation)).await.unwrap();
+    let accepted =
+        store.accept(NewMessage::new(id, organisation, &admitted, now, now, || {})).await;
     assert_eq!(accepted.unwrap(), Accepted::New(id));
 }
 

@@ -126,8 +126,8 @@ pub(super) async fn domains(config: &Config) -> (Vec<Domain>, Option<Finding>) {
         return (Vec::new(), None);
     }
     let clock = Clock::system();
-    let store = match Store::open(&config.data_dir, clock.now()) {
-        Ok((store, _)) => store,
+    let store = match Store::observe(&config.data_dir, clock.now()) {
+        Ok(store) => store,
         Err(source) => {
             let advice = match source {
                 OpenError::InUse => {

@@ -1,4 +1,6 @@
 use std::convert::Infallible;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -8,7 +10,7 @@ use tokio::io::AsyncReadExt;
 
 use super::*;
 use crate::clock::Clock;
-use crate::domain::admission::{Facts, admit};
+use crate::domain::admission::{Admitted, Facts, admit};
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{AttachmentDraft, Draft, SendRequest, Submission};
 use crate::domain::suppression::SuppressedAddress;
@@ -24,11 +26,11 @@ struct Everything;
 impl Facts for Everything {
     type Error = Infallible;
 
-    fn is_verified(&self, _: &DomainName<'_>) -> Result<bool, Infallible> {
-        Ok(true)
+    fn is_verified(&self, _: &DomainName<'_>) -> bool {
+        true
     }
 
-    fn is_suppressed(&self, _: &SuppressedAddress) -> Result<bool, Infallible> {
+    async fn is_suppressed(&self, _: &SuppressedAddress) -> Result<bool, Infallible> {
         Ok(false)
     }
 }
@@ -43,8 +45,16 @@ fn draft() -> Draft<'static> {
     }
 }
 
+fn admitted(request: SendRequest<'_>) -> Admitted<'_> {
+    let admitting = pin!(admit(request, &Everything));
+    match admitting.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(admitted) => admitted.unwrap(),
+        Poll::Pending => panic!("facts that are known at once"),
+    }
+}
+
 fn encoded(draft: Draft<'_>, configuration_set: Option<&str>) -> Bytes {
-    let admitted = admit(SendRequest::parse(draft).unwrap(), &Everything).unwrap();
+    let admitted = admitted(SendRequest::parse(draft).unwrap());
     let organisation = "acme".parse().unwrap();
     encode(&admitted, ID.parse().unwrap(), &organisation, configuration_set, 0).into()
 }
@@ -73,7 +83,7 @@ fn a_message_that_came_whole_goes_as_it_is_with_the_envelopes_recipients() {
             idempotency_key: None,
         };
         let request = SendRequest::of_submission(submission).unwrap();
-        let admitted = admit(request, &Everything).unwrap();
+        let admitted = admitted(request);
         let organisation = "acme".parse().unwrap();
         let request = encode(&admitted, ID.parse().unwrap(), &organisation, Some("set"), 10);
         assert_eq!(request.capacity(), request.len() + 10, "it is not copied");

@@ -12,9 +12,10 @@ use crate::domain::organisation::DomainState;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
-use crate::store::conformance::disk::Disk;
-use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::store::{Applied, CACHE_BYTES, DeadLetter, Reference, Report, Store};
+use crate::store::conformance::{
+    Fixture, MILLISECOND, START, event, hard_bounce, in_directory, in_memory,
+};
+use crate::store::{Applied, DeadLetter, Reference, Report, Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -56,7 +57,7 @@ async fn with_second_organisation(fixture: &Fixture) -> OrganisationId {
 #[tokio::test]
 async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let mut ids = Vec::new();
     for number in 0..50 {
         let id = fixture.new_message().await;
@@ -72,7 +73,7 @@ async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
             assert_eq!(fixture.store.apply(report, START).await.unwrap(), Applied::Sent(id));
         }
         let expected = if skew == 0 { 1 } else { 2 };
-        assert_eq!(fixture.store.events(id).unwrap().len(), expected);
+        assert_eq!(fixture.store.events(id).await.unwrap().len(), expected);
     }
     let far = untagged("ses-7", ids[7].1.plus(Duration::from_hours(1)), delivery(START));
     assert_eq!(fixture.store.apply(far, START).await.unwrap(), Applied::Unmatched);
@@ -81,7 +82,7 @@ async fn an_event_without_a_tag_finds_its_message_by_the_providers_id() {
 #[tokio::test]
 async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let early = [delivery(START.plus(SECOND)), event(START.plus(SECOND * 2), hard_bounce())];
     for event in &early {
@@ -93,37 +94,37 @@ async fn an_event_that_overtakes_the_outcome_is_applied_with_it() {
     }
     let stranger = untagged("ses-10", START, delivery(START));
     fixture.store.apply(stranger, START).await.unwrap();
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 3);
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 3);
     drop(fixture);
     // They outlive a restart, which settles the message as lost; the tag of another event then
     // proves that it was sent.
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let epoch = fixture.store.suppression_epoch();
     let applied = fixture.store.apply(tagged(id, None), START).await.unwrap();
     assert_eq!(applied, Applied::Sent(id));
-    assert_eq!(fixture.store.events(id).unwrap(), early);
-    let message = fixture.store.message(id, START).unwrap().unwrap();
+    assert_eq!(fixture.store.events(id).await.unwrap(), early);
+    let message = fixture.store.message(id, START).await.unwrap().unwrap();
     assert_eq!(message.last_event, Some(early[1].summary()));
-    assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
+    assert_eq!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.len(), 1);
     assert!(fixture.store.suppression_epoch() > epoch);
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 1);
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 1);
 }
 
 #[tokio::test]
 async fn an_event_that_overtakes_the_recording_of_a_success_is_applied_with_it() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let direct = fixture.new_message().await;
     let report = untagged("ses-2", START, delivery(START));
     fixture.store.apply(report, START).await.unwrap();
     fixture.store.record(direct, 1, sent("ses-2", START), START).await.unwrap();
-    assert_eq!(fixture.store.events(direct).unwrap(), [delivery(START)]);
+    assert_eq!(fixture.store.events(direct).await.unwrap(), [delivery(START)]);
 }
 
 #[tokio::test]
 async fn early_reports_of_one_event_that_differ_all_count() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let soft = EventDetail::Bounce {
         bounce_type: BounceType::Transient,
@@ -135,26 +136,26 @@ async fn early_reports_of_one_event_that_differ_all_count() {
         fixture.store.apply(report, START).await.unwrap();
     }
     fixture.store.record(id, 1, sent("ses-1", START), START).await.unwrap();
-    assert_eq!(fixture.store.events(id).unwrap(), [event(START, hard_bounce())]);
-    assert_eq!(fixture.store.suppressions(None, 9).unwrap().suppressions.len(), 1);
+    assert_eq!(fixture.store.events(id).await.unwrap(), [event(START, hard_bounce())]);
+    assert_eq!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.len(), 1);
 }
 
 #[tokio::test]
 async fn events_wait_for_their_message_for_a_day() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     fixture.store.apply(untagged("ses-1", START, delivery(START)), START).await.unwrap();
     let end = START.plus(Duration::from_hours(24));
     fixture.store.purge(end.minus(MILLISECOND), 10).await.unwrap();
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 1);
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 1);
     fixture.store.purge(end, 10).await.unwrap();
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0);
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 0);
 }
 
 #[tokio::test]
 async fn only_so_many_events_wait_and_the_oldest_go_first() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     for block in 0..11_u64 {
         let now = START.plus(SECOND * u32::try_from(block).unwrap());
         let reports = (0..1_000).map(|number| {
@@ -162,21 +163,21 @@ async fn only_so_many_events_wait_and_the_oldest_go_first() {
         });
         fixture.store.apply_all(reports.collect(), now).await.unwrap();
     }
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 10_000);
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 10_000);
     let [first, last] = [fixture.new_message().await, fixture.new_message().await];
     fixture.store.record(first, 1, sent("ses-999", START), START).await.unwrap();
     fixture.store.record(last, 1, sent("ses-10999", START), START).await.unwrap();
-    assert!(fixture.store.events(first).unwrap().is_empty());
-    assert_eq!(fixture.store.events(last).unwrap().len(), 1);
+    assert!(fixture.store.events(first).await.unwrap().is_empty());
+    assert_eq!(fixture.store.events(last).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_report_that_names_another_organisation_than_its_messages_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let other = with_second_organisation(&fixture).await;
     let id = fixture.new_message().await;
-    let before = fixture.store.message(id, START).unwrap();
+    let before = fixture.store.message(id, START).await.unwrap();
     let bounce = || Some(event(START, hard_bounce()));
     for name in ["other", "nobody", ""] {
         let report = Report { organisation: Some(name.to_owned()), ..tagged(id, bounce()) };
@@ -187,11 +188,11 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
     let of_no_message = tagged(made_up, Some(delivery(START)));
     let applied = fixture.store.apply(of_no_message, START).await.unwrap();
     assert_eq!(applied, Applied::UnknownMessage);
-    assert_eq!(fixture.store.message(id, START).unwrap(), before);
-    assert!(fixture.store.events(id).unwrap().is_empty());
-    assert!(fixture.store.events(made_up).unwrap().is_empty());
-    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0, "no record can follow");
+    assert_eq!(fixture.store.message(id, START).await.unwrap(), before);
+    assert!(fixture.store.events(id).await.unwrap().is_empty());
+    assert!(fixture.store.events(made_up).await.unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.is_empty());
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 0, "no record can follow");
 
     fixture.store.record(id, 1, sent("ses-1", START), START).await.unwrap();
     let foreign = Report {
@@ -200,10 +201,10 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
     };
     let applied = fixture.store.apply(foreign, START).await.unwrap();
     assert_eq!(applied, Applied::OtherOrganisation);
-    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+    assert!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.is_empty());
     // An organisation's own bounce is its own matter.
     fixture.store.apply(tagged(id, bounce()), START).await.unwrap();
-    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
+    let listed = fixture.store.suppressions(None, 9).await.unwrap().suppressions;
     assert_eq!(listed.len(), 1);
     assert!(listed.iter().all(|(scope, _)| *scope == Some(fixture.organisation)));
     assert_ne!(fixture.organisation, other);
@@ -212,7 +213,7 @@ async fn a_report_that_names_another_organisation_than_its_messages_changes_noth
 #[tokio::test]
 async fn an_early_event_of_another_organisation_is_not_applied_later_either() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let foreign = Report {
         organisation: Some("other".to_owned()),
@@ -220,25 +221,25 @@ async fn an_early_event_of_another_organisation_is_not_applied_later_either() {
     };
     assert_eq!(fixture.store.apply(foreign, START).await.unwrap(), Applied::Unmatched);
     fixture.store.record(id, 1, sent("ses-1", START), START).await.unwrap();
-    assert!(fixture.store.events(id).unwrap().is_empty());
-    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+    assert!(fixture.store.events(id).await.unwrap().is_empty());
+    assert!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.is_empty());
 }
 
 #[tokio::test]
 async fn a_removed_organisations_message_still_gets_its_events() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     fixture.store.remove_organisation(fixture.organisation).await.unwrap();
     let applied = fixture.store.apply(tagged(id, Some(delivery(START))), START).await.unwrap();
     assert_eq!(applied, Applied::Sent(id));
-    assert_eq!(fixture.store.events(id).unwrap().len(), 1);
+    assert_eq!(fixture.store.events(id).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let failure = |code| Failure::new(code, "x");
     let failed = |code, acceptance| Transition::Failed { failure: failure(code), acceptance };
     let unknown = FailureCode::OutcomeUnknown;
@@ -261,12 +262,12 @@ async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
         if let Some(transition) = transition {
             fixture.store.record(id, 2, transition, START).await.unwrap();
         }
-        let before = fixture.store.message(id, START).unwrap().unwrap();
+        let before = fixture.store.message(id, START).await.unwrap().unwrap();
         let report = tagged(id, Some(delivery(START)));
         let applied = fixture.store.apply(report, START).await.unwrap();
         let expected = if is_sent { Applied::Sent(id) } else { Applied::Done };
         assert_eq!(applied, expected, "{what}");
-        let after = fixture.store.message(id, START).unwrap().unwrap();
+        let after = fixture.store.message(id, START).await.unwrap().unwrap();
         if let Some(attempts) = proved_attempts {
             let state = State::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
             assert_eq!((after.state, after.attempts), (state, attempts), "{what}");
@@ -280,7 +281,7 @@ async fn a_proof_corrects_exactly_the_states_that_the_contract_names() {
 #[tokio::test]
 async fn a_proof_that_overtakes_the_outcome_stands_and_the_calls_are_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let late = [
         sent("ses-1", START.plus(SECOND)),
         Transition::RetryLater {
@@ -293,7 +294,7 @@ async fn a_proof_that_overtakes_the_outcome_stands_and_the_calls_are_counted() {
         fixture.store.apply(tagged(id, Some(delivery(START))), START).await.unwrap();
         let recorded = fixture.store.record(id, 3, outcome, START).await.unwrap();
         assert_eq!(recorded, Recorded::AlreadyFinal);
-        let message = fixture.store.message(id, START).unwrap().unwrap();
+        let message = fixture.store.message(id, START).await.unwrap().unwrap();
         let state = State::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
         assert_eq!((message.state, message.attempts), (state, 3));
     }
@@ -302,20 +303,20 @@ async fn a_proof_that_overtakes_the_outcome_stands_and_the_calls_are_counted() {
 #[tokio::test]
 async fn a_repeat_does_not_bring_back_a_suppression_that_was_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let report = tagged(id, Some(event(START, hard_bounce())));
     fixture.store.apply(report.clone(), START).await.unwrap();
     let address = SuppressedAddress::parse("bob@example.org").unwrap();
     fixture.store.unsuppress(Some(fixture.organisation), address).await.unwrap();
     fixture.store.apply(report, START.plus(SECOND)).await.unwrap();
-    assert!(fixture.store.suppressions(None, 9).unwrap().suppressions.is_empty());
+    assert!(fixture.store.suppressions(None, 9).await.unwrap().suppressions.is_empty());
 }
 
 #[tokio::test]
 async fn an_operators_suppression_stays_the_operators() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let manual = Suppression {
         address: SuppressedAddress::parse("bob@example.org").unwrap(),
@@ -325,14 +326,14 @@ async fn an_operators_suppression_stays_the_operators() {
     };
     fixture.store.suppress(Some(fixture.organisation), manual.clone()).await.unwrap();
     fixture.store.apply(tagged(id, Some(event(START, hard_bounce()))), START).await.unwrap();
-    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
+    let listed = fixture.store.suppressions(None, 9).await.unwrap().suppressions;
     assert_eq!(listed, [(Some(fixture.organisation), manual)]);
 }
 
 #[tokio::test]
 async fn exactly_the_named_recipients_are_suppressed_however_they_are_written() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let recipients = [
         "Jane <Jane@Example.com>",
@@ -343,7 +344,7 @@ async fn exactly_the_named_recipients_are_suppressed_however_they_are_written() 
     let recipients = recipients.map(str::to_owned).to_vec();
     let bounce = Event { recipients, ..event(START, hard_bounce()) };
     fixture.store.apply(tagged(id, Some(bounce)), START).await.unwrap();
-    let listed = fixture.store.suppressions(None, 9).unwrap().suppressions;
+    let listed = fixture.store.suppressions(None, 9).await.unwrap().suppressions;
     let addresses: Vec<&str> = listed.iter().map(|(_, s)| s.address.as_str()).collect();
     assert_eq!(addresses, ["jane@example.com", "mary@example.com", "rick@example.com"]);
 }
@@ -351,7 +352,7 @@ async fn exactly_the_named_recipients_are_suppressed_however_they_are_written() 
 #[tokio::test]
 async fn the_providers_ids_go_with_their_records() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let end = START.plus(RECORD_RETENTION).plus(MILLISECOND);
     let id = fixture.new_message().await;
     let sent_at = START.plus(Duration::from_hours(12));
@@ -364,23 +365,23 @@ async fn the_providers_ids_go_with_their_records() {
 #[tokio::test]
 async fn dead_letters_are_kept_once_cut_and_only_so_many() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let store = &fixture.store;
     let long = "ü".repeat(DeadLetter::MAX_DOCUMENT_BYTES);
     let letter = DeadLetter::new(START, "it is not JSON", &long);
     store.keep_dead_letters(vec![letter.clone(), letter.clone()]).await.unwrap();
-    assert_eq!(store.dead_letters(9).unwrap(), std::slice::from_ref(&letter));
+    assert_eq!(store.dead_letters(9).await.unwrap(), std::slice::from_ref(&letter));
     assert_eq!(letter.document.len(), DeadLetter::MAX_DOCUMENT_BYTES);
     assert_eq!(letter.length, long.len());
     let many = (1..=1_000_u32)
         .map(|number| DeadLetter::new(START.plus(SECOND * number), "bad", &number.to_string()));
     store.keep_dead_letters(many.collect()).await.unwrap();
-    let listed = store.dead_letters(5_000).unwrap();
+    let listed = store.dead_letters(5_000).await.unwrap();
     assert!((900..=1_000).contains(&listed.len()), "{}", listed.len());
     assert_eq!(listed[0].document, "1000");
     assert!(listed.iter().all(|listed| *listed != letter), "the oldest went first");
     store.purge(START.plus(RECORD_RETENTION * 2), 10).await.unwrap();
-    assert!(store.dead_letters(9).unwrap().is_empty());
+    assert!(store.dead_letters(9).await.unwrap().is_empty());
 }
 
 fn complaint() -> EventDetail {
@@ -391,16 +392,8 @@ fn bob() -> SuppressedAddress {
     SuppressedAddress::parse("bob@example.org").unwrap()
 }
 
-fn suppressions(fixture: &Fixture) -> Vec<(Option<OrganisationId>, Suppression)> {
-    fixture.store.suppressions(None, 9).unwrap().suppressions
-}
-
-async fn damage(fixture: &Fixture, id: MessageId) {
-    let damage = fixture.store.writer.run(0, move |batch| {
-        batch.tables.messages.insert(id.as_bytes(), [9_u8].as_slice())?;
-        Ok(())
-    });
-    damage.await.unwrap();
+async fn suppressions(fixture: &Fixture) -> Vec<(Option<OrganisationId>, Suppression)> {
+    fixture.store.suppressions(None, 9).await.unwrap().suppressions
 }
 
 #[tokio::test]
@@ -410,7 +403,7 @@ async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
     for (detail, reason) in causes {
         for lost in ["unknown", "purged", "damaged"] {
             let directory = tempfile::tempdir().unwrap();
-            let fixture = Fixture::on(in_directory(&directory, START)).await;
+            let fixture = Fixture::on(in_directory(&directory, START).await).await;
             with_second_organisation(&fixture).await;
             let (id, expected) = match lost {
                 "unknown" => (fixture.ids.next(START), Applied::UnknownMessage),
@@ -422,7 +415,7 @@ async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
                 }
                 _ => {
                     let id = fixture.new_message().await;
-                    damage(&fixture, id).await;
+                    fixture.store.damage_message(id).await;
                     (id, Applied::DamagedRecord)
                 }
             };
@@ -433,7 +426,7 @@ async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
             let since = START.plus(SECOND);
             let suppression = Suppression { address: bob(), reason, since, cause: Some(id) };
             assert_eq!(
-                suppressions(&fixture),
+                suppressions(&fixture).await,
                 [(Some(fixture.organisation), suppression)],
                 "{lost}"
             );
@@ -442,7 +435,7 @@ async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
                 "what is pending is looked at again"
             );
             assert!(
-                fixture.store.events(id).unwrap().is_empty(),
+                fixture.store.events(id).await.unwrap().is_empty(),
                 "there is no record to put it on"
             );
         }
@@ -452,7 +445,7 @@ async fn our_tags_suppress_if_the_message_is_unknown_purged_or_damaged() {
 #[tokio::test]
 async fn without_a_record_only_what_suppresses_suppresses() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let bounce = |bounce_type, sub_type: &str| EventDetail::Bounce {
         bounce_type,
         sub_type: sub_type.to_owned(),
@@ -474,14 +467,14 @@ async fn without_a_record_only_what_suppresses_suppresses() {
         let applied = fixture.store.apply(tagged(id, Some(event)), START).await.unwrap();
         assert_eq!(applied, Applied::UnknownMessage);
     }
-    assert!(suppressions(&fixture).is_empty());
-    assert_eq!(fixture.store.event_backlog().unwrap().unmatched, 0);
+    assert!(suppressions(&fixture).await.is_empty());
+    assert_eq!(fixture.store.event_backlog().await.unwrap().unmatched, 0);
 }
 
 #[tokio::test]
 async fn without_a_record_the_tags_alone_say_whose_the_suppression_is() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let other = with_second_organisation(&fixture).await;
     let gone = fixture.store.add_organisation("gone".parse().unwrap()).await.unwrap().unwrap();
     fixture.store.remove_organisation(gone.id).await.unwrap();
@@ -495,31 +488,31 @@ async fn without_a_record_the_tags_alone_say_whose_the_suppression_is() {
     }
     let half = Report { organisation: Some("acme".to_owned()), ..untagged("x", START, bounce()) };
     assert_eq!(fixture.store.apply(half, START).await.unwrap(), Applied::Unmatched);
-    assert!(suppressions(&fixture).is_empty());
+    assert!(suppressions(&fixture).await.is_empty());
 
     let theirs = Report {
         organisation: Some("other".to_owned()),
         ..tagged(fixture.ids.next(START), Some(bounce()))
     };
     fixture.store.apply(theirs, START).await.unwrap();
-    let listed = suppressions(&fixture);
+    let listed = suppressions(&fixture).await;
     assert!(matches!(&listed[..], [(Some(owner), _)] if *owner == other), "{listed:?}");
 }
 
 #[tokio::test]
 async fn a_repeat_without_a_record_does_not_bring_back_a_suppression_that_was_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.ids.next(START);
     let report = tagged(id, Some(event(START, hard_bounce())));
     fixture.store.apply(report.clone(), START).await.unwrap();
     fixture.store.unsuppress(Some(fixture.organisation), bob()).await.unwrap();
     fixture.store.apply(report, START.plus(SECOND)).await.unwrap();
-    assert!(suppressions(&fixture).is_empty());
+    assert!(suppressions(&fixture).await.is_empty());
     // A later event is another one.
     let later = Event { occurred_at: START.plus(SECOND), ..event(START, complaint()) };
     fixture.store.apply(tagged(id, Some(later)), START.plus(SECOND)).await.unwrap();
-    assert_eq!(suppressions(&fixture).len(), 1);
+    assert_eq!(suppressions(&fixture).await.len(), 1);
 }
 
 /// Events of every kind, at few times and for few recipients, so that many of them coincide.
@@ -564,12 +557,12 @@ fn arrivals() -> impl Strategy<Value = (Vec<Event>, Vec<usize>)> {
 type Outcome =
     (Vec<Event>, Option<LastEvent>, Vec<(SuppressedAddress, SuppressionReason, Timestamp)>);
 
-fn outcome(fixture: &Fixture, id: MessageId, scope: OrganisationId) -> Outcome {
-    let message = fixture.store.message(id, START).unwrap().unwrap();
-    let listed = fixture.store.suppressions(None, 100).unwrap().suppressions;
+async fn outcome(fixture: &Fixture, id: MessageId, scope: OrganisationId) -> Outcome {
+    let message = fixture.store.message(id, START).await.unwrap().unwrap();
+    let listed = fixture.store.suppressions(None, 100).await.unwrap().suppressions;
     let suppressions = listed.into_iter().filter(|(listed, _)| *listed == Some(scope));
     let suppressions = suppressions.map(|(_, s)| (s.address, s.reason, s.since)).collect();
-    (fixture.store.events(id).unwrap(), message.last_event, suppressions)
+    (fixture.store.events(id).await.unwrap(), message.last_event, suppressions)
 }
 
 /// What becomes of one message whose events arrive in this order, by tag or by the provider's id,
@@ -589,7 +582,7 @@ async fn arrived(store: &Store, order: &[Event], overtaking: Option<usize>) -> O
         };
         fixture.store.apply(report, START).await.unwrap();
     }
-    let outcome = outcome(&fixture, id, fixture.organisation);
+    let outcome = outcome(&fixture, id, fixture.organisation).await;
     fixture.store.remove_organisation(fixture.organisation).await.unwrap();
     outcome
 }
@@ -601,10 +594,10 @@ proptest! {
         (events, order) in arrivals(),
         overtaking in 0..8_usize,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let disk = Disk::formatted();
-            let store = Store::start(disk.opener(CACHE_BYTES), START).unwrap().0;
+            let directory = tempfile::tempdir().unwrap();
+            let store = in_memory(&directory, START).await;
             let shuffled: Vec<Event> = order.iter().map(|&index| events[index].clone()).collect();
             // Each in an organisation of its own, so that suppressions are told apart.
             let expected = arrived(&store, &events, None).await;

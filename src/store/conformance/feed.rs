@@ -2,26 +2,22 @@
 
 use std::time::Duration;
 
-use redb::ReadableTableMetadata;
 use tempfile::TempDir;
 
-use crate::domain::event::{Event, EventDetail, EventType};
+use crate::domain::event::{Event, EventDetail};
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
-use crate::domain::id::{MessageId, MessageIds};
+use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::store::record::{EventKey, FeedRow, ReportedChange, encode_feed};
-use crate::store::tables::{FEED, OVERTURNED};
-use crate::store::{Reference, Report, Store};
+use crate::store::{NewMessage, Reference, Report};
 
-const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
 
 async fn fixture() -> (TempDir, Fixture) {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     (directory, fixture)
 }
 
@@ -137,14 +133,14 @@ async fn a_failure_that_an_event_overturns_still_shows_as_it_was() {
     let lost = fixture.new_message().await;
     let organisation = fixture.organisation;
     drop(fixture);
-    let store = in_directory(&directory, START);
+    let store = in_directory(&directory, START).await;
     let before = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
     let before = before.unwrap().entries;
     assert_eq!(told(&before), [(FeedEventType::Failed, id), (FeedEventType::Failed, lost)]);
     assert_eq!(before[1].message.failure().unwrap().code, FailureCode::BodyLostOnRestart);
     for id in [id, lost] {
         store.apply(report(id, None), START).await.unwrap();
-        assert_eq!(store.message(id, START).unwrap().unwrap().status(), Status::Sent);
+        assert_eq!(store.message(id, START).await.unwrap().unwrap().status(), Status::Sent);
     }
     let after = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
     let after = after.unwrap().entries;
@@ -198,9 +194,9 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     store.apply(report(old, Some(delivery(START))), START.plus(MINUTE)).await.unwrap();
     let late = MINUTE * 60;
     let new = fixture.ids.next(START.plus(late));
-    let admitted = fixture.admitted(None);
+    let admitted = fixture.admitted(None).await;
     let (at, none) = (START.plus(late), || {});
-    store.accept(new, organisation, &admitted, at, at, none).await.unwrap();
+    store.accept(NewMessage::new(new, organisation, &admitted, at, at, none)).await.unwrap();
     store.record(new, 1, sent(new), at).await.unwrap();
 
     let end = START.plus(RECORD_RETENTION);
@@ -217,23 +213,20 @@ async fn an_entry_goes_with_its_record_and_positions_do_not_come_again() {
     assert_eq!(fixture.feed_at(FeedPosition::START, end).await, left);
     let purged = store.purge(end.plus(late).plus(MILLISECOND), 100).await.unwrap();
     assert_eq!((purged.messages, purged.feed_entries), (1, 1));
-    let rows = |store: &Store| {
-        store.shared.database.read(|transaction| {
-            let feed = transaction.open_table(FEED)?.len()?;
-            Ok(feed + transaction.open_table(OVERTURNED)?.len()?)
-        })
-    };
-    assert_eq!(rows(store).unwrap(), 0, "nothing is left of it");
+    assert_eq!(store.rows_of_feed().await, 0, "nothing is left of it");
 
     // The feed goes on behind what was there.
     let before = store.feed_end(organisation);
     let now = end.plus(late);
     let next = fixture.ids.next(now);
-    store.accept(next, organisation, &fixture.admitted(None), now, now, || {}).await.unwrap();
+    store
+        .accept(NewMessage::new(next, organisation, &fixture.admitted(None).await, now, now, || {}))
+        .await
+        .unwrap();
     store.record(next, 1, sent(next), now).await.unwrap();
     assert_eq!(told(&fixture.feed_at(before, now).await), [(FeedEventType::Sent, next)]);
     drop(fixture);
-    let store = in_directory(&directory, now);
+    let store = in_directory(&directory, now).await;
     let page = store.feed(organisation, before, FeedTypes::ALL, 9, now).await.unwrap();
     assert_eq!(told(&page.entries), [(FeedEventType::Sent, next)]);
     assert_eq!(store.feed_end(organisation), page.next);
@@ -249,7 +242,7 @@ async fn entries_keep_their_order_if_the_clock_is_set_back() {
     fixture.store.record(second, 1, sent(second), START).await.unwrap();
     let organisation = fixture.organisation;
     drop(fixture);
-    let store = in_directory(&directory, START);
+    let store = in_directory(&directory, START).await;
     let page = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
     let expected = [
         (FeedEventType::Sent, first),
@@ -298,42 +291,5 @@ async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twi
         let own: Vec<_> = seen.iter().filter(|(_, id)| writer.contains(id)).copied().collect();
         let both = |id: &MessageId| [(FeedEventType::Sent, *id), (FeedEventType::Delivery, *id)];
         assert_eq!(own, writer.iter().flat_map(both).collect::<Vec<_>>());
-    }
-}
-
-/// As the writer does it: entries of several organisations in turn, some in each commit. Events take
-/// the most, and come some seconds after the message.
-#[test]
-fn an_entry_takes_at_most_80_bytes_of_the_file() {
-    for organisations in [1, 2, 50] {
-        let directory = tempfile::tempdir().unwrap();
-        let database = redb::Database::create(directory.path().join("file")).unwrap();
-        let ids = MessageIds::new();
-        let mut position = FeedPosition::START;
-        for commit in 0..200_u64 {
-            let transaction = database.begin_write().unwrap();
-            let mut feed = transaction.open_table(FEED).unwrap();
-            for number in 0..100_u32 {
-                let now = START.plus(MILLISECOND * 7 * u32::try_from(commit).unwrap());
-                let key = EventKey {
-                    occurred_at: now.minus(SECOND * 2),
-                    event_type: EventType::Bounce,
-                    recipients: [9; 8],
-                };
-                let (message, change) =
-                    (ids.next(now.minus(SECOND * 2)), ReportedChange::Observed(key));
-                position = position.next(now);
-                let row = encode_feed(position, &FeedRow { message, change });
-                feed.insert((number % organisations, position.number()), row.as_slice()).unwrap();
-            }
-            drop(feed);
-            transaction.commit().unwrap();
-        }
-        let transaction = database.begin_write().unwrap();
-        let feed = transaction.open_table(FEED).unwrap();
-        let pages = feed.stats().unwrap();
-        let bytes = pages.stored_bytes() + pages.metadata_bytes() + pages.fragmented_bytes();
-        let each = bytes / feed.len().unwrap();
-        assert!(each <= 80, "{each} bytes an entry with {organisations} organisations");
     }
 }

@@ -3,16 +3,18 @@
 use super::{Fixture, MILLISECOND, START, in_directory};
 use crate::domain::id::MessageId;
 use crate::domain::message::Status;
-use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::search::SearchText;
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
-use crate::store::{FILE_NAME, Lister, MessageFilter, Store};
-use crate::store::{open, tables};
+use crate::store::{MessageFilter, NewMessage, Store};
 
 /// More messages than one page looks at would take long to accept one by one; pages are made to
 /// end early by their limit instead.
-async fn all(store: &Store, filter: &MessageFilter, limit: usize) -> Vec<MessageId> {
+pub(in crate::store) async fn all(
+    store: &Store,
+    filter: &MessageFilter,
+    limit: usize,
+) -> Vec<MessageId> {
     let mut filter = filter.clone();
     let mut found = Vec::new();
     loop {
@@ -29,13 +31,17 @@ async fn all(store: &Store, filter: &MessageFilter, limit: usize) -> Vec<Message
 #[tokio::test]
 async fn an_organisation_lists_its_own_newest_first_in_pages() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let other = fixture.store.add_organisation("other".parse().unwrap()).await.unwrap().unwrap();
     let mut own = Vec::new();
     for _ in 0..10 {
         own.insert(0, fixture.new_message().await);
-        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None));
-        fixture.store.accept(id, other.id, &admitted, START, START, || {}).await.unwrap();
+        let (id, admitted) = (fixture.ids.next(START), fixture.admitted(None).await);
+        fixture
+            .store
+            .accept(NewMessage::new(id, other.id, &admitted, START, START, || {}))
+            .await
+            .unwrap();
     }
     let mine =
         MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
@@ -50,7 +56,7 @@ async fn an_organisation_lists_its_own_newest_first_in_pages() {
 #[tokio::test]
 async fn filters_find_by_status_and_recipient() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let id = fixture.new_message().await;
     let recipient = |text| MessageFilter {
         recipient: Some(SuppressedAddress::parse(text).unwrap()),
@@ -67,7 +73,7 @@ async fn filters_find_by_status_and_recipient() {
 async fn a_search_looks_at_so_many_rows_at_a_time_and_goes_on_where_it_ended() {
     const MESSAGES: usize = 10_500;
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let store = &fixture.store;
     let wanted = fixture.new_message().await;
     fixture.new_messages(MESSAGES).await;
@@ -95,25 +101,9 @@ async fn a_search_looks_at_so_many_rows_at_a_time_and_goes_on_where_it_ended() {
 }
 
 #[tokio::test]
-async fn listings_of_operators_take_no_organisations_share_of_the_listings() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let id = fixture.new_message().await;
-    let own = Lister::Organisation(fixture.organisation);
-    let slots = &fixture.store.shared.listings_of;
-    let _both = (slots.take(own).await.unwrap(), slots.take(own).await.unwrap());
-    let filter =
-        MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
-    assert_eq!(all(&fixture.store, &filter, 5).await, [id]);
-    let organisations = fixture.store.list_then(own, filter, 5, START, |page| page);
-    let waiting = tokio::time::timeout(MILLISECOND, organisations).await;
-    assert!(waiting.is_err(), "the organisation's own share is used up");
-}
-
-#[tokio::test]
 async fn times_of_acceptance_bound_a_listing_also_where_the_clock_was_set_back() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let early = Timestamp::from_unix_millis(START.unix_millis() - 60_000);
     fixture.accept(None, START).await.unwrap();
     // Its id is not before the first one's, though its time is.
@@ -133,51 +123,4 @@ async fn times_of_acceptance_bound_a_listing_also_where_the_clock_was_set_back()
     assert_eq!(times(None, Some(early)).await, []);
     assert_eq!(times(Some(START), None).await, [START]);
     assert_eq!(times(Some(early), Some(early.plus(MILLISECOND))).await, [early]);
-}
-
-#[tokio::test]
-async fn what_is_purged_or_refused_leaves_nothing_in_the_list() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    for _ in 0..3 {
-        fixture.new_message().await;
-    }
-    let end = START.plus(RECORD_RETENTION).plus(MILLISECOND);
-    fixture.store.purge(end, 2).await.unwrap();
-    drop(fixture);
-    let rows = |table: redb::TableDefinition<'_, (u32, tables::IdKey), ()>| {
-        use redb::{ReadableDatabase, ReadableTableMetadata};
-        let database = redb::Database::open(directory.path().join(FILE_NAME)).unwrap();
-        database.begin_read().unwrap().open_table(table).unwrap().len().unwrap()
-    };
-    assert_eq!(rows(tables::BY_ORGANISATION), 1);
-}
-
-#[tokio::test]
-async fn a_file_of_version_1_gets_its_lists_when_it_is_opened() {
-    let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
-    let (id, damaged) = (fixture.new_message().await, fixture.new_message().await);
-    let filter =
-        MessageFilter { organisation: Some(fixture.organisation), ..MessageFilter::default() };
-    drop(fixture);
-    let path = directory.path().join(FILE_NAME);
-    {
-        let database = redb::Database::open(&path).unwrap();
-        let transaction = database.begin_write().unwrap();
-        transaction.delete_table(tables::BY_ORGANISATION).unwrap();
-        let mut meta = transaction.open_table(tables::META).unwrap();
-        meta.insert(tables::FORMAT_KEY, 1).unwrap();
-        drop(meta);
-        // It keeps neither the other nor the file from being brought to the new layout.
-        let mut messages = transaction.open_table(tables::MESSAGES).unwrap();
-        messages.insert(damaged.as_bytes(), &[9][..]).unwrap();
-        drop(messages);
-        transaction.commit().unwrap();
-    }
-    for _ in 0..2 {
-        let opened = open::Opener::file(&path, 1 << 20).unwrap();
-        let (store, _) = Store::start(opened, START).unwrap();
-        assert_eq!(all(&store, &filter, 5).await, [id]);
-    }
 }

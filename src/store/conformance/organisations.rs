@@ -16,7 +16,7 @@ fn new(key: &ApiKey, expires_at: Option<Timestamp>) -> NewApiKey {
 #[tokio::test]
 async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_again() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let key = ApiKey::generate().unwrap();
     store.add_api_key(organisation, new(&key, None), START).await.unwrap();
@@ -33,7 +33,7 @@ async fn keys_and_domains_go_with_their_organisation_and_numbers_are_not_given_a
 #[tokio::test]
 async fn whether_an_organisation_may_send_from_a_domain_follows_every_change_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let name = || DomainName::parse("new.example").unwrap();
     let status = || store.sender_status(organisation, &name());
@@ -58,7 +58,7 @@ async fn whether_an_organisation_may_send_from_a_domain_follows_every_change_at_
 #[tokio::test]
 async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_was_withdrawn() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let name = || DomainName::parse("new.example").unwrap();
     store.put_domain(organisation, name(), DomainState::Pending, START).await.unwrap();
@@ -83,7 +83,7 @@ async fn nothing_is_added_to_an_organisation_that_is_gone_or_to_a_domain_that_wa
 #[tokio::test]
 async fn a_revoked_key_opens_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let key = ApiKey::generate().unwrap();
     let entry = fixture
         .store
@@ -99,7 +99,7 @@ async fn a_revoked_key_opens_nothing() {
 #[tokio::test]
 async fn a_key_lets_in_until_it_expires_and_its_last_use_outlasts_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     let key = ApiKey::generate().unwrap();
     let end = START.plus(10 * MILLISECOND);
@@ -114,7 +114,7 @@ async fn a_key_lets_in_until_it_expires_and_its_last_use_outlasts_a_restart() {
     store.store_key_use().await.unwrap();
     drop(fixture);
 
-    let fixture = Fixture::on(in_directory(&directory, START)).await;
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (store, organisation) = (&fixture.store, fixture.organisation);
     assert_eq!(store.key_last_used(entry.id), Some(last));
     assert_eq!(store.api_keys()[0].expires_at, Some(end));
@@ -122,6 +122,6 @@ async fn a_key_lets_in_until_it_expires_and_its_last_use_outlasts_a_restart() {
     store.remove_organisation(organisation).await.unwrap();
     store.store_key_use().await.unwrap();
     drop(fixture);
-    let store = in_directory(&directory, START);
+    let store = in_directory(&directory, START).await;
     assert_eq!(store.key_last_used(entry.id), None, "it is gone with its key");
 }

@@ -262,7 +262,7 @@ async fn wrong_at_the_start(wrong: Timestamp, meanwhile: Meanwhile, end: End) {
     assert_eq!(place.record(&process, &new).await, 200, "{when}");
     place.purge(&process).await;
     let settled = process.clock.window_time();
-    let oldest = process.service.store().oldest(settled.clone()).unwrap().unwrap();
+    let oldest = process.service.store().oldest(settled.clone()).await.unwrap().unwrap();
     assert!(!oldest.is_past(DAY * 90, settled.now()), "{when}: the purge takes what is over");
     process.clock.advance(DAY * 10);
     assert_eq!(place.record(&process, &new).await, 404, "{when}");

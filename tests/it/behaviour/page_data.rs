@@ -11,7 +11,7 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::service::{Inherited, Service};
 use pillarbox::ses::credentials::Credentials;
 use pillarbox::simulator::Options;
-use pillarbox::store::Store;
+use pillarbox::store::{NewMessage, Store};
 use reqwest::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -190,13 +190,13 @@ async fn fill(store: &Store, organisation: OrganisationId, now: Timestamp) {
         ..Draft::default()
     };
     let request = SendRequest::parse(draft).unwrap();
-    let admitted = admit(request, &store.facts(organisation)).unwrap();
+    let admitted = admit(request, &store.facts(organisation)).await.unwrap();
     let ids = MessageIds::new();
     let (start, batches) = (now.minus(DAY * 89), RECORDS / BATCH);
     for batch in 0..batches {
         let passed = DAY * 89 / u32::try_from(batches).unwrap() * u32::try_from(batch).unwrap();
         let at = start.plus(passed);
-        let acceptance = |_| store.acceptance(ids.next(at), organisation, &admitted, at, at, || {});
+        let acceptance = |_| NewMessage::new(ids.next(at), organisation, &admitted, at, at, || {});
         store.accept_all((0..BATCH).map(acceptance).collect()).await.unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! The contract's section 3, row by row, as far as no other file here has it.
 
+use crate::kit;
 use pillarbox::domain::event::{BounceType, Event, EventDetail, EventType};
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::message::Status;
@@ -34,7 +35,7 @@ fn at(id: MessageId, name: &str, part: &str, instant: &str) -> Value {
 }
 
 fn suppressed(sink: &EventSink) -> Vec<(String, SuppressionReason)> {
-    let listed = sink.store.suppressions(None, 100).unwrap().suppressions;
+    let listed = kit::at_once(sink.store.suppressions(None, 100)).unwrap().suppressions;
     let own = listed.into_iter().map(|(_, s)| (s.address.as_str().to_owned(), s.reason));
     own.collect()
 }
@@ -51,7 +52,7 @@ async fn of_events_at_one_instant_the_gravest_is_the_last_in_whatever_order_they
         }
         for (count, (name, part, event_type)) in (1..).zip(&ranked) {
             ingest(&sink, &at(id, name, part, INSTANT)).await;
-            let last = sink.store.message(id, NOW).unwrap().unwrap().last_event.unwrap();
+            let last = sink.store.message(id, NOW).await.unwrap().unwrap().last_event.unwrap();
             let gravest = if turned { EventType::Complaint } else { *event_type };
             assert_eq!(
                 (last.event_type, last.occurred_at.to_string().as_str()),
@@ -60,12 +61,12 @@ async fn of_events_at_one_instant_the_gravest_is_the_last_in_whatever_order_they
             assert_eq!(sink.events(id), count);
         }
         let types: Vec<EventType> =
-            sink.store.events(id).unwrap().iter().map(Event::event_type).collect();
+            sink.store.events(id).await.unwrap().iter().map(Event::event_type).collect();
         assert_eq!(types, RANKED.map(|(_, _, event_type)| event_type), "oldest first, by rank");
         // A later one of the least rank is the last all the same.
         let later = at(id, RANKED[0].0, RANKED[0].1, "2026-11-21T09:30:00.124Z");
         ingest(&sink, &later).await;
-        let last = sink.store.message(id, NOW).unwrap().unwrap().last_event.unwrap();
+        let last = sink.store.message(id, NOW).await.unwrap().unwrap().last_event.unwrap();
         assert_eq!(last.event_type, EventType::DeliveryDelay);
     }
 }
@@ -89,7 +90,7 @@ async fn of_reports_of_one_event_that_differ_in_detail_the_same_one_stays() {
             ingest(&sink, report).await;
         }
         assert_eq!(sink.events(id), 1);
-        kept.push(sink.store.events(id).unwrap().remove(0).detail);
+        kept.push(sink.store.events(id).await.unwrap().remove(0).detail);
     }
     assert_eq!(kept[0], kept[1]);
 }
@@ -114,7 +115,7 @@ async fn each_type_keeps_what_ses_told_of_it() {
     }
     let text = |text: &str| text.to_owned();
     let details: Vec<EventDetail> =
-        sink.store.events(id).unwrap().into_iter().map(|event| event.detail).collect();
+        sink.store.events(id).await.unwrap().into_iter().map(|event| event.detail).collect();
     let expected = [
         EventDetail::DeliveryDelay {
             delay_type: text("MailboxFull"),
@@ -156,7 +157,7 @@ async fn a_complaint_suppresses_all_whom_it_names_and_ses_own_list_suppresses_no
     let reason = SuppressionReason::Complaint;
     let expected = ["a@x.org", "b@xn--bcher-kva.example"].map(|who| (who.to_owned(), reason));
     assert_eq!(suppressed(&sink), expected);
-    let since = sink.store.suppressions(None, 1).unwrap().suppressions[0].1.since;
+    let since = sink.store.suppressions(None, 1).await.unwrap().suppressions[0].1.since;
     assert_eq!(
         since,
         Timestamp::parse_rfc3339(INSTANT).unwrap(),
@@ -180,7 +181,7 @@ async fn another_organisations_or_a_made_up_tag_changes_no_record_and_suppresses
     let mut proof = send(id);
     proof["mail"]["tags"]["pillarbox-organisation"] = json!(["beta"]);
     ingest(&sink, &proof).await;
-    let message = sink.store.message(id, NOW).unwrap().unwrap();
+    let message = sink.store.message(id, NOW).await.unwrap().unwrap();
     assert_eq!((message.status(), message.last_event), (Status::Queued, None));
     assert_eq!(sink.events(id), 0);
     assert!(suppressed(&sink).is_empty());

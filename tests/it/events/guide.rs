@@ -1,5 +1,6 @@
 //! The documents of SES's own guide, and variants of them, on the records of messages.
 
+use crate::kit;
 use std::time::Duration;
 
 use pillarbox::domain::event::{Event, EventType};
@@ -64,7 +65,7 @@ async fn sent_as(sink: &EventSink, document: &Value) -> MessageId {
 }
 
 fn suppressed(sink: &EventSink) -> Vec<(String, SuppressionReason, Option<MessageId>)> {
-    let listed = sink.store.suppressions(None, 100).unwrap().suppressions;
+    let listed = kit::at_once(sink.store.suppressions(None, 100)).unwrap().suppressions;
     let own = listed.into_iter().map(|(scope, suppression)| {
         assert_eq!(scope, Some(sink.organisation));
         (suppression.address.as_str().to_owned(), suppression.reason, suppression.cause)
@@ -82,10 +83,10 @@ async fn every_document_of_the_guide_comes_to_what_it_says() {
         for _ in 0..2 {
             sink.events.ingest(&[&document.to_string()]).await.unwrap();
         }
-        let events = sink.store.events(id).unwrap();
+        let events = sink.store.events(id).await.unwrap();
         let types: Vec<EventType> = events.iter().map(Event::event_type).collect();
         assert_eq!(types, event_type.into_iter().collect::<Vec<_>>(), "{name}");
-        let message = sink.store.message(id, NOW).unwrap().unwrap();
+        let message = sink.store.message(id, NOW).await.unwrap().unwrap();
         assert_eq!(message.last_event.map(|last| last.event_type), event_type, "{name}");
         let suppressed = suppressed(&sink);
         let found: Vec<&str> = suppressed.iter().map(|(address, ..)| address.as_str()).collect();
@@ -143,5 +144,9 @@ async fn documents_of_no_message_of_ours_change_nothing() {
     sink.events.ingest(&documents).await.unwrap();
     assert!(suppressed(&sink).is_empty());
     assert_eq!(sink.events.metrics().unmatched.get(), 3);
-    assert_eq!(sink.store.event_backlog().unwrap().unmatched, 1, "only one may find a record");
+    assert_eq!(
+        sink.store.event_backlog().await.unwrap().unmatched,
+        1,
+        "only one may find a record"
+    );
 }

@@ -47,7 +47,7 @@ async fn events_survive_kills_in_the_middle_of_a_backlog() {
     let sink = EventSink::in_directory(&data).await;
     for id in ids {
         assert_eq!(sink.events(id), 1);
-        let message = sink.store.message(id, NOW).unwrap().unwrap();
+        let message = sink.store.message(id, NOW).await.unwrap().unwrap();
         assert_eq!(message.status(), Status::Sent);
         assert_eq!(message.last_event.unwrap().event_type.as_str(), "delivery");
     }

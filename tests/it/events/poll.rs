@@ -1,5 +1,6 @@
 //! The poll of a queue: deleted only after the commit, whatever fails in between.
 
+use crate::kit;
 use std::time::Duration;
 
 use pillarbox::domain::event::EventType;
@@ -25,7 +26,7 @@ async fn queued_events_reach_their_records_and_leave_the_queue() {
     // Every event is on its record by the time that its message is deleted.
     let queue = StubQueue::watched(LONG, move |body| {
         let Some(id) = message_of(body) else { return true };
-        store.message(id, NOW).unwrap().unwrap().status() == Status::Sent
+        kit::at_once(store.message(id, NOW)).unwrap().unwrap().status() == Status::Sent
     })
     .await;
     for (number, &id) in ids.iter().enumerate() {
@@ -71,7 +72,7 @@ async fn a_message_that_cannot_be_read_is_kept_counted_and_deleted() {
     assert!(ids.iter().all(|&id| sink.events(id) == 1));
     let metrics = sink.events.metrics();
     assert_eq!((metrics.documents(DELIVERY), metrics.documents(DocumentType::Unreadable)), (5, 15));
-    assert_eq!(sink.store.dead_letters(9).unwrap().len(), 3, "each is kept once");
+    assert_eq!(sink.store.dead_letters(9).await.unwrap().len(), 3, "each is kept once");
 }
 
 #[tokio::test]
@@ -124,8 +125,9 @@ async fn the_poll_ends_between_batches_and_deletes_only_what_is_applied() {
     let sink = EventSink::in_directory(directory.path()).await;
     let ids = sink.new_messages(400).await;
     let store = sink.store.clone();
-    let is_applied =
-        move |body: &str| message_of(body).is_some_and(|id| store.events(id).unwrap().len() == 1);
+    let is_applied = move |body: &str| {
+        message_of(body).is_some_and(|id| kit::at_once(store.events(id)).unwrap().len() == 1)
+    };
     let queue = StubQueue::watched(LONG, is_applied).await;
     for &id in &ids {
         queue.put(delivery(id).to_string());
@@ -159,7 +161,7 @@ async fn events_of_purged_messages_suppress_and_leave_the_queue() {
     let polling = sink.poll(&queue);
     until("deleting all", || queue.left() == 0).await;
     polling.stop().await;
-    let suppressed = sink.store.suppressions(None, 9).unwrap().suppressions;
+    let suppressed = sink.store.suppressions(None, 9).await.unwrap().suppressions;
     let suppressed: Vec<_> = suppressed
         .iter()
         .map(|(scope, suppression)| (*scope, suppression.address.as_str(), suppression.cause))

@@ -43,7 +43,7 @@ fn later() -> Instant {
 
 async fn prove(sink: &EventSink, id: MessageId) {
     sink.events.ingest(&[&send(id).to_string()]).await.unwrap();
-    assert_eq!(sink.store.message(id, NOW).unwrap().unwrap().status(), Status::Sent);
+    assert_eq!(sink.store.message(id, NOW).await.unwrap().unwrap().status(), Status::Sent);
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_proof_cancels_the_waiting_retry_and_drops_the_body() {
     prove(&sink, id).await;
     let pending = sink.queue.pending();
     assert_eq!((pending.messages, pending.bytes), (0, 0));
-    let message = sink.store.message(id, NOW).unwrap().unwrap();
+    let message = sink.store.message(id, NOW).await.unwrap().unwrap();
     assert_eq!((message.attempts, message.failure()), (1, None));
     // A repeat of it is nothing new.
     prove(&sink, id).await;
@@ -86,7 +86,7 @@ async fn another_organisations_name_cancels_no_retry() {
     document["mail"]["tags"]["pillarbox-organisation"] = serde_json::json!(["other"]);
     sink.events.ingest(&[&document.to_string()]).await.unwrap();
     assert_eq!(sink.queue.pending().messages, 1);
-    let message = sink.store.message(id, NOW).unwrap().unwrap();
+    let message = sink.store.message(id, NOW).await.unwrap().unwrap();
     assert_eq!(message.status(), Status::Queued);
     assert_eq!(sink.events.metrics().foreign.get(), 1);
 }

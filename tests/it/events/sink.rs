@@ -103,7 +103,7 @@ impl EventSink {
 
     /// How many events are on a message's timeline.
     pub(crate) fn events(&self, id: MessageId) -> usize {
-        self.store.events(id).unwrap().len()
+        kit::at_once(self.store.events(id)).unwrap().len()
     }
 }
 

@@ -6,6 +6,7 @@
 //! store's thread is at work. After each step everything settles: a write that changes nothing
 //! goes through the store's queue until no outcome is on its way any more.
 
+use crate::kit;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -439,7 +440,8 @@ impl Sim {
                     ..Draft::default()
                 };
                 let request = SendRequest::parse(draft).unwrap();
-                match intake.accept(&organisation, None, request, "test").await.unwrap() {
+                let prepared = intake.prepare(&organisation, None, request, "test").await.unwrap();
+                match intake.accept(prepared).await.unwrap() {
                     Accepted::New(id) => id,
                     Accepted::Replayed(_) => panic!("a message without a key is new"),
                 }
@@ -525,7 +527,7 @@ impl Sim {
     }
 
     pub(crate) fn message(&self, id: MessageId) -> Message {
-        self.store.message(id, START).unwrap().unwrap()
+        kit::at_once(self.store.message(id, START)).unwrap().unwrap()
     }
 
     pub(crate) fn status(&self, id: MessageId) -> Status {

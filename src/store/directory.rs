@@ -1,0 +1,181 @@
+//! Directory: the index in memory of organisations, API keys, sender domains and endpoints of
+//! webhooks. They are few, and asked about all the time.
+//!
+//! It is made anew after each change of one of them; readers share it. The uses of keys are noted
+//! beside it: a write for each request would cost more than the answer is worth.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use subtle::ConstantTimeEq;
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::organisation::{
+    ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
+};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::Webhook;
+use crate::store::error::DamagedRow;
+use crate::store::record::webhooks::decode_webhook;
+use crate::store::record::{decode_api_key, decode_domain, decode_organisation};
+
+/// A snapshot of who may send from where.
+#[derive(Debug, Default)]
+pub(super) struct OrganisationIndex {
+    /// By number.
+    pub(super) organisations: Vec<Organisation>,
+    /// By number.
+    pub(super) api_keys: Vec<ApiKeyEntry>,
+    /// By organisation, then by name.
+    pub(super) domains: Vec<SenderDomain>,
+    /// By number.
+    pub(super) webhooks: Vec<Webhook>,
+    /// Positions in `api_keys` by the first bytes of the hash.
+    keys_by_prefix: HashMap<[u8; 8], Vec<usize>>,
+    /// Rows that cannot be read: whoever they would let in or let send is refused.
+    pub(super) damaged: Vec<DamagedRow>,
+}
+
+impl OrganisationIndex {
+    /// Adds the row of an organisation.
+    pub(super) fn add_organisation(&mut self, id: u32, row: &[u8]) {
+        let name = decode_organisation(row).map_err(|e| DamagedRow::new("organisations", id, &e));
+        if let Some(name) = self.left_out(name) {
+            self.organisations.push(Organisation { id: OrganisationId(id), name });
+        }
+    }
+
+    /// Adds the row of an API key.
+    pub(super) fn add_api_key(&mut self, id: u32, row: &[u8]) {
+        let entry = decode_api_key(id, row).map_err(|e| DamagedRow::new("api_keys", id, &e));
+        if let Some(entry) = self.left_out(entry) {
+            let positions = self.keys_by_prefix.entry(prefix(&entry.hash)).or_default();
+            positions.push(self.api_keys.len());
+            self.api_keys.push(entry);
+        }
+    }
+
+    /// Adds the row of a sender domain.
+    pub(super) fn add_domain(&mut self, organisation: u32, name: &str, row: &[u8]) {
+        let shown = format_args!("{name} of organisation {organisation}");
+        let domain = decode_domain(organisation, name, row)
+            .map_err(|e| DamagedRow::new("domains", shown, &e));
+        let domain = self.left_out(domain);
+        self.domains.extend(domain);
+    }
+
+    /// Adds the row of an endpoint.
+    pub(super) fn add_webhook(&mut self, id: u32, row: &[u8]) {
+        let webhook = decode_webhook(id, row).map_err(|e| DamagedRow::new("webhooks", id, &e));
+        let webhook = self.left_out(webhook);
+        self.webhooks.extend(webhook);
+    }
+
+    fn left_out<T>(&mut self, read: Result<T, DamagedRow>) -> Option<T> {
+        let note = |row: DamagedRow| {
+            row.log();
+            self.damaged.push(row);
+        };
+        read.map_err(note).ok()
+    }
+
+    /// The key with this hash. The comparison takes the same time wherever the
+    /// hashes differ beyond the prefix that finds them.
+    pub(super) fn key(&self, hash: &ApiKeyHash) -> Option<&ApiKeyEntry> {
+        let positions = self.keys_by_prefix.get(&prefix(hash))?;
+        positions
+            .iter()
+            .map(|&position| &self.api_keys[position])
+            .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
+    }
+
+    /// The organisation with this number.
+    pub(super) fn organisation(&self, id: OrganisationId) -> Option<&Organisation> {
+        let position = self.organisations.binary_search_by_key(&id, |o| o.id).ok()?;
+        Some(&self.organisations[position])
+    }
+
+    /// Whether the organisation may send from the domain.
+    pub(super) fn sender_status(&self, organisation: OrganisationId, name: &str) -> SenderStatus {
+        if self.organisation(organisation).is_none() {
+            return SenderStatus::OrganisationRemoved;
+        }
+        let found = self
+            .domains
+            .binary_search_by(|d| (d.organisation, d.name.as_str()).cmp(&(organisation, name)));
+        match found.map(|position| self.domains[position].state) {
+            Ok(DomainState::Verified | DomainState::Assumed) => SenderStatus::Verified,
+            Ok(DomainState::Pending) => SenderStatus::Unverified,
+            Err(_) => SenderStatus::DomainRemoved,
+        }
+    }
+}
+
+fn prefix(hash: &ApiKeyHash) -> [u8; 8] {
+    *hash.0.first_chunk().expect("a hash has 32 bytes")
+}
+
+/// When each key was last used, and what of it is stored; in milliseconds.
+#[derive(Debug, Default, Clone)]
+pub(super) struct KeyUse(HashMap<u32, Arc<Times>>);
+
+#[derive(Debug, Default)]
+struct Times {
+    used: AtomicU64,
+    stored: AtomicU64,
+}
+
+impl KeyUse {
+    /// Adds what is stored of a key.
+    pub(super) fn add(&mut self, id: u32, time: u64) {
+        let (used, stored) = (AtomicU64::new(time), AtomicU64::new(time));
+        self.0.insert(id, Arc::new(Times { used, stored }));
+    }
+
+    /// Notes a use, in memory.
+    pub(super) fn note(key_use: &ArcSwap<Self>, id: KeyId, now: Timestamp) {
+        let now = now.unix_millis();
+        match key_use.load().0.get(&id.0) {
+            // Many requests come in the same millisecond: only the first of them writes.
+            Some(times) if times.used.load(Ordering::Relaxed) >= now => {}
+            Some(times) => {
+                times.used.fetch_max(now, Ordering::Relaxed);
+            }
+            None => {
+                key_use.rcu(|key_use| key_use.with(id, now));
+            }
+        }
+    }
+
+    /// Returns when a key was last used.
+    pub(super) fn last(&self, id: KeyId) -> Option<Timestamp> {
+        let used = self.0.get(&id.0)?.used.load(Ordering::Relaxed);
+        Some(Timestamp::from_unix_millis(used))
+    }
+
+    /// Returns the same uses with one of a key that may have had none.
+    fn with(&self, id: KeyId, now: u64) -> Self {
+        let mut key_use = self.clone();
+        key_use.0.entry(id.0).or_default().used.fetch_max(now, Ordering::Relaxed);
+        key_use
+    }
+
+    /// Returns what is newer than what is stored, which counts as stored from here on.
+    pub(super) fn take_unstored(&self) -> Vec<(u32, u64)> {
+        let newer = self.0.iter().filter_map(|(id, times)| {
+            let used = times.used.load(Ordering::Relaxed);
+            (times.stored.swap(used, Ordering::Relaxed) < used).then_some((*id, used))
+        });
+        newer.collect()
+    }
+
+    /// Takes back that something was stored.
+    pub(super) fn give_back(&self, newer: &[(u32, u64)]) {
+        for times in newer.iter().filter_map(|(id, _)| self.0.get(id)) {
+            times.stored.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Types of the store's interface: what its methods take and return.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use crate::domain::admission::{Admitted, Facts};
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::event::{Event, EventType};
+use crate::domain::feed::{FeedEntry, FeedPosition, FeedTypes};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::message::{Message, Status};
+use crate::domain::organisation::SenderStatus;
+use crate::domain::outcome::MessageOutcome;
+use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey};
+use crate::domain::search::SearchText;
+use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookUrl};
+use crate::organisation_counts::OrganisationCounts;
+use crate::store::record::encode_accepted;
+use crate::store::{FileLoss, Store, StoreError};
+
+/// Whether an operation changed anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It did.
+    Made,
+    /// All was as asked for before.
+    None,
+}
+
+/// Whether the store takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It does.
+    Writable,
+    /// The last commit failed and none has succeeded since.
+    Refusing,
+    /// The data file is not the one that is open: only outcomes of messages are written.
+    FileLost(FileLoss),
+}
+
+/// A durable acceptance. Exists only after the commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// The message is new.
+    New(MessageId),
+    /// The idempotency key made this message before.
+    Replayed(MessageId),
+}
+
+/// A message to be accepted. All that is to be stored is copied: it needs nothing of the request.
+pub struct NewMessage<F> {
+    pub(super) id: MessageId,
+    pub(super) organisation: OrganisationId,
+    pub(super) row: Vec<u8>,
+    pub(super) created_at: Timestamp,
+    pub(super) claim: Option<KeyClaim>,
+    /// The API key that it came with, if any.
+    pub(super) posted_with: Option<KeyId>,
+    /// Run once the message is durable, whether or not its client still waits.
+    pub(super) on_new: F,
+}
+
+/// A message's idempotency key, as the store needs it.
+pub(super) struct KeyClaim {
+    pub(super) key: OwnedIdempotencyKey,
+    /// The time by which the windows of earlier keys are judged.
+    pub(super) window_now: WindowTime,
+}
+
+/// What runs once a message is durable.
+pub type OnNew = Box<dyn FnOnce() + Send>;
+
+impl<F: FnOnce() + Send + 'static> NewMessage<F> {
+    /// A message that is ready to be accepted. `on_new` runs once it is durable as a new one, also
+    /// if the caller is gone.
+    pub fn new(
+        id: MessageId,
+        organisation: OrganisationId,
+        admitted: &Admitted<'_>,
+        created_at: Timestamp,
+        window_now: impl Into<WindowTime>,
+        on_new: F,
+    ) -> Self {
+        let claim = admitted.idempotency_key().map(|key| KeyClaim {
+            key: IdempotencyKey::into_owned(key),
+            window_now: window_now.into(),
+        });
+        let row = encode_accepted(admitted, organisation, created_at);
+        Self { id, organisation, row, created_at, claim, posted_with: None, on_new }
+    }
+
+    /// The same message, which came with this API key.
+    #[must_use]
+    pub fn posted_with(self, key: Option<KeyId>) -> Self {
+        Self { posted_with: key, ..self }
+    }
+
+    /// The same message, in a list with others.
+    pub fn boxed(self) -> NewMessage<OnNew> {
+        let Self { id, organisation, row, created_at, claim, posted_with, on_new } = self;
+        let on_new = Box::new(on_new);
+        NewMessage { id, organisation, row, created_at, claim, posted_with, on_new }
+    }
+}
+
+/// What the provider reports of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Which message.
+    pub message: Reference,
+    /// The organisation's name as the report has it; one that is not the message's own makes the
+    /// report count for nothing.
+    pub organisation: Option<String>,
+    /// The provider's identifier for it. That there is a report proves its acceptance.
+    pub ses_message_id: String,
+    /// When the provider accepted it.
+    pub accepted_at: Timestamp,
+    /// What happened to recipients; nothing where the report only says that it was accepted.
+    pub event: Option<Event>,
+}
+
+/// How a report names its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reference {
+    /// By our own id, which the message carried as a tag.
+    Tag(MessageId),
+    /// By the provider's identifier alone.
+    ProviderId,
+}
+
+/// What a report came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// It is on the record, now or from an earlier time.
+    Done,
+    /// It is on the record, and the message is sent: a waiting retry must not happen.
+    Sent(MessageId),
+    /// There is no message with the id in its tag, and there will be none. Whom its event
+    /// suppresses, it suppresses all the same if the organisation in its tag exists.
+    UnknownMessage,
+    /// The message is not the tagged organisation's. Nothing was changed.
+    OtherOrganisation,
+    /// No message is known by the provider's identifier. Its event, if it has one, is kept for a
+    /// while in case the outcome that names it is recorded yet.
+    Unmatched,
+    /// The message's record cannot be read, and was not changed. Whom its event suppresses, it
+    /// suppresses all the same if the organisation in its tag exists.
+    DamagedRecord,
+}
+
+/// Which messages to list. What is not given excludes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageFilter {
+    /// Only those accepted before this one.
+    pub before: Option<MessageId>,
+    /// Only this organisation's.
+    pub organisation: Option<OrganisationId>,
+    /// Only those with this stored status.
+    pub status: Option<Status>,
+    /// Only those whose latest event is of this type.
+    pub last_event: Option<EventType>,
+    /// Only those with this outcome by what is stored: none is `sending`.
+    pub outcome: Option<MessageOutcome>,
+    /// Only those with this recipient.
+    pub recipient: Option<SuppressedAddress>,
+    /// Only those with this text in the address of a recipient.
+    pub recipient_part: Option<SearchText>,
+    /// Only those from an address of this domain.
+    pub sender_domain: Option<DomainName<'static>>,
+    /// Only those with each of these in the subject.
+    pub subject_words: Vec<SearchText>,
+    /// Only those accepted at this instant or after it.
+    pub created_from: Option<Timestamp>,
+    /// Only those accepted before this instant.
+    pub created_before: Option<Timestamp>,
+}
+
+/// A page of messages, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessagePage {
+    /// Those found. A page may be short, or empty, and not the last: what one read may cost is
+    /// bounded.
+    pub messages: Vec<Message>,
+    /// Where to go on: the message that the next page's are to be older than. Nothing at the end.
+    pub next: Option<MessageId>,
+    /// How many rows were looked at.
+    pub looked_at: usize,
+}
+
+/// Whose share of the listings one takes: many of one lister's wait for each other alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lister {
+    /// An organisation, which lists its own messages.
+    Organisation(OrganisationId),
+    /// The operators, whichever organisation they look at.
+    Operators,
+}
+
+/// A part of an organisation's feed, oldest entry first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedPage {
+    /// Entries. If there is none, there is nothing newer yet.
+    pub entries: Vec<FeedEntry>,
+    /// Where to go on.
+    pub next: FeedPosition,
+}
+
+/// Whose a suppression is, an organisation's or everybody's, and its address: its place in a list.
+pub type SuppressionKey = (Option<OrganisationId>, SuppressedAddress);
+
+/// A page of suppressions, by scope and address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuppressionPage {
+    /// Those that can be read.
+    pub suppressions: Vec<(Option<OrganisationId>, Suppression)>,
+    /// Those whose row cannot be read. They suppress all the same.
+    pub damaged: Vec<SuppressionKey>,
+    /// The last one of a full page: where the next page starts.
+    pub next: Option<SuppressionKey>,
+}
+
+/// An API key to be added.
+#[derive(Debug, Clone)]
+pub struct NewApiKey {
+    /// What the operator calls it; may be empty.
+    pub label: String,
+    /// When it stops letting anybody in; `None` for never.
+    pub expires_at: Option<Timestamp>,
+    /// The hash of the key.
+    pub hash: ApiKeyHash,
+}
+
+/// The most endpoints of one organisation.
+pub const MAX_WEBHOOKS_OF_ONE: usize = 20;
+
+/// The most endpoints of all organisations together.
+pub const MAX_WEBHOOKS: usize = 1_000;
+
+/// Endpoint to be added.
+#[derive(Debug, Clone)]
+pub struct NewWebhook {
+    /// Its address.
+    pub url: WebhookUrl,
+    /// Types of the events that it is told of.
+    pub types: FeedTypes,
+    /// Certificates against which its own is checked, as PEM.
+    pub authority: Option<String>,
+    /// Secret that signs.
+    pub secret: SigningSecret,
+}
+
+/// Result of adding an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WebhookAdded {
+    /// It is there, and is told of what is committed from now on.
+    Added(Box<Webhook>),
+    /// There is no such organisation.
+    NoOrganisation,
+    /// The organisation, or all together, have the most that there may be.
+    TooMany,
+}
+
+/// Change of an endpoint's deliveries that becomes durable as one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settlement {
+    /// Position up to which every event is delivered or in `waiting`; `None` to leave the cursor.
+    pub cursor: Option<FeedPosition>,
+    /// Deliveries that are to be tried again.
+    pub waiting: Vec<WaitingDelivery>,
+    /// Rows of deliveries that waited and were tried.
+    pub tried: Vec<WaitingKey>,
+    /// Deliveries that are not tried again.
+    pub failed: Vec<Redelivery>,
+    /// Time at which the endpoint answered that it wants no more, if it did.
+    pub gone: Option<Timestamp>,
+}
+
+/// Key of a delivery that waits: its time and its event's position.
+pub type WaitingKey = (Timestamp, FeedPosition);
+
+/// Result of a [`Settlement`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// It is durable.
+    Done,
+    /// The cursor was moved or the endpoint removed meanwhile: nothing was changed.
+    Outdated,
+}
+
+/// Deliveries that wait.
+#[derive(Debug, Default)]
+pub struct WaitingPage {
+    /// By time, then by position.
+    pub deliveries: Vec<WaitingDelivery>,
+    /// Rows that do not count any more, to be removed.
+    pub void: Vec<WaitingKey>,
+    /// How many rows were read.
+    pub rows: usize,
+}
+
+/// A provider's document that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// When it arrived.
+    pub received_at: Timestamp,
+    /// Why it could not be read.
+    pub reason: String,
+    /// Its beginning.
+    pub document: String,
+    /// How long all of it was, in bytes.
+    pub length: usize,
+}
+
+impl DeadLetter {
+    /// The most of a document that is kept, in bytes.
+    pub const MAX_DOCUMENT_BYTES: usize = 8 * 1024;
+
+    /// Tells it from others: letters and digits, and the same for the same document.
+    pub fn id(&self) -> String {
+        hex::encode(self.key())
+    }
+
+    /// Its key: the beginning of its document's digest.
+    pub(super) fn key(&self) -> [u8; 16] {
+        let digest = Sha256::digest(self.document.as_bytes());
+        *digest.first_chunk().expect("a digest has 32 bytes")
+    }
+
+    /// A dead letter with as much of the document as is kept.
+    pub fn new(received_at: Timestamp, reason: impl Into<String>, document: &str) -> Self {
+        let end = document.floor_char_boundary(Self::MAX_DOCUMENT_BYTES);
+        let (reason, length) = (reason.into(), document.len());
+        Self { received_at, reason, document: document[..end].to_owned(), length }
+    }
+}
+
+/// What of the provider's reports waits in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventBacklog {
+    /// Events whose message has no record; each is kept for a day.
+    pub unmatched: u64,
+    /// Documents that could not be read.
+    pub dead_letters: u64,
+}
+
+/// Counts of organisations.
+pub type CountsByOrganisation = BTreeMap<OrganisationId, OrganisationCounts>;
+
+/// Counts of steps that follow each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// Counts of all organisations together, step by step.
+    pub total: Vec<OrganisationCounts>,
+    /// Counts of those with the most mail, step by step.
+    pub organisations: BTreeMap<OrganisationId, Vec<OrganisationCounts>>,
+}
+
+/// Messages that failed because their body was lost with the process that held it, and that no
+/// operator has acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostMessages {
+    /// How many.
+    pub messages: u64,
+    /// When the last of them was found.
+    pub last_at: Timestamp,
+}
+
+/// What one step of the purge removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Purged {
+    /// Message records, each with its events.
+    pub messages: usize,
+    /// Idempotency keys.
+    pub idempotency_keys: usize,
+    /// Entries of the event feed.
+    pub feed_entries: usize,
+}
+
+/// What admission asks of the store about one organisation.
+#[derive(Debug, Clone, Copy)]
+pub struct OrganisationFacts<'a> {
+    store: &'a Store,
+    organisation: OrganisationId,
+}
+
+impl<'a> OrganisationFacts<'a> {
+    pub(super) fn new(store: &'a Store, organisation: OrganisationId) -> Self {
+        Self { store, organisation }
+    }
+}
+
+impl Facts for OrganisationFacts<'_> {
+    type Error = StoreError;
+
+    fn is_verified(&self, domain: &DomainName<'_>) -> bool {
+        self.store.sender_status(self.organisation, domain) == SenderStatus::Verified
+    }
+
+    async fn is_suppressed(&self, address: &SuppressedAddress) -> Result<bool, StoreError> {
+        self.store.is_suppressed(self.organisation, address).await
+    }
+}

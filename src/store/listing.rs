@@ -1,0 +1,137 @@
+//! Listing of messages: which rows a page looks at, and which messages it shows.
+
+use std::time::{Duration, Instant};
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::event::EventType;
+use crate::domain::id::MessageId;
+use crate::domain::message::Message;
+use crate::domain::outcome::MessageOutcome;
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::search::{SearchText, is_sent_from};
+use crate::domain::suppression::SuppressedAddress;
+use crate::domain::time::Timestamp;
+use crate::store::{MessageFilter, MessagePage};
+
+/// How many rows one page looks at. A filter that matches little ends its page here.
+pub(super) const MAX_ROWS: usize = 10_000;
+/// How many bytes of rows one page holds, about: where recipients are many, pages are short.
+const MAX_BYTES: usize = 4 << 20;
+/// How long one page is read. It ends here if the disk is slow, but not before [`SURE_ROWS`].
+const MAX_TIME: Duration = Duration::from_millis(100);
+/// How many rows one page looks at however long that takes, so that whoever goes on gets on.
+pub(super) const SURE_ROWS: usize = 1_000;
+
+/// Returns a message as readers see it, with the corrected time of its acceptance, unless its
+/// retention is over at `window_now`.
+pub(super) fn visible(message: Message, window_now: &WindowTime) -> Option<Message> {
+    let created_at = window_now.corrected(message.created_at);
+    let message = Message { created_at, ..message };
+    (!message.is_expired(window_now.now())).then_some(message)
+}
+
+/// The first id that can match and the one that all are before, if there is such a one.
+///
+/// An id's instant is that of acceptance, as it was stored, or later. So nothing that was stored
+/// from `t` on has an id before `t`, and nothing that was stored before `t` has one later than `t`
+/// and the most that an id was ever ahead.
+/// `lead` is that in milliseconds.
+pub(super) fn bounds(
+    filter: &MessageFilter,
+    window_now: &WindowTime,
+    lead: u64,
+) -> (MessageId, Option<MessageId>) {
+    let retained = window_now.now().minus(RECORD_RETENTION);
+    let from = filter.created_from.map_or(retained, |at| at.max(retained));
+    // Only what is before it from the beginning on; later runs are told apart row by row.
+    let zero = Timestamp::from_unix_millis(0);
+    let earlier = window_now.before(from);
+    let first = earlier.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);
+    let created = match filter.created_before {
+        Some(before) => {
+            let end = window_now.before(before).last().map_or(zero, |run| run.end);
+            let end = end.unix_millis().saturating_add(lead);
+            Some(MessageId::first_of(Timestamp::from_unix_millis(end)))
+        }
+        None => None,
+    };
+    // With neither, there is no end.
+    let end = match (filter.before, created) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    };
+    (MessageId::first_of(first), end)
+}
+
+/// A page in the making.
+pub(super) struct Page<'a> {
+    filter: &'a MessageFilter,
+    limit: usize,
+    window_now: &'a WindowTime,
+    began: Instant,
+    looked_at: usize,
+    bytes: usize,
+    messages: Vec<Message>,
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn new(filter: &'a MessageFilter, limit: usize, window_now: &'a WindowTime) -> Self {
+        let began = Instant::now();
+        Self { filter, limit, window_now, began, looked_at: 0, bytes: 0, messages: Vec::new() }
+    }
+
+    /// Returns true if no more rows are to be looked at.
+    pub(super) fn is_full(&self) -> bool {
+        self.messages.len() >= self.limit
+            || self.looked_at >= MAX_ROWS
+            || self.bytes >= MAX_BYTES
+            || (self.looked_at >= SURE_ROWS && self.began.elapsed() >= MAX_TIME)
+    }
+
+    /// Adds a message if it is to be shown; `None` is one whose row cannot be read.
+    pub(super) fn look_at(&mut self, message: Option<Message>, row_bytes: usize) {
+        self.looked_at += 1;
+        let message = message.and_then(|message| visible(message, self.window_now));
+        if let Some(message) = message.filter(|message| self.filter.matches(message)) {
+            self.bytes += row_bytes;
+            self.messages.push(message);
+        }
+    }
+
+    /// Ends the page; `next` is the last message that was looked at, if there may be more.
+    pub(super) fn ending(self, next: Option<MessageId>) -> MessagePage {
+        MessagePage { messages: self.messages, next, looked_at: self.looked_at }
+    }
+}
+
+impl MessageFilter {
+    fn matches(&self, message: &Message) -> bool {
+        self.organisation.is_none_or(|organisation| organisation == message.organisation)
+            && self.status.is_none_or(|status| status == message.status())
+            && self.last_event.is_none_or(|wanted| is_last_event(wanted, message))
+            && self.outcome.is_none_or(|wanted| has_outcome(wanted, message))
+            && self.created_from.is_none_or(|from| from <= message.created_at)
+            && self.created_before.is_none_or(|before| message.created_at < before)
+            && self.recipient.as_ref().is_none_or(|wanted| is_recipient(wanted, message))
+            && self.sender_domain.as_ref().is_none_or(|domain| is_sent_from(domain, &message.from))
+            && self.subject_words.iter().all(|word| word.is_in(&message.subject))
+            && self.recipient_part.as_ref().is_none_or(|part| has_in_recipient(part, message))
+    }
+}
+
+fn has_outcome(wanted: MessageOutcome, message: &Message) -> bool {
+    MessageOutcome::of_message(message, message.status()) == wanted
+}
+
+fn has_in_recipient(part: &SearchText, message: &Message) -> bool {
+    message.recipients.iter().any(|recipient| part.is_in_address_of(recipient))
+}
+
+fn is_last_event(wanted: EventType, message: &Message) -> bool {
+    message.last_event.is_some_and(|last| last.event_type == wanted)
+}
+
+fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
+    let mut recipients = message.recipients.iter();
+    recipients.any(|given| SuppressedAddress::of_recipient(given).as_ref() == Some(wanted))
+}

@@ -1,0 +1,406 @@
+//! Engine over `PostgreSQL`: any number of nodes work on one database.
+//!
+//! No type of the client library leaves it. Each file of this folder has one subject: its part of
+//! [`PostgresStore`], and the statements behind that. What every node asks all the time (the
+//! directory, a filter of suppressions, the ends of feeds) is in memory, and follows the database.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::time::Timestamp;
+use crate::shared_limits::Slots;
+use crate::store::damage::Damage;
+use crate::store::directory::KeyUse;
+use crate::store::metrics::StoreMetrics;
+use crate::store::{DamagedRow, Health, Lister, StoreError};
+use accept::Request;
+use connection::{Connection, Connector, Slot};
+use directory::Directory;
+use error::QueryError;
+use feed::Feeds;
+use node::Node;
+use outcomes::Job;
+use session::{Session, Transaction};
+use suppressions::Filter;
+
+pub use connection::PostgresServer;
+pub use error::ConnectError;
+pub use node::NodeIdentity;
+
+mod accept;
+mod api_keys;
+mod connection;
+mod dead_letters;
+mod directory;
+mod error;
+mod events;
+mod feed;
+mod history;
+mod messages;
+mod meta;
+mod node;
+mod outcomes;
+mod purge;
+mod schema;
+mod session;
+mod suppressions;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod webhooks;
+mod working_set;
+
+/// How many transactions of acceptances are under way at one time.
+const ACCEPTING: usize = 2;
+/// Listings that may read at one time, and of one lister, and how many more may wait: as in the
+/// default engine.
+const LISTINGS_AT_ONCE: usize = 4;
+const LISTINGS_OF_ONE: usize = 2;
+const LISTINGS_WAITING: usize = 64;
+/// How often the node looks at what other nodes changed.
+const FOLLOW: Duration = Duration::from_millis(250);
+/// How often the node looks for messages of dead nodes.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// The engine, connected. Cheap to clone; the node's tasks end when the last clone is gone.
+#[derive(Clone)]
+pub(super) struct PostgresStore {
+    shared: Arc<Shared>,
+    accepting: mpsc::Sender<Request>,
+    changing: mpsc::Sender<Job>,
+    /// For all other changes, one at a time.
+    writer: Arc<Mutex<Session>>,
+    _tasks: Arc<Tasks>,
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("node", &self.shared.node.id())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Tasks of the node. They are aborted when it is dropped.
+struct Tasks(#[expect(dead_code, reason = "it aborts them when it is dropped")] JoinSet<()>);
+
+/// What the parts of a node share.
+struct Shared {
+    connector: Connector,
+    node: Node,
+    /// How long a client waits for its acceptance.
+    answer_timeout: Duration,
+    /// For reads of single rows.
+    readers: Slot,
+    /// For reads of many rows, so that nobody waits behind them.
+    listers: Slot,
+    directory: Directory,
+    key_use: ArcSwap<KeyUse>,
+    suppressions: RwLock<Filter>,
+    suppression_epoch: AtomicU64,
+    feed: Feeds,
+    /// The most that an id is known to be ahead of its acceptance, in milliseconds.
+    id_lead: AtomicI64,
+    /// Whether the last attempt to reach the server failed.
+    is_lost: AtomicBool,
+    /// Told when the health may have changed.
+    health_changed: Notify,
+    metrics: StoreMetrics,
+    damage: Damage,
+    listings: Arc<Semaphore>,
+    listings_of: Slots<Lister>,
+}
+
+impl PostgresStore {
+    /// Connects, makes the schema if there is none, joins the other nodes, and fails the messages
+    /// that dead ones held; returns how many those were.
+    pub(in crate::store) async fn connect(
+        server: &PostgresServer,
+        identity: NodeIdentity,
+        answer_timeout: Duration,
+        now: Timestamp,
+    ) -> Result<(Self, usize), ConnectError> {
+        let connector = Connector::new(server);
+        let failed = |error: QueryError| ConnectError::Server(error.to_string());
+        let connection = connector.connect().await.map_err(failed)?;
+        schema::prepare(&connection).await?;
+        let node = Node::new(identity);
+        node::join(&node, &connection, now).await?;
+        let shared = Arc::new(Shared {
+            connector,
+            node,
+            answer_timeout,
+            readers: Slot::default(),
+            listers: Slot::default(),
+            directory: Directory::default(),
+            key_use: ArcSwap::default(),
+            suppressions: RwLock::default(),
+            suppression_epoch: AtomicU64::new(0),
+            feed: Feeds::default(),
+            id_lead: AtomicI64::new(0),
+            is_lost: AtomicBool::new(false),
+            health_changed: Notify::new(),
+            metrics: StoreMetrics::default(),
+            damage: Damage::default(),
+            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
+            listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
+        });
+        shared.load(&connection).await.map_err(failed)?;
+        drop(connection);
+        let (accepting, requests) = accept::queue();
+        let (changing, jobs) = outcomes::queue();
+        let mut tasks = JoinSet::new();
+        for _ in 0..ACCEPTING {
+            tasks.spawn(accept::work(Arc::clone(&shared), Arc::clone(&requests)));
+        }
+        tasks.spawn(outcomes::work(Arc::clone(&shared), jobs));
+        tasks.spawn(node::live(Arc::clone(&shared)));
+        tasks.spawn(follow(Arc::clone(&shared)));
+        let settled = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
+        tasks.spawn(settle(Arc::clone(&shared), changing.clone()));
+        let writer = Arc::new(Mutex::new(Session::new(Arc::clone(&shared))));
+        Ok((Self { shared, accepting, changing, writer, _tasks: Arc::new(Tasks(tasks)) }, settled))
+    }
+
+    pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
+        &self.shared.metrics
+    }
+
+    pub(in crate::store) fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    pub(in crate::store) fn damaged(&self) -> Vec<DamagedRow> {
+        let mut rows = self.shared.directory.load().damaged.clone();
+        rows.extend(self.shared.damage.rows());
+        rows
+    }
+
+    pub(in crate::store) async fn answered(&self) {
+        let _ = self.query("SELECT 1", &[]).await;
+    }
+
+    pub(in crate::store) async fn writable(&self) {
+        self.becomes(|health| health == Health::Writable).await;
+    }
+
+    pub(in crate::store) async fn refuses(&self) {
+        self.becomes(|health| health == Health::Refusing).await;
+    }
+
+    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
+        loop {
+            let told = self.shared.health_changed.notified();
+            tokio::pin!(told);
+            // Registered before the look, so that a change in between is not missed.
+            told.as_mut().enable();
+            if is_reached(self.health()) {
+                return;
+            }
+            // A lease ends without anybody telling so.
+            let _ = tokio::time::timeout(Duration::from_millis(500), told).await;
+        }
+    }
+
+    /// Asks for rows, by the connection for small reads.
+    async fn query(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.query_by(&self.shared.readers, sql, parameters).await
+    }
+
+    /// Asks for many rows, so that small reads do not wait behind them.
+    async fn list_rows(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.query_by(&self.shared.listers, sql, parameters).await
+    }
+
+    /// Asks for one row at most.
+    async fn query_opt(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>, StoreError> {
+        Ok(self.query(sql, parameters).await?.pop())
+    }
+
+    /// Asks for the one row that there is.
+    async fn query_one(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row, StoreError> {
+        self.query_opt(sql, parameters).await?.ok_or(StoreError::Unavailable)
+    }
+
+    /// Asks, once more if the connection was lost.
+    async fn query_by(
+        &self,
+        slot: &Slot,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let shared = &self.shared;
+        let limit = shared.answer_timeout;
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            let rows = timeout(limit, async {
+                let connection = slot.get(&shared.connector).await?;
+                connection.query(sql, parameters).await
+            });
+            match rows.await.unwrap_or(Err(QueryError::TimedOut(limit))) {
+                Ok(rows) => return Ok(rows),
+                Err(QueryError::Server(_)) if asked == 1 => {}
+                Err(error) => return Err(shared.refused(error)),
+            }
+        }
+    }
+
+    /// Begins a change.
+    async fn begin(&self) -> Result<Transaction, QueryError> {
+        Transaction::begin(&self.writer).await
+    }
+
+    /// Makes a change, and notes why it could not be made.
+    async fn changed<T>(
+        &self,
+        work: impl Future<Output = Result<T, QueryError>>,
+    ) -> Result<T, StoreError> {
+        work.await.map_err(|error| self.shared.refused(error))
+    }
+}
+
+impl Shared {
+    fn health(&self) -> Health {
+        if self.node.is_live() && !self.is_lost.load(Ordering::Acquire) {
+            Health::Writable
+        } else {
+            Health::Refusing
+        }
+    }
+
+    /// Notes that the server could not be reached, or that others took this node for dead.
+    fn lost(&self, error: &QueryError) {
+        if matches!(error, QueryError::Row(_)) || error.is_conflict() {
+            return;
+        }
+        if matches!(error, QueryError::Fenced) {
+            self.node.fence();
+        }
+        if !self.is_lost.swap(true, Ordering::AcqRel) {
+            tracing::error!(%error, "PostgreSQL does not take it: new messages are refused");
+        }
+        self.health_changed.notify_waiters();
+    }
+
+    /// Notes that the server was reached.
+    fn reached(&self) {
+        if self.is_lost.swap(false, Ordering::AcqRel) {
+            tracing::info!("PostgreSQL takes messages again");
+        }
+        self.health_changed.notify_waiters();
+    }
+
+    /// Notes why something could not be done, and says so to whoever asked.
+    fn refused(&self, error: QueryError) -> StoreError {
+        match error {
+            QueryError::Row(row) => {
+                self.damage.note(row);
+                StoreError::Damaged
+            }
+            error => {
+                self.lost(&error);
+                StoreError::Unavailable
+            }
+        }
+    }
+
+    /// Reads what is kept in memory.
+    async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
+        self.directory.read(connection).await?;
+        self.load_key_use(connection).await?;
+        self.follow_suppressions(connection).await?;
+        self.feed.identify(connection).await?;
+        self.feed.follow(connection).await?;
+        self.load_lead(connection).await
+    }
+
+    async fn reload_directory(&self) -> Result<(), QueryError> {
+        let connection = self.readers.get(&self.connector).await?;
+        self.directory.read(&connection).await
+    }
+}
+
+/// Follows what other nodes change.
+async fn follow(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(FOLLOW);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let followed = async {
+            let connection = shared.readers.get(&shared.connector).await?;
+            shared.directory.follow(&connection).await?;
+            shared.follow_suppressions(&connection).await?;
+            shared.feed.follow(&connection).await
+        };
+        if let Err(error) = followed.await {
+            shared.lost(&error);
+        }
+    }
+}
+
+/// Fails the messages of nodes that died.
+async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
+    loop {
+        tokio::time::sleep(SETTLE).await;
+        let now = Timestamp::from(std::time::SystemTime::now());
+        match node::settle_orphans(&shared, &changing, now).await {
+            Ok(0) => {}
+            Ok(messages) => {
+                tracing::warn!(messages, "messages failed because their node ended");
+            }
+            Err(error) => tracing::debug!(%error, "messages of dead nodes wait"),
+        }
+    }
+}
+
+/// Number of an organisation as the server keeps it.
+fn number(organisation: OrganisationId) -> i32 {
+    i32::try_from(organisation.0).unwrap_or(i32::MAX)
+}
+
+/// Id of a message as the server keeps it.
+fn uuid_of(id: MessageId) -> Uuid {
+    Uuid::from_bytes(*id.as_bytes())
+}
+
+/// Id of a message that the server keeps so.
+fn message_id(uuid: Uuid) -> MessageId {
+    MessageId::from_bytes(uuid.into_bytes())
+}
+
+/// Instant as the server keeps it.
+fn millis(instant: Timestamp) -> i64 {
+    i64::try_from(instant.unix_millis()).unwrap_or(i64::MAX)
+}
+
+/// Instant that the server keeps so.
+fn timestamp(millis: i64) -> Timestamp {
+    Timestamp::from_unix_millis(millis.unsigned_abs())
+}

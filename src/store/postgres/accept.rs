@@ -1,0 +1,386 @@
+//! Acceptance: what gathers while one transaction is under way becomes the next one.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::Mailbox;
+use crate::domain::organisation::SenderStatus;
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::request::{IdempotencyKey, KeyOrigin};
+use crate::organisation_counts::Increment;
+use crate::store::interface::KeyClaim;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::session::{Ran, Session};
+use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
+use crate::store::record::decode_message;
+use crate::store::{Accepted, Health, NewMessage, OnNew, StoreError};
+
+/// How many requests may wait for a writer before callers wait to hand over theirs.
+const QUEUE_CAPACITY: usize = 4_096;
+/// The most messages of one transaction.
+const MAX_MESSAGES: usize = 256;
+/// The most bytes of records of one transaction.
+const MAX_BYTES: usize = 1 << 20;
+/// How often a transaction that met a conflict is made again.
+const CONFLICTS: usize = 5;
+const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
+
+/// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
+/// nothing is accepted. A key that is 24 hours old is taken over, else its message is the answer.
+/// The keys are in order, so that two transactions do not wait for each other.
+const ACCEPT: &str = "
+WITH current AS (
+    SELECT 1 FROM cluster WHERE directory_version = $1
+), keyed AS (
+    INSERT INTO idempotency AS known (organisation, key, message, created_at)
+    SELECT new.organisation, new.key, new.message, new.created_at
+    FROM unnest($2::integer[], $3::bytea[], $4::uuid[], $5::bigint[])
+        AS new (organisation, key, message, created_at), current
+    ORDER BY new.organisation, new.key
+    ON CONFLICT (organisation, key) DO UPDATE SET
+        message = CASE WHEN known.created_at <= $6 THEN excluded.message ELSE known.message END,
+        created_at =
+            CASE WHEN known.created_at <= $6 THEN excluded.created_at ELSE known.created_at END
+    RETURNING organisation, key, message
+), new AS (
+    SELECT new.id, new.organisation, new.record
+    FROM unnest($7::uuid[], $8::integer[], $9::bytea[], $10::boolean[])
+        AS new (id, organisation, record, has_key), current
+    WHERE NOT new.has_key OR new.id IN (SELECT message FROM keyed)
+), stored AS (
+    INSERT INTO message (id, organisation, record) SELECT id, organisation, record FROM new
+), held AS (
+    INSERT INTO pending (id, node) SELECT id, $11 FROM new
+)
+SELECT NULL::integer, NULL::bytea, NULL::uuid FROM current
+UNION ALL SELECT organisation, key, message FROM keyed";
+
+const REPLAY: &str = "
+SELECT message FROM idempotency WHERE organisation = $1 AND key = $2 AND created_at > $3";
+
+/// Messages that are accepted together, or not at all.
+pub(super) struct Request {
+    messages: Vec<NewMessage<OnNew>>,
+    reply: oneshot::Sender<Result<Vec<Accepted>, StoreError>>,
+}
+
+/// Queue of requests.
+pub(super) type Requests = Mutex<mpsc::Receiver<Request>>;
+
+/// Makes a queue of requests.
+pub(super) fn queue() -> (mpsc::Sender<Request>, Arc<Requests>) {
+    let (sender, requests) = mpsc::channel(QUEUE_CAPACITY);
+    (sender, Arc::new(Mutex::new(requests)))
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn replay(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        let live_after = millis(window_now.into().now().minus(IDEMPOTENCY_WINDOW));
+        let key = digest(key);
+        let row = self.query_opt(REPLAY, &[&number(organisation), &key, &live_after]).await?;
+        Ok(row.map(|row| message_id(row.get(0))))
+    }
+
+    pub(in crate::store) async fn replay_after_commit(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        if self.health() == Health::Writable {
+            // An empty request ends after those that were queued before it have begun.
+            let _ = self.accept_all::<fn()>(Vec::new()).await;
+        }
+        self.replay(organisation, key, window_now).await
+    }
+
+    pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
+        &self,
+        acceptance: NewMessage<F>,
+    ) -> Result<Accepted, StoreError> {
+        Ok(self.accept_all(vec![acceptance]).await?[0])
+    }
+
+    pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
+        &self,
+        acceptances: Vec<NewMessage<F>>,
+    ) -> Result<Vec<Accepted>, StoreError> {
+        match self.health() {
+            Health::Writable => {}
+            Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable),
+        }
+        let (reply, answer) = oneshot::channel();
+        let messages = acceptances.into_iter().map(NewMessage::boxed).collect();
+        let request = Request { messages, reply };
+        let accepted = async {
+            let sent = self.accepting.send(request).await;
+            sent.map_err(|_| StoreError::Unavailable)?;
+            answer.await.map_err(|_| StoreError::Unavailable)?
+        };
+        match timeout(self.shared.answer_timeout, accepted).await {
+            Ok(accepted) => accepted,
+            Err(_) => Err(StoreError::OutcomeOpen),
+        }
+    }
+}
+
+/// Accepts what is queued, until nobody can queue any more.
+pub(super) async fn work(shared: Arc<Shared>, requests: Arc<Requests>) {
+    let mut session = Session::new(Arc::clone(&shared));
+    while let Some(batch) = gather(&requests).await {
+        accept(&shared, &mut session, batch).await;
+    }
+}
+
+/// Takes what is queued, as far as it fits into one transaction.
+async fn gather(requests: &Requests) -> Option<Vec<Request>> {
+    let mut queue = requests.lock().await;
+    let mut batch = vec![queue.recv().await?];
+    let bytes = |request: &Request| request.messages.iter().map(|m| m.row.len()).sum::<usize>();
+    let (mut count, mut size) = (batch[0].messages.len(), bytes(&batch[0]));
+    while count < MAX_MESSAGES && size < MAX_BYTES {
+        let Ok(request) = queue.try_recv() else { break };
+        count += request.messages.len();
+        size += bytes(&request);
+        batch.push(request);
+    }
+    Some(batch)
+}
+
+/// Makes a batch one transaction, and answers all.
+async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>) {
+    let began = Instant::now();
+    let decided = loop {
+        let lead = batch.iter().flat_map(|request| &request.messages);
+        let lead = lead.map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
+        let parameters = Parameters::of(&batch);
+        match decide(shared, session, parameters, lead.unwrap_or_default()).await {
+            Ok(Some(found)) => break Ok(found),
+            // Another node has changed the directory. What it withdrew must not be accepted.
+            Ok(None) => match shared.reload_directory().await {
+                Ok(()) => batch = refuse_withdrawn(shared, batch),
+                Err(error) => break Err(error),
+            },
+            Err(error) => break Err(error),
+        }
+    };
+    match decided {
+        Ok(found) => {
+            let mut increments = Vec::new();
+            let operations = batch.len();
+            let mut answers = Vec::with_capacity(operations);
+            for Request { messages, reply } in batch {
+                let accepted = messages.into_iter().map(|message| {
+                    let earlier = found.answer(&message).filter(|earlier| *earlier != message.id);
+                    if let Some(earlier) = earlier {
+                        return Accepted::Replayed(earlier);
+                    }
+                    increments.push((message.organisation, Increment::Accepted));
+                    (message.on_new)();
+                    Accepted::New(message.id)
+                });
+                answers.push((accepted.collect(), reply));
+            }
+            shared.metrics.committed(operations, began.elapsed(), increments);
+            for (accepted, reply) in answers {
+                // The client may be gone; the messages are accepted all the same.
+                let _ = reply.send(Ok(accepted));
+            }
+        }
+        Err(error) => {
+            shared.metrics.commit_failed();
+            shared.lost(&error);
+            for request in batch {
+                let _ = request.reply.send(Err(StoreError::Unavailable));
+            }
+        }
+    }
+}
+
+/// Refuses requests whose key or domain is withdrawn by now; whoever repeats one learns why.
+fn refuse_withdrawn(shared: &Shared, batch: Vec<Request>) -> Vec<Request> {
+    let directory = shared.directory.load();
+    let is_withdrawn = |message: &NewMessage<OnNew>| {
+        let key_is_gone =
+            message.posted_with.is_some_and(|key| !directory.api_keys.iter().any(|k| k.id == key));
+        let status = decode_message(message.id, &message.row).ok().and_then(|record| {
+            let sender = Mailbox::parse(&record.from).ok()?;
+            let domain = sender.address().domain().as_str();
+            Some(directory.sender_status(message.organisation, domain))
+        });
+        key_is_gone || status != Some(SenderStatus::Verified)
+    };
+    let mut left = Vec::new();
+    for request in batch {
+        if request.messages.iter().any(is_withdrawn) {
+            let _ = request.reply.send(Err(StoreError::Unavailable));
+        } else {
+            left.push(request);
+        }
+    }
+    left
+}
+
+/// Messages that the keys of a batch have made.
+struct Found(HashMap<(i32, Vec<u8>), MessageId>);
+
+impl Found {
+    /// Returns the message that the key of this one has made, if it has one.
+    fn answer(&self, message: &NewMessage<OnNew>) -> Option<MessageId> {
+        let claim = message.claim.as_ref()?;
+        let key = (number(message.organisation), digest(claim.key.as_key()));
+        self.0.get(&key).copied()
+    }
+}
+
+/// Parameters of [`ACCEPT`].
+#[derive(Default)]
+struct Parameters<'a> {
+    key_organisations: Vec<i32>,
+    keys: Vec<Vec<u8>>,
+    key_messages: Vec<Uuid>,
+    key_times: Vec<i64>,
+    live_after: i64,
+    ids: Vec<Uuid>,
+    organisations: Vec<i32>,
+    records: Vec<&'a [u8]>,
+    have_keys: Vec<bool>,
+}
+
+impl<'a> Parameters<'a> {
+    fn of(batch: &'a [Request]) -> Self {
+        let mut parameters = Self { live_after: i64::MAX, ..Self::default() };
+        let mut seen = HashSet::new();
+        for message in batch.iter().flat_map(|request| &request.messages) {
+            let organisation = number(message.organisation);
+            if let Some(KeyClaim { key, window_now }) = &message.claim {
+                let key = digest(key.as_key());
+                // Of two with one key, the second is a replay of the first.
+                if !seen.insert((organisation, key.clone())) {
+                    continue;
+                }
+                let live_after = millis(window_now.now().minus(IDEMPOTENCY_WINDOW));
+                parameters.live_after = parameters.live_after.min(live_after);
+                parameters.key_organisations.push(organisation);
+                parameters.keys.push(key);
+                parameters.key_messages.push(uuid_of(message.id));
+                parameters.key_times.push(millis(message.created_at));
+            }
+            parameters.ids.push(uuid_of(message.id));
+            parameters.organisations.push(organisation);
+            parameters.records.push(&message.row);
+            parameters.have_keys.push(message.claim.is_some());
+        }
+        parameters
+    }
+
+    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 11] {
+        [
+            version,
+            &self.key_organisations,
+            &self.keys,
+            &self.key_messages,
+            &self.key_times,
+            &self.live_after,
+            &self.ids,
+            &self.organisations,
+            &self.records,
+            &self.have_keys,
+            node,
+        ]
+    }
+}
+
+/// Makes a batch one transaction; `None` if the directory was another one.
+async fn decide(
+    shared: &Shared,
+    session: &mut Session,
+    parameters: Parameters<'_>,
+    lead: i64,
+) -> Result<Option<Found>, QueryError> {
+    if parameters.ids.is_empty() {
+        return Ok(Some(Found(HashMap::new())));
+    }
+    shared.note_lead(lead).await?;
+    let mut conflicts = 0;
+    loop {
+        let (version, node) = (shared.directory.version(), shared.node.id());
+        let ran = session.run(ACCEPT, &parameters.all(&version, &node)).await;
+        let rows = match ran {
+            Ok(Ran::Answered(rows)) => rows,
+            Ok(Ran::Unanswered) => return found_after_all(shared, &parameters).await.map(Some),
+            Err(error)
+                if conflicts < CONFLICTS
+                    && (error.is_conflict() || matches!(error, QueryError::NotMade)) =>
+            {
+                conflicts += 1;
+                sleep(CONFLICT_PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let keyed = rows.iter().filter_map(|row| {
+            let organisation = row.get::<_, Option<i32>>(0)?;
+            Some(((organisation, row.get(1)), message_id(row.get(2))))
+        });
+        return Ok(Some(Found(keyed.collect())));
+    }
+}
+
+/// Reads what the keys of a transaction made whose answer was lost.
+async fn found_after_all(
+    shared: &Shared,
+    parameters: &Parameters<'_>,
+) -> Result<Found, QueryError> {
+    const FOUND: &str = "
+        SELECT known.organisation, known.key, known.message FROM idempotency AS known
+        JOIN unnest($1::integer[], $2::bytea[]) AS asked (organisation, key)
+        USING (organisation, key)";
+    loop {
+        let rows = async {
+            let connection = shared.readers.get(&shared.connector).await?;
+            connection.query(FOUND, &[&parameters.key_organisations, &parameters.keys]).await
+        };
+        match rows.await {
+            Ok(rows) => {
+                let keyed = rows.iter().map(|row| {
+                    let message = message_id(row.get(2));
+                    ((row.get(0), row.get(1)), message)
+                });
+                return Ok(Found(keyed.collect()));
+            }
+            // It is accepted. Whoever asked has to learn that, or a queue would miss it.
+            Err(error) => shared.lost(&error),
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Digest of a key: client's keys and those of submissions are apart.
+fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
+    let origin: &[u8] = match key.origin() {
+        KeyOrigin::Client => b"client:",
+        KeyOrigin::Submission => b"submission:",
+    };
+    let mut digest = Sha256::new();
+    digest.update(origin);
+    digest.update(key.as_str());
+    digest.finalize().to_vec()
+}

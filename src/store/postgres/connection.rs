@@ -1,0 +1,227 @@
+//! Connections to the server: the writable host is found, statements are prepared once, and a
+//! warning that a wait for the standby was cancelled is not lost.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::RwLock;
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket, Statement};
+
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::tls::Tls;
+
+/// How long one host may take to answer a new connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long sent data may stay unacknowledged, and how long a silent peer is believed. Without
+/// these a connection to a host that vanished hangs for minutes.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Settings of each connection. Plans that scan whole tables are never right here: statistics of
+/// tables that grow by the hour are always behind.
+const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
+                       -c lock_timeout=20s -c idle_in_transaction_session_timeout=10s \
+                       -c plan_cache_mode=force_generic_plan -c jit=off";
+
+/// Server that the store is on.
+#[derive(Debug, Clone)]
+pub struct PostgresServer {
+    /// Hosts with their ports. The writable one is found.
+    pub hosts: Vec<(String, u16)>,
+    /// Name of the database.
+    pub database: String,
+    /// Name of the user.
+    pub user: String,
+    /// Password of the user, if it needs one.
+    pub password: Option<SecretString>,
+    /// Certificates that the server's own is checked against. Without them, TLS is not used.
+    pub authorities: Option<rustls::RootCertStore>,
+}
+
+/// Makes connections.
+pub(super) struct Connector {
+    config: Config,
+    tls: Option<Tls>,
+}
+
+impl Connector {
+    pub(super) fn new(server: &PostgresServer) -> Self {
+        let tls = server.authorities.clone().map(Tls::new);
+        let mode = if tls.is_some() { "require" } else { "disable" };
+        let mut config: Config = format!("target_session_attrs=read-write sslmode={mode}")
+            .parse()
+            .expect("these are parameters of libpq");
+        for (host, port) in &server.hosts {
+            config.host(host).port(*port);
+        }
+        config
+            .dbname(&server.database)
+            .user(&server.user)
+            .application_name("pillarbox")
+            .options(OPTIONS)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_user_timeout(SILENCE)
+            .keepalives_idle(SILENCE)
+            .keepalives_interval(Duration::from_secs(1))
+            .keepalives_retries(3);
+        if let Some(password) = &server.password {
+            config.password(password.expose_secret());
+        }
+        Self { config, tls }
+    }
+
+    /// Connects to the host that takes writes.
+    pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
+        match &self.tls {
+            Some(tls) => self.connect_with(tls.clone()).await,
+            None => self.connect_with(NoTls).await,
+        }
+    }
+
+    async fn connect_with<T>(&self, tls: T) -> Result<Connection, QueryError>
+    where
+        T: MakeTlsConnect<Socket> + Send + 'static,
+        T::Stream: Send,
+        T::TlsConnect: Send,
+        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+    {
+        let (client, mut driver) = self.config.connect(tls).await?;
+        let cancelled_waits = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&cancelled_waits);
+        let driver = tokio::spawn(async move {
+            while let Some(message) = poll_fn(|context| driver.poll_message(context)).await {
+                match message {
+                    // "canceling wait for synchronous replication": the commit is on this server,
+                    // and nobody knows whether it is on the standby (PostgreSQL, syncrep.c).
+                    Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
+                        tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                        counted.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection to PostgreSQL ended");
+                        break;
+                    }
+                }
+            }
+        });
+        Ok(Connection { client, statements: Mutex::default(), cancelled_waits, driver })
+    }
+}
+
+/// Connection to the server. Requests that are made at one time are sent one behind the other,
+/// and nobody waits for the answer of another one's.
+pub(super) struct Connection {
+    client: Client,
+    statements: Mutex<HashMap<&'static str, Statement>>,
+    cancelled_waits: Arc<AtomicU64>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Returns true if nothing can be asked any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// How many warnings have come. A commit between two equal counts is on the standby too.
+    pub(super) fn warnings(&self) -> u64 {
+        self.cancelled_waits.load(Ordering::SeqCst)
+    }
+
+    /// Runs statements without parameters, such as `BEGIN`.
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), QueryError> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Prepares a statement, unless it is prepared already.
+    pub(super) async fn prepare(&self, sql: &'static str) -> Result<Statement, QueryError> {
+        let known = self.statements().get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        self.statements().insert(sql, statement.clone());
+        Ok(statement)
+    }
+
+    /// Asks for rows.
+    pub(super) async fn query(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, QueryError> {
+        let statement = self.prepare(sql).await?;
+        Ok(self.client.query(&statement, parameters).await?)
+    }
+
+    /// Asks for one row at most.
+    pub(super) async fn query_opt(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>, QueryError> {
+        let statement = self.prepare(sql).await?;
+        Ok(self.client.query_opt(&statement, parameters).await?)
+    }
+
+    /// Asks for one row.
+    pub(super) async fn query_one(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row, QueryError> {
+        let statement = self.prepare(sql).await?;
+        Ok(self.client.query_one(&statement, parameters).await?)
+    }
+
+    /// Changes rows; returns how many.
+    pub(super) async fn execute(
+        &self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64, QueryError> {
+        let statement = self.prepare(sql).await?;
+        Ok(self.client.execute(&statement, parameters).await?)
+    }
+
+    fn statements(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Statement>> {
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Place of a connection that many use for reading, and that is made again when it is lost.
+#[derive(Default)]
+pub(super) struct Slot(RwLock<Option<Arc<Connection>>>);
+
+impl Slot {
+    /// Returns the connection, a new one if the last one is lost.
+    pub(super) async fn get(&self, connector: &Connector) -> Result<Arc<Connection>, QueryError> {
+        let open = |slot: &Option<Arc<Connection>>| {
+            slot.as_ref().filter(|connection| !connection.is_closed()).cloned()
+        };
+        if let Some(connection) = open(&*self.0.read().await) {
+            return Ok(connection);
+        }
+        let mut slot = self.0.write().await;
+        // Another one may have made it meanwhile.
+        if let Some(connection) = open(&slot) {
+            return Ok(connection);
+        }
+        let connection = Arc::new(connector.connect().await?);
+        *slot = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+}

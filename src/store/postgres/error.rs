@@ -1,0 +1,94 @@
+//! Errors of the engine.
+
+use std::error::Error as _;
+
+use tokio_postgres::error::SqlState;
+
+use crate::store::StoreError;
+use crate::store::error::DamagedRow;
+use crate::store::transitions::RowsError;
+
+/// Why something could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QueryError {
+    /// The server refused it, or cannot be reached.
+    #[error("{}", described(.0))]
+    Server(#[from] tokio_postgres::Error),
+    /// A row cannot be read.
+    #[error(transparent)]
+    Row(#[from] DamagedRow),
+    /// The other nodes take this one for dead. It must not write any more.
+    #[error("the other nodes take this node for dead")]
+    Fenced,
+    /// The transaction was not made, because the connection was lost or the server gave no answer.
+    #[error("the connection was lost before the transaction was made")]
+    NotMade,
+    /// The server did not answer in time.
+    #[error("the server did not answer within {0:?}")]
+    TimedOut(std::time::Duration),
+}
+
+impl QueryError {
+    /// Returns true if the same transaction may succeed if it is made again at once.
+    pub(super) fn is_conflict(&self) -> bool {
+        let Self::Server(error) = self else { return false };
+        error.code().is_some_and(|code| {
+            [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code)
+        })
+    }
+}
+
+/// Describes an error with its causes: tokio-postgres alone says "db error".
+fn described(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+impl From<QueryError> for StoreError {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Row(_) => Self::Damaged,
+            error => {
+                tracing::warn!(%error, "the store cannot do it now");
+                Self::Unavailable
+            }
+        }
+    }
+}
+
+impl RowsError for QueryError {
+    fn into_damage(self) -> Result<DamagedRow, Self> {
+        match self {
+            Self::Row(row) => Ok(row),
+            error => Err(error),
+        }
+    }
+}
+
+/// Why a store on a server could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The server refused it, or cannot be reached.
+    #[error("PostgreSQL: {0}")]
+    Server(String),
+    /// Another node has the name, and lives or died only just now.
+    #[error(
+        "a node of the name {0:?} with another data directory works on this database; give this \
+         one a name of its own in [cluster] node, or run there: pillarbox node forget {0}"
+    )]
+    NameTaken(String),
+    /// The schema was made by a newer pillarbox that this one cannot work beside.
+    #[error("the database has schema {version}, written by a newer pillarbox; upgrade this one")]
+    Newer {
+        /// The schema's version.
+        version: i32,
+    },
+    /// What is stored cannot be read.
+    #[error("{0}")]
+    Damaged(String),
+}

@@ -1,0 +1,268 @@
+//! Event feed: entries as they are read, and the ends of all feeds, followed in memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::feed::{FeedEntry, FeedId, FeedPosition, FeedTypes};
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::Message;
+use crate::store::damage::Damage;
+use crate::store::error::DamagedRow;
+use crate::store::feed_entries::{self, FeedRows, Query};
+use crate::store::listing;
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::working_set::position_number;
+use crate::store::postgres::{PostgresStore, message_id, number, uuid_of};
+use crate::store::record::{EventKey, FeedRow, ReportedChange, decode_feed, decode_message};
+use crate::store::{FeedPage, ListError, Lister, StoreError};
+
+/// How many entries one look reads. Types that are rare need several looks.
+const ROWS_PER_LOOK: usize = 1_000;
+
+const READ: &str = "
+SELECT position, entry FROM feed WHERE organisation = $1 AND position > $2
+ORDER BY position LIMIT $3";
+const READ_ONE: &str = "SELECT position, entry FROM feed WHERE organisation = $1 AND position = $2";
+const MESSAGES: &str = "SELECT id, record FROM message WHERE id = ANY($1)";
+const OVERTURNED: &str = "SELECT id, failure FROM overturned_failure WHERE id = ANY($1)";
+const EVENTS: &str = "
+SELECT event.message, event.key, event.event FROM event
+JOIN unnest($1::uuid[], $2::bytea[]) AS asked (message, key) USING (message, key)";
+
+/// Ends of the feeds, as far as this node has followed them.
+pub(super) struct Feeds {
+    id: AtomicU64,
+    ends: RwLock<BTreeMap<OrganisationId, FeedPosition>>,
+    grew: watch::Sender<FeedPosition>,
+}
+
+impl Default for Feeds {
+    fn default() -> Self {
+        let grew = watch::Sender::new(FeedPosition::START);
+        Self { id: AtomicU64::new(0), ends: RwLock::default(), grew }
+    }
+}
+
+impl Feeds {
+    /// Reads the number by which cursors are told from those of other databases.
+    pub(super) async fn identify(&self, connection: &Connection) -> Result<(), QueryError> {
+        let row = connection.query_one("SELECT feed_id FROM cluster", &[]).await?;
+        self.id.store(row.get::<_, i64>(0).cast_unsigned(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads which feeds have grown.
+    pub(super) async fn follow(&self, connection: &Connection) -> Result<(), QueryError> {
+        const GROWN: &str = "SELECT organisation, last FROM feed_end WHERE last > $1";
+        let known = position_number(*self.grew.borrow());
+        let rows = connection.query(GROWN, &[&known]).await?;
+        let ends = rows.iter().map(|row| {
+            let end = FeedPosition::from_number(row.get::<_, i64>(1).unsigned_abs());
+            (OrganisationId(row.get::<_, i32>(0).unsigned_abs()), end)
+        });
+        self.raise(&ends.collect());
+        Ok(())
+    }
+
+    /// Notes entries of this node's own that are durable. Others' before them may not be known
+    /// yet: they are followed.
+    pub(super) fn grow(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
+        if ends.is_empty() {
+            return;
+        }
+        let mut known = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        for (organisation, end) in ends {
+            let known = known.entry(*organisation).or_insert(*end);
+            *known = (*known).max(*end);
+        }
+    }
+
+    fn raise(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
+        let Some(last) = ends.values().max().copied() else { return };
+        self.grow(ends);
+        self.grew.send_replace(last);
+    }
+
+    fn end(&self, organisation: OrganisationId) -> FeedPosition {
+        let ends = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        ends.get(&organisation).copied().unwrap_or(FeedPosition::START)
+    }
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn feed(
+        &self,
+        organisation: OrganisationId,
+        after: FeedPosition,
+        types: FeedTypes,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<FeedPage, StoreError> {
+        let query = Query { organisation, types, limit, window_now: window_now.into() };
+        self.read_feed(&query, after).await
+    }
+
+    pub(in crate::store) async fn list_feed<T: Send + 'static>(
+        &self,
+        organisation: OrganisationId,
+        after: FeedPosition,
+        types: FeedTypes,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+        then: impl FnOnce(FeedPage) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        let query = Query { organisation, types, limit, window_now: window_now.into() };
+        let _turns = self.turns(Lister::Organisation(organisation)).await?;
+        Ok(then(self.read_feed(&query, after).await?))
+    }
+
+    pub(in crate::store) async fn feed_entry(
+        &self,
+        organisation: OrganisationId,
+        position: FeedPosition,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<FeedEntry>, StoreError> {
+        let window_now = window_now.into();
+        let query = Query { organisation, types: FeedTypes::ALL, limit: 1, window_now };
+        let at = position_number(position);
+        let rows = entries_of(&self.query(READ_ONE, &[&number(organisation), &at]).await?);
+        let referred = Referred::read(self, &query, &rows).await?;
+        let Some((position, row)) = rows.first() else { return Ok(None) };
+        let entry = feed_entries::entry(&referred, &query, *position, row);
+        entry.map_err(|error| self.shared.refused(error))
+    }
+
+    pub(in crate::store) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
+        self.shared.feed.end(organisation)
+    }
+
+    pub(in crate::store) fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
+        self.shared.feed.grew.subscribe()
+    }
+
+    pub(in crate::store) fn feed_id(&self) -> FeedId {
+        FeedId(self.shared.feed.id.load(Ordering::Relaxed))
+    }
+
+    async fn read_feed(
+        &self,
+        query: &Query,
+        mut after: FeedPosition,
+    ) -> Result<FeedPage, StoreError> {
+        let mut page = FeedPage { entries: Vec::new(), next: after };
+        let step = query.limit.clamp(1, ROWS_PER_LOOK);
+        loop {
+            let (from, most) = (position_number(after), i64::try_from(step).unwrap_or(i64::MAX));
+            let organisation = number(query.organisation);
+            let rows = self.list_rows(READ, &[&organisation, &from, &most]).await?;
+            let rows = entries_of(&rows);
+            let referred = Referred::read(self, query, &rows).await?;
+            for (position, row) in &rows {
+                if page.entries.len() >= query.limit {
+                    return Ok(page);
+                }
+                let entry = feed_entries::entry(&referred, query, *position, row);
+                page.entries.extend(entry.map_err(|error| self.shared.refused(error))?);
+                page.next = *position;
+                after = *position;
+            }
+            if rows.len() < step || !page.entries.is_empty() {
+                return Ok(page);
+            }
+        }
+    }
+}
+
+fn entries_of(rows: &[tokio_postgres::Row]) -> Vec<(FeedPosition, Vec<u8>)> {
+    let entry = |row: &tokio_postgres::Row| {
+        (FeedPosition::from_number(row.get::<_, i64>(0).unsigned_abs()), row.get(1))
+    };
+    rows.iter().map(entry).collect()
+}
+
+/// Rows that entries refer to.
+struct Referred<'a> {
+    messages: HashMap<MessageId, Result<Message, DamagedRow>>,
+    overturned: HashMap<MessageId, Vec<u8>>,
+    events: HashMap<(MessageId, Vec<u8>), Vec<u8>>,
+    damage: &'a Damage,
+}
+
+impl<'a> Referred<'a> {
+    async fn read(
+        store: &'a PostgresStore,
+        query: &Query,
+        entries: &[(FeedPosition, Vec<u8>)],
+    ) -> Result<Self, StoreError> {
+        let mut referred = Self {
+            messages: HashMap::new(),
+            overturned: HashMap::new(),
+            events: HashMap::new(),
+            damage: &store.shared.damage,
+        };
+        let rows = entries.iter().filter_map(|(position, row)| decode_feed(*position, row).ok());
+        let rows: Vec<FeedRow> = rows
+            .filter(|row| query.types.contains(feed_entries::event_type(&row.change)))
+            .collect();
+        if rows.is_empty() {
+            return Ok(referred);
+        }
+        let ids: Vec<Uuid> = rows.iter().map(|row| uuid_of(row.message)).collect();
+        for row in store.list_rows(MESSAGES, &[&ids]).await? {
+            let id = message_id(row.get(0));
+            let message = decode_message(id, row.get(1));
+            let message = message.map_err(|reason| DamagedRow::new("message", id, &reason));
+            let visible = message.map(|message| listing::visible(message, &query.window_now));
+            if let Some(message) = visible.transpose() {
+                referred.messages.insert(id, message);
+            }
+        }
+        let of = |wanted: fn(&ReportedChange) -> bool| -> Vec<Uuid> {
+            rows.iter().filter(|row| wanted(&row.change)).map(|row| uuid_of(row.message)).collect()
+        };
+        let failed = of(|change| matches!(change, ReportedChange::Failed));
+        if !failed.is_empty() {
+            for row in store.list_rows(OVERTURNED, &[&failed]).await? {
+                referred.overturned.insert(message_id(row.get(0)), row.get(1));
+            }
+        }
+        let observed = of(|change| matches!(change, ReportedChange::Observed(_)));
+        if !observed.is_empty() {
+            let keys = rows.iter().filter_map(|row| match row.change {
+                ReportedChange::Observed(key) => Some(key.without_message()),
+                ReportedChange::Sent | ReportedChange::Failed | ReportedChange::Suppressed => None,
+            });
+            let keys: Vec<Vec<u8>> = keys.collect();
+            for row in store.list_rows(EVENTS, &[&observed, &keys]).await? {
+                referred.events.insert((message_id(row.get(0)), row.get(1)), row.get(2));
+            }
+        }
+        Ok(referred)
+    }
+}
+
+impl FeedRows for Referred<'_> {
+    type Error = QueryError;
+
+    fn message(&self, id: MessageId) -> Result<Option<Message>, QueryError> {
+        Ok(self.messages.get(&id).cloned().transpose()?)
+    }
+
+    fn overturned(&self, id: MessageId) -> Result<Option<Vec<u8>>, QueryError> {
+        Ok(self.overturned.get(&id).cloned())
+    }
+
+    fn event(&self, id: MessageId, key: &EventKey) -> Result<Option<Vec<u8>>, QueryError> {
+        Ok(self.events.get(&(id, key.without_message())).cloned())
+    }
+
+    fn damage(&self) -> &Damage {
+        self.damage
+    }
+}

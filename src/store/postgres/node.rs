@@ -1,0 +1,290 @@
+//! Node: this process's place among those that work on one database. It says every second that it
+//! lives, and watches whether the others do.
+//!
+//! A node that has not said so for [`LEASE`] starts nothing. Nobody takes it for dead before
+//! `dead_after`, which is longer than that and a call to the provider together. So no message is
+//! called lost while it may still be sent.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use uuid::Uuid;
+
+use crate::domain::message::{Acceptance, Transition};
+use crate::domain::time::Timestamp;
+use crate::store::StoreError;
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::ConnectError;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::outcomes::Job;
+use crate::store::postgres::{PostgresStore, Shared, message_id};
+
+/// How often a node says that it lives.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long after its last confirmed beat a node still starts something.
+pub(super) const LEASE: Duration = Duration::from_secs(20);
+/// How long the server may take to confirm a beat.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many messages of a dead node are settled at one time.
+const SETTLED_AT_ONCE: i64 = 1_000;
+
+const FIND: &str = "SELECT id, directory, beat FROM node WHERE name = $1 FOR UPDATE";
+const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
+const JOIN: &str = "
+INSERT INTO node (name, directory, version, started_at) VALUES ($1, $2, $3, $4) RETURNING id";
+const SAY: &str = "UPDATE node SET beat = beat + 1 WHERE id = $1";
+const OTHERS: &str = "SELECT id, name, beat FROM node WHERE id <> $1";
+const ORPHANS: &str = "
+SELECT id FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
+ORDER BY id LIMIT $1";
+/// Those that had no record, or were final already.
+const FORGET_ORPHANS: &str = "
+DELETE FROM pending WHERE id = ANY($1)
+AND NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)";
+const LEAVE: &str = "DELETE FROM node WHERE id = $1";
+
+/// What a record says of a message whose body was lost.
+const BODY_LOST: &str = "the node that held the message ended before it was sent, and bodies are \
+                         kept in memory only; a call to the provider may have been under way, so \
+                         whether it was accepted is unknown";
+
+/// What a node is known by.
+#[derive(Debug, Clone)]
+pub struct NodeIdentity {
+    /// Name that the operator gave it; no other live node has it.
+    pub name: String,
+    /// Random number that lies in its data directory.
+    pub directory: [u8; 16],
+    /// How long it has to be silent until the others take it for dead.
+    pub dead_after: Duration,
+}
+
+/// This node's state.
+pub(super) struct Node {
+    identity: NodeIdentity,
+    id: AtomicI32,
+    /// When the last beat that was confirmed was sent, by the clock that runs on in a suspended
+    /// machine.
+    confirmed: Mutex<Duration>,
+    /// Whether the others took it for dead.
+    is_fenced: AtomicBool,
+}
+
+impl Node {
+    pub(super) fn new(identity: NodeIdentity) -> Self {
+        Self {
+            identity,
+            id: AtomicI32::new(0),
+            confirmed: Mutex::new(Duration::ZERO),
+            is_fenced: AtomicBool::new(false),
+        }
+    }
+
+    /// Its number.
+    pub(super) fn id(&self) -> i32 {
+        self.id.load(Ordering::Acquire)
+    }
+
+    /// Returns true if it may start something: its last beat was confirmed, not long ago.
+    pub(super) fn is_live(&self) -> bool {
+        let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.is_fenced.load(Ordering::Acquire) && boot_time().saturating_sub(confirmed) < LEASE
+    }
+
+    fn confirm(&self, sent: Duration) {
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+    }
+
+    /// Notes that the others took it for dead.
+    pub(super) fn fence(&self) {
+        if !self.is_fenced.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                node = self.identity.name,
+                "the other nodes took this node for dead and failed the messages that it held; it \
+                 stops, so that it is started again"
+            );
+        }
+    }
+
+    /// Whether the others took it for dead.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Acquire)
+    }
+}
+
+/// Time since the machine was started, with the time in which it was suspended.
+fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Joins the others under the configured name. The life before of the same data directory is over,
+/// because that directory's lock is held; a node of the same name elsewhere must be silent.
+pub(super) async fn join(
+    node: &Node,
+    connection: &Connection,
+    now: Timestamp,
+) -> Result<(), ConnectError> {
+    let NodeIdentity { name, directory, .. } = &node.identity;
+    let sent = boot_time();
+    let joined = async {
+        connection.batch("BEGIN").await?;
+        if let Some(row) = connection.query_opt(FIND, &[name]).await? {
+            if row.get::<_, Vec<u8>>(1) != directory {
+                connection.batch("ROLLBACK").await?;
+                return Ok::<_, QueryError>(None);
+            }
+            connection.execute(BURY, &[&row.get::<_, i32>(0), &row.get::<_, i64>(2)]).await?;
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        let started_at = super::millis(now);
+        let row = connection
+            .query_one(JOIN, &[name, &directory.as_slice(), &version, &started_at])
+            .await?;
+        connection.batch("COMMIT").await?;
+        Ok(Some(row.get::<_, i32>(0)))
+    };
+    let joined: Result<_, QueryError> = joined.await;
+    match joined.map_err(|error| ConnectError::Server(error.to_string()))? {
+        Some(id) => {
+            node.id.store(id, Ordering::Release);
+            node.confirm(sent);
+            Ok(())
+        }
+        None => Err(ConnectError::NameTaken(name.clone())),
+    }
+}
+
+/// Another node, as it was last seen.
+struct Seen {
+    beat: i64,
+    /// When this beat was first seen.
+    since: Duration,
+}
+
+/// Says that this node lives, and buries those that do not.
+pub(super) async fn live(shared: Arc<Shared>) {
+    let mut ticks = interval(BEAT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut connection: Option<Connection> = None;
+    let mut others: HashMap<i32, Seen> = HashMap::new();
+    let mut last = boot_time();
+    loop {
+        ticks.tick().await;
+        let now = boot_time();
+        // Who was away himself has observed nothing.
+        if now.saturating_sub(last) > LEASE {
+            others.clear();
+        }
+        last = now;
+        let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut others)).await;
+        match beaten {
+            Ok(Ok(())) => shared.reached(),
+            Ok(Err(QueryError::Fenced)) => shared.node.fence(),
+            Ok(Err(error)) => {
+                connection = None;
+                others.clear();
+                shared.lost(&error);
+            }
+            Err(_) => {
+                connection = None;
+                others.clear();
+                shared.lost(&QueryError::TimedOut(BEAT_TIMEOUT));
+            }
+        }
+    }
+}
+
+async fn beat(
+    shared: &Shared,
+    slot: &mut Option<Connection>,
+    others: &mut HashMap<i32, Seen>,
+) -> Result<(), QueryError> {
+    if slot.as_ref().is_none_or(Connection::is_closed) {
+        *slot = Some(shared.connector.connect().await?);
+    }
+    let connection = slot.as_ref().expect("it was made");
+    let id = shared.node.id();
+    let sent = boot_time();
+    if connection.execute(SAY, &[&id]).await? == 0 {
+        return Err(QueryError::Fenced);
+    }
+    shared.node.confirm(sent);
+    let rows = connection.query(OTHERS, &[&id]).await?;
+    let now = boot_time();
+    let mut present = HashMap::new();
+    for row in rows {
+        let (other, name, beat): (i32, String, i64) = (row.get(0), row.get(1), row.get(2));
+        let since = others.get(&other).filter(|seen| seen.beat == beat).map_or(now, |s| s.since);
+        if now.saturating_sub(since) >= shared.node.identity.dead_after
+            && connection.execute(BURY, &[&other, &beat]).await? == 1
+        {
+            tracing::error!(node = name, "a node is dead: the messages that it held have failed");
+            continue;
+        }
+        present.insert(other, Seen { beat, since });
+    }
+    *others = present;
+    Ok(())
+}
+
+/// Fails the messages that dead nodes held; returns how many there were.
+pub(super) async fn settle_orphans(
+    shared: &Shared,
+    changing: &mpsc::Sender<Job>,
+    now: Timestamp,
+) -> Result<usize, QueryError> {
+    let mut settled = 0;
+    loop {
+        let connection = shared.readers.get(&shared.connector).await?;
+        let rows = connection.query(ORPHANS, &[&SETTLED_AT_ONCE]).await?;
+        if rows.is_empty() {
+            return Ok(settled);
+        }
+        let mut answers = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let transition = Transition::BodyLost {
+                acceptance: Acceptance::Possible,
+                message: BODY_LOST,
+                found_at: now,
+            };
+            let (reply, answer) = oneshot::channel();
+            let id = message_id(row.get(0));
+            let job = Job::Record { id, attempts: 0, transition, now, reply };
+            changing.send(job).await.map_err(|_| QueryError::NotMade)?;
+            answers.push(answer);
+        }
+        for answer in answers {
+            match answer.await {
+                // What cannot be read has lost its body as well.
+                Ok(Ok(_) | Err(StoreError::Damaged)) => settled += 1,
+                Ok(Err(_)) | Err(_) => return Err(QueryError::NotMade),
+            }
+        }
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+        connection.execute(FORGET_ORPHANS, &[&ids]).await?;
+    }
+}
+
+impl PostgresStore {
+    pub(in crate::store) fn is_fenced(&self) -> bool {
+        self.shared.node.is_fenced()
+    }
+
+    /// Leaves the others, with nothing held.
+    pub(in crate::store) async fn leave(&self) {
+        let left = async {
+            let connection = self.shared.readers.get(&self.shared.connector).await?;
+            connection.execute(LEAVE, &[&self.shared.node.id()]).await
+        };
+        if let Err(error) = left.await {
+            tracing::warn!(%error, "the node could not leave; its next start will say so");
+        }
+    }
+}

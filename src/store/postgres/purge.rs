@@ -1,0 +1,107 @@
+//! The purge: what is past its window goes, oldest first, a bounded step at a time. One node does
+//! it for all.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::feed::FeedPosition;
+use crate::domain::history::Hour;
+use crate::domain::id::MessageId;
+use crate::domain::message::State;
+use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use crate::store::postgres::working_set::position_number;
+use crate::store::postgres::{PostgresStore, message_id, millis, uuid_of};
+use crate::store::record::decode_message;
+use crate::store::{Purged, StoreError};
+
+/// How long an event waits for its message (contract, section 3).
+const WAIT: Duration = Duration::from_hours(24);
+
+const MESSAGES: &str = "
+DELETE FROM message WHERE id IN (
+    SELECT id FROM message WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED
+) RETURNING id, record";
+const KEYS: &str = "
+DELETE FROM idempotency WHERE (organisation, key) IN (
+    SELECT organisation, key FROM idempotency WHERE message >= $1 AND message < $2
+    ORDER BY message LIMIT $3 FOR UPDATE SKIP LOCKED
+)";
+const FEED: &str = "
+DELETE FROM feed WHERE (organisation, position) IN (
+    SELECT feed.organisation, feed.position FROM feed_end
+    CROSS JOIN LATERAL (
+        SELECT organisation, position FROM feed
+        WHERE feed.organisation = feed_end.organisation AND position < $1
+        ORDER BY position LIMIT $2
+    ) AS feed LIMIT $2
+)";
+
+impl PostgresStore {
+    pub(in crate::store) async fn purge(
+        &self,
+        window_now: impl Into<WindowTime>,
+        limit: usize,
+    ) -> Result<Purged, StoreError> {
+        let window_now = window_now.into();
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let runs = |window: Duration| -> Vec<(Uuid, Uuid)> {
+            let ids = window_now.past(window).into_iter().map(|run| {
+                (uuid_of(MessageId::first_of(run.start)), uuid_of(MessageId::first_of(run.end)))
+            });
+            ids.collect()
+        };
+        let (records, keys) = (runs(RECORD_RETENTION), runs(IDEMPOTENCY_WINDOW));
+        let retained = window_now.now().minus(RECORD_RETENTION);
+        let waiting = millis(window_now.now().minus(WAIT));
+        let end = position_number(FeedPosition::first_of(retained));
+        let hour = i32::try_from(Hour::of(retained).number()).unwrap_or(i32::MAX);
+        let purged = self.changed(async {
+            let change = self.begin().await?;
+            let connection = change.connection();
+            let mut purged = Purged::default();
+            for (start, end) in &records {
+                let rows = connection.query(MESSAGES, &[start, end, &most]).await?;
+                let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+                let ses_ids: BTreeSet<String> = rows
+                    .iter()
+                    .filter_map(|row| decode_message(message_id(row.get(0)), row.get(1)).ok())
+                    .filter_map(|message| match message.state {
+                        State::Sent { ses_message_id, .. } => Some(ses_message_id),
+                        State::Queued { .. } | State::Failed { .. } | State::Suppressed { .. } => {
+                            None
+                        }
+                    })
+                    .collect();
+                let ses_ids: Vec<String> = ses_ids.into_iter().collect();
+                for statement in [
+                    "DELETE FROM event WHERE message = ANY($1)",
+                    "DELETE FROM overturned_failure WHERE id = ANY($1)",
+                    "DELETE FROM pending WHERE id = ANY($1)",
+                ] {
+                    connection.execute(statement, &[&ids]).await?;
+                }
+                let sent = "DELETE FROM sent WHERE ses_message_id = ANY($1)";
+                connection.execute(sent, &[&ses_ids]).await?;
+                purged.messages += ids.len();
+            }
+            for (start, end) in &keys {
+                let removed = connection.execute(KEYS, &[start, end, &most]).await?;
+                purged.idempotency_keys += usize::try_from(removed).unwrap_or(usize::MAX);
+            }
+            let removed = connection.execute(FEED, &[&end, &most]).await?;
+            purged.feed_entries = usize::try_from(removed).unwrap_or(usize::MAX);
+            let unmatched = "DELETE FROM unmatched_event WHERE received_at <= $1";
+            connection.execute(unmatched, &[&waiting]).await?;
+            let letters = "DELETE FROM dead_letter WHERE received_at <= $1";
+            connection.execute(letters, &[&millis(retained)]).await?;
+            connection.execute("DELETE FROM history WHERE hour < $1", &[&hour]).await?;
+            change.commit(purged).await
+        });
+        let purged = purged.await?;
+        self.shared.metrics.purged(purged);
+        Ok(purged)
+    }
+}

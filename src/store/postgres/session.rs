@@ -1,0 +1,308 @@
+//! Session: a connection that writes, with a row of its own on the server.
+//!
+//! Each transaction counts in that row, and finds nothing to count in if the row is gone. So a
+//! node whose session was removed writes nothing any more. And if the answer to a commit is lost,
+//! the count says whether the transaction was made: the row is read and removed once no
+//! transaction of the old connection holds it, and nothing older can follow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::store::postgres::Shared;
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::QueryError;
+
+/// How long a commit may take before the connection is given up. A commit waits for the standby.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pause between two attempts to reach the server.
+const RECONNECT: Duration = Duration::from_millis(200);
+/// Time after which a doubt that cannot be settled is logged once more.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+const OPEN: &str = "INSERT INTO session (node) SELECT id FROM node WHERE id = $1 RETURNING id";
+const COUNT: &str = "UPDATE session SET writes = writes + 1 WHERE id = $1";
+const LOCK: &str = "SELECT writes FROM session WHERE id = $1 FOR UPDATE";
+const REMOVE: &str = "DELETE FROM session WHERE id = $1";
+
+/// Connection that writes. It is opened when it is needed.
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    open: Option<OpenSession>,
+}
+
+struct OpenSession {
+    connection: Connection,
+    id: i64,
+    /// Transactions that were made.
+    writes: i64,
+    /// Whether a transaction was begun and not ended.
+    is_begun: bool,
+}
+
+/// Result of a statement that was made a transaction.
+pub(super) enum Ran {
+    /// It was made, and these rows are its answer.
+    Answered(Vec<Row>),
+    /// It was made. Its answer was lost.
+    Unanswered,
+}
+
+/// Result of a transaction whose answer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    Made,
+    NotMade,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, open: None }
+    }
+
+    /// Makes one statement a transaction, in one round trip.
+    pub(super) async fn run(
+        &mut self,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Ran, QueryError> {
+        self.ready().await?;
+        let open = self.open.as_mut().expect("it is ready");
+        let connection = &open.connection;
+        // Prepared before: what follows is sent as one.
+        for statement in [COUNT, sql] {
+            connection.prepare(statement).await?;
+        }
+        let warnings = connection.warnings();
+        let id = open.id;
+        let fence: [&(dyn ToSql + Sync); 1] = [&id];
+        open.is_begun = true;
+        let sent = timeout(COMMIT_TIMEOUT, async {
+            tokio::join!(
+                connection.batch("BEGIN"),
+                connection.execute(COUNT, &fence),
+                connection.query(sql, parameters),
+                connection.batch("COMMIT"),
+            )
+        });
+        let Ok((begun, counted, rows, committed)) = sent.await else {
+            return self.unanswered().await;
+        };
+        // If a statement failed, the commit was none, whatever it answered.
+        if let Err(error) = begun {
+            return self.failed(error).await;
+        }
+        let counted = match counted {
+            Ok(counted) => counted,
+            Err(error) => return self.failed(error).await,
+        };
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => return self.failed(error).await,
+        };
+        if counted == 0 {
+            self.open = None;
+            return Err(QueryError::Fenced);
+        }
+        let open = self.open.as_mut().expect("it is ready");
+        if committed.is_err() || open.connection.warnings() != warnings {
+            return match self.settle_doubt().await? {
+                Doubt::Made => Ok(Ran::Answered(rows)),
+                Doubt::NotMade => Err(QueryError::NotMade),
+            };
+        }
+        open.is_begun = false;
+        open.writes += 1;
+        Ok(Ran::Answered(rows))
+    }
+
+    /// Finds out whether the transaction was made, if the connection was lost. Else the server has
+    /// answered the commit of the failed transaction by rolling it back.
+    async fn failed(&mut self, error: QueryError) -> Result<Ran, QueryError> {
+        let open = self.open.as_mut().expect("it was begun");
+        if open.connection.is_closed() {
+            // Its statements were sent as one, so the rest may have been made.
+            return self.unanswered().await;
+        }
+        open.is_begun = false;
+        Err(error)
+    }
+
+    async fn unanswered(&mut self) -> Result<Ran, QueryError> {
+        match self.settle_doubt().await? {
+            Doubt::Made => Ok(Ran::Unanswered),
+            Doubt::NotMade => Err(QueryError::NotMade),
+        }
+    }
+
+    /// Begins a transaction. If it is not committed, the next use ends it.
+    pub(super) async fn begin(&mut self) -> Result<Begun, QueryError> {
+        self.ready().await?;
+        let open = self.open.as_mut().expect("it is ready");
+        open.is_begun = true;
+        let id = open.id;
+        let fence: [&(dyn ToSql + Sync); 1] = [&id];
+        open.connection.prepare(COUNT).await?;
+        let (begun, counted) =
+            tokio::join!(open.connection.batch("BEGIN"), open.connection.execute(COUNT, &fence));
+        begun?;
+        if counted? == 0 {
+            self.open = None;
+            return Err(QueryError::Fenced);
+        }
+        Ok(Begun { warnings: open.connection.warnings() })
+    }
+
+    /// The connection of the transaction that was begun.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.open.as_ref().expect("a transaction was begun").connection
+    }
+
+    /// Makes the transaction. If this returns, it is durable, also on the standby.
+    pub(super) async fn commit(&mut self, begun: Begun) -> Result<(), QueryError> {
+        let open = self.open.as_mut().expect("a transaction was begun");
+        let answer = timeout(COMMIT_TIMEOUT, open.connection.batch("COMMIT")).await;
+        match answer {
+            Ok(Ok(())) if open.connection.warnings() == begun.warnings => {
+                open.is_begun = false;
+                open.writes += 1;
+                Ok(())
+            }
+            // The server refused the commit itself: nothing was made.
+            Ok(Err(error @ QueryError::Server(_))) if !open.connection.is_closed() => {
+                open.is_begun = false;
+                Err(error)
+            }
+            _ => match self.settle_doubt().await? {
+                Doubt::Made => Ok(()),
+                Doubt::NotMade => Err(QueryError::NotMade),
+            },
+        }
+    }
+
+    /// Ends a transaction that was given up, if there is one.
+    pub(super) async fn roll_back(&mut self) {
+        let Some(open) = self.open.as_mut().filter(|open| open.is_begun) else { return };
+        match timeout(COMMIT_TIMEOUT, open.connection.batch("ROLLBACK")).await {
+            Ok(Ok(())) => open.is_begun = false,
+            Ok(Err(_)) | Err(_) => self.open = None,
+        }
+    }
+
+    /// Opens the session, or ends a transaction that was given up.
+    async fn ready(&mut self) -> Result<(), QueryError> {
+        self.roll_back().await;
+        if self.open.as_ref().is_some_and(|open| open.connection.is_closed()) {
+            self.open = None;
+        }
+        if self.open.is_none() {
+            self.open = Some(OpenSession::open(&self.shared).await?);
+        }
+        Ok(())
+    }
+
+    /// Finds out whether the last transaction was made, however long that takes.
+    async fn settle_doubt(&mut self) -> Result<Doubt, QueryError> {
+        let old = self.open.take().expect("a transaction was under way");
+        let (id, before) = (old.id, old.writes);
+        // Closed first: a statement that is on its way finds nobody who waits for its answer.
+        drop(old);
+        let mut seen = None;
+        let mut logged = Instant::now();
+        loop {
+            match self.look(id, &mut seen).await {
+                Ok(()) => break,
+                Err(QueryError::Fenced) => return Err(QueryError::Fenced),
+                Err(error) => {
+                    self.shared.lost(&error);
+                    if logged.elapsed() >= LOG_INTERVAL {
+                        tracing::warn!(%error, "the outcome of a transaction is still in doubt");
+                        logged = Instant::now();
+                    }
+                }
+            }
+            sleep(RECONNECT).await;
+        }
+        match seen {
+            Some(writes) if writes > before => Ok(Doubt::Made),
+            Some(_) => Ok(Doubt::NotMade),
+            None => Err(QueryError::Fenced),
+        }
+    }
+
+    /// Reads and removes the old session's row. `seen` is what was read; it counts once the row is
+    /// gone.
+    async fn look(&mut self, id: i64, seen: &mut Option<i64>) -> Result<(), QueryError> {
+        let new = OpenSession::open(&self.shared).await?;
+        let connection = &new.connection;
+        connection.batch("BEGIN").await?;
+        if let Some(row) = connection.query_opt(LOCK, &[&id]).await? {
+            *seen = Some(row.get(0));
+            connection.execute(REMOVE, &[&id]).await?;
+        }
+        let warnings = connection.warnings();
+        connection.batch("COMMIT").await?;
+        if connection.warnings() != warnings {
+            return Err(QueryError::NotMade);
+        }
+        self.open = Some(new);
+        Ok(())
+    }
+}
+
+impl OpenSession {
+    async fn open(shared: &Shared) -> Result<Self, QueryError> {
+        let connection = shared.connector.connect().await?;
+        let Some(row) = connection.query_opt(OPEN, &[&shared.node.id()]).await? else {
+            return Err(QueryError::Fenced);
+        };
+        Ok(Self { connection, id: row.get(0), writes: 0, is_begun: false })
+    }
+}
+
+/// Mark of a transaction that was begun.
+pub(super) struct Begun {
+    warnings: u64,
+}
+
+/// Transaction of a session that several share. If it is dropped, it is not made.
+pub(super) struct Transaction {
+    session: Option<(OwnedMutexGuard<Session>, Begun)>,
+}
+
+impl Transaction {
+    /// Waits for the session, and begins.
+    pub(super) async fn begin(session: &Arc<Mutex<Session>>) -> Result<Self, QueryError> {
+        let mut session = Arc::clone(session).lock_owned().await;
+        let begun = session.begin().await;
+        if begun.is_err() {
+            session.roll_back().await;
+        }
+        Ok(Self { session: Some((session, begun?)) })
+    }
+
+    /// The connection to ask and to write by.
+    pub(super) fn connection(&self) -> &Connection {
+        self.session.as_ref().expect("it is there until the commit").0.connection()
+    }
+
+    /// Makes the transaction, and returns its result.
+    pub(super) async fn commit<T>(mut self, result: T) -> Result<T, QueryError> {
+        let (mut session, begun) = self.session.take().expect("it is there until the commit");
+        session.commit(begun).await?;
+        Ok(result)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some((mut session, _)) = self.session.take() {
+            // Its locks must not stay until somebody needs the session again.
+            tokio::spawn(async move { session.roll_back().await });
+        }
+    }
+}

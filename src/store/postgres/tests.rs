@@ -1,0 +1,41 @@
+//! What tests ask of the engine beyond the interface.
+
+#[cfg(feature = "interop")]
+mod nodes;
+#[cfg(feature = "interop")]
+mod proxy;
+
+use crate::domain::id::MessageId;
+use crate::store::postgres::connection::Connector;
+use crate::store::postgres::{PostgresServer, PostgresStore, uuid_of};
+
+impl PostgresServer {
+    /// Makes a database, unless it is there.
+    pub(in crate::store) async fn create_database(&self, name: &str) {
+        let connection = Connector::new(self).connect().await.unwrap();
+        let rows = connection.query("SELECT FROM pg_database WHERE datname = $1", &[&name]).await;
+        if rows.unwrap().is_empty() {
+            connection.batch(&format!("CREATE DATABASE {name}")).await.unwrap();
+        }
+    }
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn damage_message(&self, id: MessageId) {
+        const DAMAGE: &str = "UPDATE message SET record = '\\x09' WHERE id = $1 RETURNING 1";
+        self.query_one(DAMAGE, &[&uuid_of(id)]).await.unwrap();
+    }
+
+    /// Takes a node for dead.
+    #[cfg(feature = "interop")]
+    pub(in crate::store) async fn bury(&self, name: &str) {
+        const BURY: &str = "DELETE FROM node WHERE name = $1 RETURNING 1";
+        self.query_one(BURY, &[&name]).await.unwrap();
+    }
+
+    pub(in crate::store) async fn rows_of_feed(&self) -> u64 {
+        const COUNT: &str = "
+            SELECT (SELECT count(*) FROM feed) + (SELECT count(*) FROM overturned_failure)";
+        self.query_one(COUNT, &[]).await.unwrap().get::<_, i64>(0).unsigned_abs()
+    }
+}

@@ -1,0 +1,367 @@
+//! Several nodes on one database, lost answers and dead nodes.
+//!
+//! They run with `tests/with-postgres.sh`, which starts the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::domain::admission::admit;
+use crate::domain::id::{MessageId, MessageIds, OrganisationId};
+use crate::domain::mailbox::DomainName;
+use crate::domain::message::{FailureCode, Message, State, Transition};
+use crate::domain::organisation::DomainState;
+use crate::domain::request::{Draft, SendRequest};
+use crate::domain::time::Timestamp;
+use crate::store::postgres::tests::proxy::{Cut, Proxy};
+use crate::store::{
+    Accepted, Health, MessageFilter, NewMessage, NodeIdentity, PostgresServer, Store, StoreError,
+};
+
+const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+/// Far shorter than in use: tests wait for it.
+const DEAD_AFTER: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Database of a test's own.
+struct Database {
+    server: PostgresServer,
+}
+
+impl Database {
+    async fn new() -> Self {
+        let port = std::env::var("PILLARBOX_TEST_POSTGRES");
+        let port = port.expect("run this with tests/with-postgres.sh").parse().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let name = format!("nodes_{}", name_of(directory.path()));
+        let mut server = PostgresServer {
+            hosts: vec![("127.0.0.1".to_owned(), port)],
+            database: "postgres".to_owned(),
+            user: "pillarbox".to_owned(),
+            password: None,
+            authorities: None,
+        };
+        server.create_database(&name).await;
+        server.database = name;
+        Self { server }
+    }
+
+    /// The same database behind a proxy.
+    fn behind(&self, proxy: &Proxy) -> Self {
+        let hosts = vec![("127.0.0.1".to_owned(), proxy.port)];
+        Self { server: PostgresServer { hosts, ..self.server.clone() } }
+    }
+
+    async fn node(&self, name: &str) -> Store {
+        let identity = NodeIdentity {
+            name: name.to_owned(),
+            directory: *Sha256::digest(name).first_chunk().unwrap(),
+            dead_after: DEAD_AFTER,
+        };
+        Store::connect(&self.server, identity, Duration::from_secs(8), START).await.unwrap().0
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    hex::encode(&Sha256::digest(path.as_os_str().as_encoded_bytes())[..8])
+}
+
+async fn organisation(store: &Store) -> OrganisationId {
+    let added = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
+    let domain = DomainName::parse("example.com").unwrap();
+    store.put_domain(added.id, domain, DomainState::Assumed, START).await.unwrap();
+    added.id
+}
+
+/// Accepts a message; `handed_over` counts what is the node's to send.
+async fn accept(
+    store: &Store,
+    organisation: OrganisationId,
+    id: MessageId,
+    key: Option<&str>,
+    handed_over: &Arc<AtomicUsize>,
+) -> Result<Accepted, StoreError> {
+    let draft = Draft {
+        from: Some("ann@example.com"),
+        to: Some(vec!["bob@example.org"]),
+        subject: Some("Hello"),
+        text: Some("Body".into()),
+        idempotency_key: key,
+        ..Draft::default()
+    };
+    // Another node knows of the organisation a moment later.
+    let request = || SendRequest::parse(draft.clone()).unwrap();
+    let began = Instant::now();
+    let admitted = loop {
+        match admit(request(), &store.facts(organisation)).await {
+            Ok(admitted) => break admitted,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    };
+    let handed_over = Arc::clone(handed_over);
+    let on_new = move || {
+        handed_over.fetch_add(1, Ordering::SeqCst);
+    };
+    store.accept(NewMessage::new(id, organisation, &admitted, START, START, on_new)).await
+}
+
+async fn all(store: &Store) -> Vec<Message> {
+    let mut filter = MessageFilter::default();
+    let mut all = Vec::new();
+    loop {
+        let page = store.list(filter.clone(), 1_000, START).await.unwrap();
+        all.extend(page.messages);
+        let Some(next) = page.next else { return all };
+        filter.before = Some(next);
+    }
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < end, "{what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_are_posted_to_all_nodes_at_one_time_make_one_message_each() {
+    const KEYS: usize = 200;
+    let database = Database::new().await;
+    let nodes = [database.node("a").await, database.node("b").await, database.node("c").await];
+    let organisation = organisation(&nodes[0]).await;
+    let ids = Arc::new(MessageIds::new());
+    let handed_over = Arc::new(AtomicUsize::new(0));
+    let mut posts = JoinSet::new();
+    for number in 0..KEYS {
+        for node in &nodes {
+            let (node, ids, handed_over) =
+                (node.clone(), Arc::clone(&ids), Arc::clone(&handed_over));
+            posts.spawn(async move {
+                let key = format!("key-{number}");
+                let id = ids.next(START);
+                (number, accept(&node, organisation, id, Some(&key), &handed_over).await.unwrap())
+            });
+        }
+    }
+    let mut made: BTreeMap<usize, BTreeSet<MessageId>> = BTreeMap::new();
+    let mut new = 0;
+    for (number, accepted) in posts.join_all().await {
+        new += usize::from(matches!(accepted, Accepted::New(_)));
+        made.entry(number).or_default().insert(accepted.id());
+    }
+    assert!(made.values().all(|ids| ids.len() == 1), "one id for each key");
+    assert_eq!((made.len(), new, handed_over.load(Ordering::SeqCst)), (KEYS, KEYS, KEYS));
+    assert_eq!(all(&nodes[1]).await.len(), KEYS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_other_nodes_change_is_known_soon() {
+    let database = Database::new().await;
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    let organisation = organisation(&one).await;
+    let domain = DomainName::parse("example.com").unwrap();
+    until("the domain", async || {
+        other.sender_status(organisation, &domain) == one.sender_status(organisation, &domain)
+    })
+    .await;
+    let address = crate::domain::suppression::SuppressedAddress::parse("bob@example.org").unwrap();
+    let suppression = crate::domain::suppression::Suppression {
+        address: address.clone(),
+        reason: crate::domain::suppression::SuppressionReason::Manual,
+        since: START,
+        cause: None,
+    };
+    let began = Instant::now();
+    one.suppress(Some(organisation), suppression).await.unwrap();
+    until("the suppression", async || other.is_suppressed(organisation, &address).await.unwrap())
+        .await;
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// The domain is withdrawn on one node; the other one has not heard of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_node_withdraws_is_not_accepted_any_more() {
+    let database = Database::new().await;
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    let organisation = organisation(&one).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    accept(&other, organisation, ids.next(START), None, &handed_over).await.unwrap();
+    for _ in 0..20 {
+        let domain = || DomainName::parse("example.com").unwrap();
+        let draft = Draft {
+            from: Some("ann@example.com"),
+            to: Some(vec!["bob@example.org"]),
+            subject: Some("Hello"),
+            text: Some("Body".into()),
+            ..Draft::default()
+        };
+        let request = SendRequest::parse(draft).unwrap();
+        let Ok(admitted) = admit(request, &other.facts(organisation)).await else { continue };
+        one.remove_domain(organisation, domain()).await.unwrap();
+        let message =
+            NewMessage::new(ids.next(START), organisation, &admitted, START, START, || {});
+        assert_eq!(other.accept(message).await, Err(StoreError::Unavailable));
+        one.put_domain(organisation, domain(), DomainState::Assumed, START).await.unwrap();
+        until("the domain", async || {
+            other.sender_status(organisation, &domain())
+                == one.sender_status(organisation, &domain())
+        })
+        .await;
+    }
+    assert_eq!(all(&one).await.len(), 1);
+}
+
+/// A node ends without a word. Another one fails what it held, once, and no sooner than it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_messages_of_a_dead_node_fail_once_and_others_stay() {
+    let database = Database::new().await;
+    let (dying, living) = (database.node("a").await, database.node("b").await);
+    let also_living = database.node("c").await;
+    let organisation = organisation(&living).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let (mut lost, mut kept) = (Vec::new(), Vec::new());
+    for _ in 0..30 {
+        let id = ids.next(START);
+        accept(&dying, organisation, id, None, &handed_over).await.unwrap();
+        lost.push(id);
+        let id = ids.next(START);
+        accept(&living, organisation, id, None, &handed_over).await.unwrap();
+        kept.push(id);
+    }
+    let sent = lost.pop().unwrap();
+    let transition = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+    dying.record(sent, 1, transition, START).await.unwrap();
+    let died = Instant::now();
+    drop(dying);
+    let failure = async |id| {
+        let message = living.message(id, START).await.unwrap().unwrap();
+        message.failure().map(|failure| failure.code)
+    };
+    until("the death", async || failure(lost[0]).await.is_some()).await;
+    assert!(died.elapsed() >= DEAD_AFTER, "{:?}", died.elapsed());
+    until("the end of it", async || failure(*lost.last().unwrap()).await.is_some()).await;
+    for id in &lost {
+        assert_eq!(failure(*id).await, Some(FailureCode::BodyLostOnRestart));
+    }
+    let message = living.message(sent, START).await.unwrap().unwrap();
+    assert!(matches!(message.state, State::Sent { .. }));
+    for id in &kept {
+        assert_eq!(failure(*id).await, None);
+    }
+    let count = also_living.lost_messages(Timestamp::from(std::time::SystemTime::now())).await;
+    assert_eq!(count.unwrap().unwrap().messages, lost.len() as u64);
+}
+
+/// A node is stopped for longer than the others wait, and goes on: it may neither accept nor record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
+    let database = Database::new().await;
+    let (frozen, living) = (database.node("a").await, database.node("b").await);
+    let organisation = organisation(&living).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let held = ids.next(START);
+    accept(&frozen, organisation, held, None, &handed_over).await.unwrap();
+    // As if nobody had seen a beat of it: the row goes, and its sessions with it.
+    living.bury("a").await;
+    let late = accept(&frozen, organisation, ids.next(START), None, &handed_over).await;
+    assert_eq!(late, Err(StoreError::Unavailable));
+    let transition = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+    assert_eq!(frozen.record(held, 1, transition, START).await, Err(StoreError::Unavailable));
+    assert!(frozen.is_fenced());
+    assert_eq!(frozen.health(), Health::Refusing);
+    until("the failure", async || {
+        let message = living.message(held, START).await.unwrap().unwrap();
+        message.failure().is_some_and(|failure| failure.code == FailureCode::BodyLostOnRestart)
+    })
+    .await;
+    assert_eq!(all(&living).await.len(), 1);
+}
+
+/// Whatever is lost, the commit or its answer: what was answered with success is there once, what
+/// was refused is not there, and never comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_to_a_commit_is_found_out() {
+    let rounds = if cfg!(feature = "long") { 200 } else { 30 };
+    let database = Database::new().await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let direct = database.node("direct").await;
+    let organisation = organisation(&direct).await;
+    let node = database.behind(&proxy).node("a").await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::new(AtomicUsize::new(0)));
+    let (mut accepted, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    for round in 0..rounds {
+        node.writable().await;
+        let moment = if round % 2 == 0 { Cut::AfterTheCommit } else { Cut::BeforeTheCommit };
+        proxy.cut(moment, round % 3);
+        let began = Instant::now();
+        while !proxy.has_cut() {
+            assert!(began.elapsed() < PATIENCE, "the connection is never cut");
+            let id = ids.next(START);
+            let key = format!("key-{id}");
+            let key = (round % 4 < 2).then_some(key.as_str());
+            match accept(&node, organisation, id, key, &handed_over).await {
+                Ok(answer) => {
+                    assert_eq!(answer, Accepted::New(id));
+                    accepted.insert(id);
+                }
+                Err(StoreError::Unavailable) => {
+                    refused.insert(id);
+                    node.writable().await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    // Time for whatever might still come.
+    sleep(Duration::from_secs(1)).await;
+    let stored: BTreeSet<MessageId> = all(&direct).await.iter().map(|message| message.id).collect();
+    assert!(accepted.is_subset(&stored), "what was accepted is there");
+    assert!(refused.is_disjoint(&stored), "what was refused is not there");
+    assert_eq!(handed_over.load(Ordering::SeqCst), accepted.len());
+}
+
+/// The same for outcomes and their feed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outcome_is_recorded_once_though_the_answer_is_lost() {
+    let rounds = if cfg!(feature = "long") { 100 } else { 20 };
+    let database = Database::new().await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let direct = database.node("direct").await;
+    let organisation = organisation(&direct).await;
+    let node = database.behind(&proxy).node("a").await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let mut sent = Vec::new();
+    for round in 0..rounds {
+        let id = ids.next(START);
+        node.writable().await;
+        until("the acceptance", async || {
+            accept(&node, organisation, id, None, &handed_over).await.is_ok()
+        })
+        .await;
+        let moment = if round % 2 == 0 { Cut::AfterTheCommit } else { Cut::BeforeTheCommit };
+        proxy.cut(moment, 0);
+        // As the dispatcher does it: until the store has taken it.
+        let transition =
+            Transition::Sent { ses_message_id: format!("ses-{round}"), sent_at: START };
+        until("the outcome", async || node.record(id, 1, transition.clone(), START).await.is_ok())
+            .await;
+        sent.push(id);
+    }
+    let feed = direct.feed(
+        organisation,
+        crate::domain::feed::FeedPosition::START,
+        crate::domain::feed::FeedTypes::ALL,
+        1_000,
+        START,
+    );
+    let told: Vec<MessageId> = feed.await.unwrap().entries.iter().map(|e| e.message.id).collect();
+    assert_eq!(told, sent, "each is told of once, in order");
+}

@@ -1,0 +1,97 @@
+//! Proxy between a node and its server that cuts connections at the worst moments.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Text of the simple query that commits, as it goes over the wire.
+const COMMIT: &[u8] = b"COMMIT\0";
+
+/// Moment at which a connection is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// The server gets the commit. Nobody gets its answer.
+    AfterTheCommit,
+    /// The server does not get the commit.
+    BeforeTheCommit,
+}
+
+/// Proxy that cuts connections.
+pub(super) struct Proxy {
+    pub(super) port: u16,
+    /// How many commits go through before the next one that is cut; `usize::MAX` to cut none.
+    until_cut: Arc<AtomicUsize>,
+    moment: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    /// Starts a proxy to the server at this port.
+    pub(super) async fn start(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let until_cut = Arc::new(AtomicUsize::new(usize::MAX));
+        let moment = Arc::new(AtomicUsize::new(0));
+        let (counter, when) = (Arc::clone(&until_cut), Arc::clone(&moment));
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+                tokio::spawn(relay(client, server, Arc::clone(&counter), Arc::clone(&when)));
+            }
+        });
+        Self { port, until_cut, moment }
+    }
+
+    /// Cuts the connection of a commit, after so many others.
+    pub(super) fn cut(&self, moment: Cut, after: usize) {
+        self.moment.store(usize::from(moment == Cut::AfterTheCommit), Ordering::SeqCst);
+        self.until_cut.store(after, Ordering::SeqCst);
+    }
+
+    /// Returns true once the connection was cut.
+    pub(super) fn has_cut(&self) -> bool {
+        self.until_cut.load(Ordering::SeqCst) == usize::MAX
+    }
+}
+
+async fn relay(
+    client: TcpStream,
+    server: TcpStream,
+    until_cut: Arc<AtomicUsize>,
+    moment: Arc<AtomicUsize>,
+) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let answers = tokio::spawn(async move {
+        let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
+    });
+    let mut buffer = vec![0; 1 << 20];
+    while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
+        let sent = &buffer[..count];
+        let commits = sent.windows(COMMIT.len()).filter(|window| *window == COMMIT).count();
+        let mut is_cut = false;
+        for _ in 0..commits {
+            let left =
+                until_cut.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| match left {
+                    usize::MAX => None,
+                    0 => Some(usize::MAX),
+                    left => Some(left - 1),
+                });
+            is_cut |= left == Ok(0);
+        }
+        if is_cut {
+            answers.abort();
+            if moment.load(Ordering::SeqCst) == 1 {
+                let _ = to_server.write_all(sent).await;
+                // Time for the server to take it: what it answers goes nowhere.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            return;
+        }
+        if to_server.write_all(sent).await.is_err() {
+            break;
+        }
+    }
+    answers.abort();
+}

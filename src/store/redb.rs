@@ -1,0 +1,359 @@
+//! The default engine: one file of redb, its journal, and one thread that writes.
+//!
+//! No redb type or closure leaves it. Each file of this folder has one subject: its part of
+//! [`RedbStore`], and the rows and tables behind that.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use arc_swap::{ArcSwap, Guard};
+use redb::{ReadTransaction, TableHandle};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::domain::id::OrganisationId;
+use crate::domain::time::Timestamp;
+use crate::shared_limits::Slots;
+use crate::store::damage::Damage;
+use crate::store::directory::{KeyUse, OrganisationIndex};
+use crate::store::metrics::StoreMetrics;
+use crate::store::{DamagedRow, Health, Lister, StoreError};
+use database::SharedDatabase;
+use error::ReadError;
+use feed::FeedIndex;
+use idempotency::IdempotencyIndex;
+use open::Opener;
+use suppressions::SuppressionFilter;
+use writer::{Writer, WriterThread};
+
+pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Snapshot};
+pub use data_file::{FileId, FileLoss, OwnFiles};
+pub use error::OpenError;
+pub use open::FileOrigin;
+pub use restore::{Candidate, Contents, RestoreError, Restored, Unclosed};
+pub(super) use startup_recovery::Pending;
+pub use startup_recovery::Recovery;
+
+mod accept;
+mod api_keys;
+mod apply;
+mod backup;
+mod batch;
+mod changes;
+mod checkpoint;
+mod data_file;
+mod database;
+mod dead_letters;
+mod domains;
+mod error;
+mod events;
+mod feed;
+mod history;
+mod idempotency;
+mod journal;
+mod lost_messages;
+mod messages;
+pub(super) mod open;
+mod organisations;
+mod outcomes;
+mod overlay;
+mod purge;
+mod quarantine;
+mod recent_rows;
+mod restore;
+mod rows;
+mod startup_recovery;
+mod suppressions;
+mod tables;
+mod temp_files;
+#[cfg(test)]
+pub(super) mod tests;
+mod time_record;
+mod webhooks;
+mod writer;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "pillarbox.redb";
+/// The journal's name in the data directory.
+pub const JOURNAL_NAME: &str = "pillarbox.journal";
+/// How many bytes of the file are cached. Recent rows are what sending and reading touch.
+pub const CACHE_BYTES: usize = 64 << 20;
+
+/// About how many bytes an operation on a small row writes.
+const ROW_WEIGHT: usize = 128;
+/// Listings that may read at one time: they must not take the processor from acceptance.
+const LISTINGS_AT_ONCE: usize = 4;
+/// Listings of one lister that may read at one time, and how many more may wait.
+const LISTINGS_OF_ONE: usize = 2;
+const LISTINGS_WAITING: usize = 64;
+
+/// The engine, open. Cheap to clone; the file is closed when the last clone is gone.
+#[derive(Debug, Clone)]
+pub(super) struct RedbStore {
+    writer: Writer,
+    shared: Arc<Shared>,
+    // Joined after the queue above is closed: fields drop in order.
+    _thread: Arc<WriterThread>,
+}
+
+impl RedbStore {
+    /// Opens the store in a directory, making it if there is none.
+    pub(in crate::store) fn open(
+        directory: &Path,
+        pending: Pending,
+        now: Timestamp,
+    ) -> Result<(Self, Recovery), OpenError> {
+        let path = directory.join(FILE_NAME);
+        let file = open::create_if_missing(&path)?;
+        let (store, recovery) = Self::start(Opener::file(&path, CACHE_BYTES)?, pending, now)?;
+        // Not before the file's lock is held: two starts at one time must not take each other's.
+        temp_files::remove(directory, temp_files::NEW);
+        Ok((store, Recovery { file, ..recovery }))
+    }
+
+    /// Makes an empty store in a directory that has none.
+    pub(in crate::store) fn create_if_missing(directory: &Path) -> Result<FileOrigin, OpenError> {
+        open::create_if_missing(&directory.join(FILE_NAME))
+    }
+
+    pub(in crate::store) fn start(
+        opener: Opener,
+        pending: Pending,
+        now: Timestamp,
+    ) -> Result<(Self, Recovery), OpenError> {
+        let damage = Damage::default();
+        let database = SharedDatabase::open(opener, &damage)?;
+        let shared = Arc::new(Shared::new(database, damage));
+        let recovery = startup_recovery::recover(&shared, pending, now)?;
+        let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;
+        Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
+    }
+
+    /// Metrics of the store's work.
+    pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
+        &self.shared.metrics
+    }
+
+    /// Whether the store takes writes now.
+    pub(in crate::store) fn health(&self) -> Health {
+        let loss = *read_lock(&self.shared.file_loss);
+        match (loss, self.shared.refusing.load(Ordering::Acquire)) {
+            (Some(FileLoss::WrittenOver), _) => Health::FileLost(FileLoss::WrittenOver),
+            (_, true) => Health::Refusing,
+            (Some(loss), false) => Health::FileLost(loss),
+            (None, false) => Health::Writable,
+        }
+    }
+
+    /// Bytes in the journal that are not in the data file yet.
+    pub(in crate::store) fn journal_bytes(&self) -> u64 {
+        self.shared.database.journal_bytes()
+    }
+
+    /// Ends once the writer has answered, be it that it refuses: it is alive.
+    pub(in crate::store) async fn answered(&self) {
+        // What the answer is, `health` says.
+        let _ = self.writer.barrier().await;
+    }
+
+    /// Waits until snapshots show every batch that is durable now, or the store refuses writes.
+    pub(in crate::store) async fn published(&self) {
+        if self.shared.database.is_unpublished() {
+            // If it fails, the file is opened again, and snapshots show what is in the journal.
+            let _ = self.writer.barrier().await;
+        }
+    }
+
+    /// Waits until the store takes writes.
+    pub(in crate::store) async fn writable(&self) {
+        self.becomes(|health| health == Health::Writable).await;
+    }
+
+    /// Waits until the store takes outcomes of messages, or never will again.
+    pub(in crate::store) async fn takes_outcomes(&self) {
+        self.becomes(|health| health != Health::Refusing).await;
+    }
+
+    /// Waits until the store refuses writes. Whoever holds a snapshot has to let go of it then.
+    pub(in crate::store) async fn refuses(&self) {
+        self.becomes(|health| health == Health::Refusing).await;
+    }
+
+    async fn becomes(&self, is_reached: impl Fn(Health) -> bool) {
+        loop {
+            let told = self.shared.health_changed.notified();
+            tokio::pin!(told);
+            // Registered before the look, so that a change in between is not missed.
+            told.as_mut().enable();
+            if is_reached(self.health()) {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    pub(in crate::store) fn damaged(&self) -> Vec<DamagedRow> {
+        let mut rows = self.shared.organisations().damaged.clone();
+        rows.extend(self.shared.damage.rows());
+        rows
+    }
+
+    /// Reads from a snapshot. If the read fails, the log has the table, the row and the reason.
+    fn read<T>(
+        &self,
+        table: &impl TableHandle,
+        id: impl Display,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
+    ) -> Result<T, StoreError> {
+        self.checked(table, id, self.shared.database.read(work))
+    }
+
+    /// Returns what was read, and logs why a read failed. If the file failed it, redb's handle
+    /// refuses all that follows, so the file is opened again, and not only when somebody writes.
+    fn checked<T>(
+        &self,
+        table: &impl TableHandle,
+        id: impl Display,
+        read: Result<T, ReadError>,
+    ) -> Result<T, StoreError> {
+        match read {
+            Ok(read) => Ok(read),
+            Err(ReadError::Row(row)) => {
+                self.shared.damage.note(row);
+                Err(StoreError::Damaged)
+            }
+            Err(ReadError::File(error)) => {
+                let table = table.name();
+                tracing::error!(table, %id, %error, "a read of the data file failed");
+                if self.health() == Health::Writable {
+                    self.writer.probe();
+                }
+                Err(StoreError::Unavailable)
+            }
+        }
+    }
+}
+
+/// What readers and the writer share.
+struct Shared {
+    database: SharedDatabase,
+    organisations: ArcSwap<OrganisationIndex>,
+    /// Told of each change of `organisations`.
+    organisations_changed: watch::Sender<()>,
+    idempotency: RwLock<IdempotencyIndex>,
+    /// Whether the last commit failed and none has succeeded since.
+    refusing: AtomicBool,
+    /// What became of the file, if it is not in its place as it was written.
+    file_loss: RwLock<Option<FileLoss>>,
+    /// Told when one of these changes.
+    health_changed: Notify,
+    /// Grows with every commit that suppressed an address.
+    suppression_epoch: AtomicU64,
+    suppression_filter: RwLock<SuppressionFilter>,
+    /// When each API key was last used.
+    key_use: ArcSwap<KeyUse>,
+    feed: FeedIndex,
+    metrics: StoreMetrics,
+    /// Rows that cannot be read.
+    damage: Damage,
+    listings: Arc<Semaphore>,
+    listings_of: Slots<Lister>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn new(database: SharedDatabase, damage: Damage) -> Self {
+        Self {
+            database,
+            organisations: ArcSwap::default(),
+            organisations_changed: watch::Sender::default(),
+            idempotency: RwLock::default(),
+            refusing: AtomicBool::new(false),
+            file_loss: RwLock::default(),
+            health_changed: Notify::new(),
+            suppression_epoch: AtomicU64::new(0),
+            suppression_filter: RwLock::default(),
+            key_use: ArcSwap::default(),
+            feed: FeedIndex::default(),
+            metrics: StoreMetrics::default(),
+            damage,
+            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
+            listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
+        }
+    }
+
+    /// Looks whether the file is in its place and as it was written, and tells of a change.
+    fn look(&self) -> Option<FileLoss> {
+        let file = self.database.data_file()?;
+        let loss = file.look();
+        if *read_lock(&self.file_loss) == loss {
+            return loss;
+        }
+        *write_lock(&self.file_loss) = loss;
+        self.health_changed.notify_waiters();
+        let path = file.path().display();
+        match loss {
+            None => tracing::info!(%path, "the data file is in its place again"),
+            Some(FileLoss::Gone) => tracing::error!(
+                %path, "the data file is gone: new messages are refused; put it back if it was \
+                 moved, else run: pillarbox backup FILE, and restart"
+            ),
+            Some(FileLoss::Replaced) => tracing::error!(
+                %path, "the data file is another than the one that is open: new messages are \
+                 refused; put the right one back, or run: pillarbox backup FILE, and restart"
+            ),
+            Some(FileLoss::WrittenOver) => tracing::error!(
+                %path, "the data file was written over by another process: new messages are \
+                 refused and outcomes are lost; stop the service and restore a backup"
+            ),
+        }
+        loss
+    }
+
+    fn reload_organisations(&self) -> Result<(), ReadError> {
+        self.set_organisations(self.database.read(organisations::load)?);
+        Ok(())
+    }
+
+    fn set_organisations(&self, index: OrganisationIndex) {
+        self.organisations.store(Arc::new(index));
+        self.organisations_changed.send_replace(());
+    }
+
+    /// The snapshot of organisations, keys, domains and endpoints.
+    fn organisations(&self) -> Guard<Arc<OrganisationIndex>> {
+        self.organisations.load()
+    }
+}
+
+/// Locks for reading. What the locks guard is whole at every moment, so a panic elsewhere is no
+/// reason to stop.
+fn read_lock<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for writing, as [`read_lock`] does for reading.
+fn write_lock<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The 32 bits that a table in memory keeps of a hash: its tag.
+const fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// A tag as a hash for the table, which looks at the highest bits and at the lowest.
+fn spread(tag: u32) -> u64 {
+    u64::from(tag) << 32 | u64::from(tag)
+}
+
+/// An organisation's rows, for the log.
+pub(super) fn of_organisation(OrganisationId(number): OrganisationId) -> String {
+    format!("of organisation {number}")
+}

@@ -1,0 +1,230 @@
+//! Acceptance: a message's record, its pending mark and its idempotency key in one transaction.
+
+use redb::ReadableTable;
+use tokio::sync::oneshot;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::request::IdempotencyKey;
+use crate::domain::time::Timestamp;
+use crate::organisation_counts::Increment;
+use crate::store::interface::KeyClaim;
+use crate::store::record::IdempotencyRow;
+use crate::store::redb::batch::{Batch, Operation, own_failure};
+use crate::store::redb::error::{InRow, ReadError};
+use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::of_organisation;
+use crate::store::redb::tables::IDEMPOTENCY;
+use crate::store::redb::{RedbStore, read_lock};
+use crate::store::{Accepted, NewMessage};
+use crate::store::{Health, StoreError};
+
+impl RedbStore {
+    pub(in crate::store) fn replay(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        let candidates: Vec<MessageId> = {
+            let index = read_lock(&self.shared.idempotency);
+            index.candidates(index.hasher().hash(organisation, key.as_str())).collect()
+        };
+        if candidates.is_empty() {
+            return Ok(None);
+        }
+        let window_now = window_now.into();
+        let read = find(candidates, |id| {
+            self.shared.database.read_row(IDEMPOTENCY, id.as_bytes(), |row| {
+                is_live(id, row, organisation, key, &window_now)
+            })
+        });
+        self.checked(&IDEMPOTENCY, of_organisation(organisation), read)
+    }
+
+    pub(in crate::store) async fn replay_after_commit(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        if self.health() == Health::Writable {
+            // If that commit fails, what it held is as good as never asked for.
+            let _ = self.writer.barrier().await;
+        }
+        self.replay(organisation, key, window_now)
+    }
+
+    pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
+        &self,
+        acceptance: NewMessage<F>,
+    ) -> Result<Accepted, StoreError> {
+        self.require_writable()?;
+        let (reply, answer) = oneshot::channel();
+        self.writer.submit(Box::new(Accept { acceptance, decided: None, reply })).await?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
+    }
+
+    pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
+        &self,
+        acceptances: Vec<NewMessage<F>>,
+    ) -> Result<Vec<Accepted>, StoreError> {
+        self.require_writable()?;
+        let (reply, answer) = oneshot::channel();
+        self.writer.submit(Box::new(AcceptAll { acceptances, decided: None, reply })).await?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
+    }
+
+    fn require_writable(&self) -> Result<(), StoreError> {
+        match self.health() {
+            Health::Writable => Ok(()),
+            Health::Refusing => Err(StoreError::Unavailable),
+            Health::FileLost(_) => Err(StoreError::FileLost),
+        }
+    }
+}
+
+/// The acceptance of one message.
+struct Accept<F> {
+    acceptance: NewMessage<F>,
+    decided: Option<Result<Accepted, StoreError>>,
+    reply: oneshot::Sender<Result<Accepted, StoreError>>,
+}
+
+impl<F: FnOnce() + Send> Operation for Accept<F> {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
+        self.decided = Some(own_failure(self.acceptance.decide(batch), batch.shared)?);
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { acceptance, decided, reply } = *self;
+        let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
+        if let Ok(Accepted::New(_)) = answer {
+            (acceptance.on_new)();
+        }
+        // The client may be gone; the message is accepted all the same.
+        let _ = reply.send(answer);
+    }
+
+    fn weight(&self) -> usize {
+        self.acceptance.row.len()
+    }
+}
+
+/// The acceptance of several messages, all or none.
+struct AcceptAll<F> {
+    acceptances: Vec<NewMessage<F>>,
+    decided: Option<Result<Vec<Accepted>, StoreError>>,
+    reply: oneshot::Sender<Result<Vec<Accepted>, StoreError>>,
+}
+
+impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
+        self.decided = Some(own_failure(self.decide(batch), batch.shared)?);
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { acceptances, decided, reply } = *self;
+        let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
+        for (acceptance, accepted) in acceptances.into_iter().zip(answer.iter().flatten()) {
+            if let Accepted::New(_) = accepted {
+                (acceptance.on_new)();
+            }
+        }
+        let _ = reply.send(answer);
+    }
+
+    fn weight(&self) -> usize {
+        self.acceptances.iter().map(|acceptance| acceptance.row.len()).sum()
+    }
+}
+
+impl<F> AcceptAll<F> {
+    fn decide(&self, batch: &mut Batch<'_>) -> Result<Vec<Accepted>, ReadError> {
+        // A row that cannot be read must be met before the first write.
+        for acceptance in &self.acceptances {
+            if let Some(claim) = &acceptance.claim {
+                acceptance.find_earlier(batch, claim)?;
+            }
+        }
+        self.acceptances.iter().map(|acceptance| acceptance.decide(batch)).collect()
+    }
+}
+
+impl<F> NewMessage<F> {
+    fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
+        if let Some(claim) = &self.claim {
+            if let Some(earlier) = self.find_earlier(batch, claim)? {
+                return Ok(Accepted::Replayed(earlier));
+            }
+            let log_row = IdempotencyRow {
+                organisation: self.organisation.0,
+                created_at: self.created_at.unix_millis(),
+                key: claim.key.as_key(),
+            };
+            batch.tables.idempotency.insert(self.id.as_bytes(), log_row.encode().as_slice())?;
+            batch.claimed.push((self.key_hash(batch, claim), self.id));
+        }
+        batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
+        batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
+        batch.tables.pending.insert(self.id.as_bytes(), ())?;
+        batch.tables.note_lead(self.id, self.created_at)?;
+        batch.increments.push((self.organisation, Increment::Accepted));
+        Ok(Accepted::New(self.id))
+    }
+
+    fn key_hash(&self, batch: &Batch<'_>, claim: &KeyClaim) -> KeyHash {
+        let index = read_lock(&batch.shared.idempotency);
+        index.hasher().hash(self.organisation, claim.key.as_key().as_str())
+    }
+
+    /// The writer's own decision between new and replay: against the live keys and against those
+    /// of the batch at hand.
+    fn find_earlier(
+        &self,
+        batch: &Batch<'_>,
+        claim: &KeyClaim,
+    ) -> Result<Option<MessageId>, ReadError> {
+        let hash = self.key_hash(batch, claim);
+        let claimed = batch.claimed.iter().filter(|(other, _)| *other == hash).map(|c| c.1);
+        let candidates: Vec<MessageId> =
+            claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();
+        find(candidates, |id| {
+            let row = batch.tables.idempotency.get(id.as_bytes())?;
+            let row = row.as_ref().map(redb::AccessGuard::value);
+            is_live(id, row, self.organisation, claim.key.as_key(), &claim.window_now)
+        })
+    }
+}
+
+/// Finds the first candidate that `is_it` is true for.
+fn find(
+    candidates: Vec<MessageId>,
+    is_it: impl Fn(MessageId) -> Result<bool, ReadError>,
+) -> Result<Option<MessageId>, ReadError> {
+    for id in candidates {
+        if is_it(id)? {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns true if a message's row says that the key made it, and it is still within the window.
+fn is_live(
+    id: MessageId,
+    row: Option<&[u8]>,
+    organisation: OrganisationId,
+    key: IdempotencyKey<'_>,
+    window_now: &WindowTime,
+) -> Result<bool, ReadError> {
+    let Some(row) = row else { return Ok(false) };
+    let row = IdempotencyRow::decode(row).in_row(IDEMPOTENCY, id)?;
+    let created_at = Timestamp::from_unix_millis(row.created_at);
+    Ok(row.organisation == organisation.0
+        && row.key == key
+        && !window_now.is_past(created_at, IDEMPOTENCY_WINDOW))
+}

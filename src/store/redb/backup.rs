@@ -1,0 +1,423 @@
+//! Backups and other copies of the file: a snapshot is read row by row, and a copy is put in its
+//! place whole or not at all.
+
+use std::fs::DirBuilder;
+use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
+use tempfile::NamedTempFile;
+
+use crate::domain::time::Timestamp;
+use crate::store::StoreError;
+use crate::store::redb::changes::Changes;
+use crate::store::redb::checkpoint::kept_checkpoint;
+use crate::store::redb::data_file::FileLoss;
+use crate::store::redb::error::ReadError;
+use crate::store::redb::tables::{
+    AnyTable, FORMAT_KEY, JOURNAL_EPOCH, META, TABLES, Tables, begin_write,
+};
+use crate::store::redb::{FILE_NAME, RedbStore, Shared, temp_files};
+
+/// Entered by its owner alone.
+const DIRECTORY_MODE: u32 = 0o700;
+/// How many bytes of rows one commit takes.
+const COMMIT_BYTES: usize = 16 << 20;
+/// How much of the copy is cached while it is made, in bytes.
+const COPY_CACHE_BYTES: usize = 64 << 20;
+
+impl RedbStore {
+    pub(in crate::store) async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.published().await;
+        self.checked(&META, "all tables", Snapshot::take(&self.shared))
+    }
+
+    pub(in crate::store) async fn save_lost_file(
+        &self,
+        now: Timestamp,
+    ) -> Result<Option<PathBuf>, SaveError> {
+        let Some((loss, file)) = self.shared.look().zip(self.shared.database.data_file()) else {
+            return Ok(None);
+        };
+        let path = match loss {
+            FileLoss::WrittenOver => return Err(SaveError::WrittenOver),
+            // A link that leads nowhere takes up the place as well.
+            FileLoss::Gone if file.path().symlink_metadata().is_err() => file.path().to_owned(),
+            FileLoss::Gone | FileLoss::Replaced => {
+                file.path().with_file_name(format!("{FILE_NAME}.saved-{}", now.unix_millis()))
+            }
+        };
+        // The directory may be gone with the file. If it cannot be made, the copy says so.
+        let _ = path.parent().map(|directory| {
+            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)
+        });
+        let snapshot = self.snapshot().await?;
+        let saved = tokio::task::spawn_blocking(move || snapshot.save(&path).map(|()| path));
+        saved.await.expect("saving does not panic and is not aborted").map(Some)
+    }
+
+    pub(in crate::store) fn replacement(directory: &Path) -> Result<FileCopy, CopyError> {
+        FileCopy::begin(&behind_link(directory.join(FILE_NAME)), Existing::Replace)
+    }
+}
+
+/// Everything that the file holds at one moment. While it lives, what is removed from the file
+/// takes up its room in it.
+pub struct Snapshot {
+    transaction: ReadTransaction,
+    shared: Arc<Shared>,
+    rows: u64,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    fn take(shared: &Arc<Shared>) -> Result<Self, ReadError> {
+        let transaction = shared.database.begin_read()?;
+        let mut rows = 0;
+        for table in TABLES {
+            rows += table.rows(&transaction)?;
+        }
+        // The copy has everything, and no journal.
+        rows -= u64::from(kept_checkpoint(&transaction)?.is_some());
+        Ok(Self { transaction, shared: Arc::clone(shared), rows })
+    }
+
+    /// How many rows there are in all.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Copies everything to a new file. Blocks.
+    fn save(self, path: &Path) -> Result<(), SaveError> {
+        let rows = self.rows();
+        let mut copy = FileCopy::begin(path, Existing::Keep)?;
+        let mut failed = None;
+        self.read(|chunk| match copy.add(&chunk) {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        copy.finish(rows)?;
+        Ok(())
+    }
+
+    /// Hands over everything, a part at a time, until `take` wants no more. Blocks.
+    pub fn read(self, mut take: impl FnMut(Chunk) -> ControlFlow<()>) -> Result<(), StoreError> {
+        for (number, table) in (0..).zip(TABLES) {
+            let mut chunk = Chunk::of(number);
+            let mut refusing = false;
+            let mut hand_over = |chunk| {
+                // A file that is to be opened again must not be held open here.
+                refusing = self.shared.refusing.load(Ordering::Acquire);
+                if refusing { ControlFlow::Break(()) } else { take(chunk) }
+            };
+            let read = table.each(&self.transaction, &mut |key, value| {
+                if table.name() == META.name() && key == JOURNAL_EPOCH.as_bytes() {
+                    return ControlFlow::Continue(());
+                }
+                chunk.push(key, value);
+                if !chunk.is_full() {
+                    return ControlFlow::Continue(());
+                }
+                hand_over(std::mem::replace(&mut chunk, Chunk::of(number)))
+            });
+            let mut flow = read.map_err(|error| {
+                tracing::error!(table = table.name(), %error, "a read of the data file failed");
+                StoreError::Unavailable
+            })?;
+            if flow.is_continue() && !chunk.is_empty() {
+                flow = hand_over(chunk);
+            }
+            if refusing {
+                return Err(StoreError::Unavailable);
+            }
+            if flow.is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows of one table, as bytes that can travel: the table's number, then for each row the lengths
+/// of key and value (four bytes each, the lowest first), the key and the value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk(Vec<u8>);
+
+/// The bytes are no chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("what was received is not a part of a backup")]
+pub struct NotAChunk;
+
+impl Chunk {
+    /// The length, in bytes, from which on no further row is added.
+    const FULL_BYTES: usize = 1 << 20;
+    /// The longest chunk, in bytes: a full one, and a row with all that a request may hold.
+    pub const MAX_BYTES: usize = 64 << 20;
+
+    fn of(table: u8) -> Self {
+        Self(vec![table])
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        for part in [key, value] {
+            let length = u32::try_from(part.len()).expect("redb's rows are shorter than 4 GiB");
+            self.0.extend_from_slice(&length.to_le_bytes());
+        }
+        self.0.extend_from_slice(key);
+        self.0.extend_from_slice(value);
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.len() >= Self::FULL_BYTES
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    /// A chunk's bytes as they travelled, checked to be whole.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, NotAChunk> {
+        let chunk = Self(bytes);
+        if usize::from(*chunk.0.first().ok_or(NotAChunk)?) >= TABLES.len() {
+            return Err(NotAChunk);
+        }
+        let mut rows = Rows(&chunk.0[1..]);
+        while rows.next().is_some() {}
+        if rows.0.is_empty() { Ok(chunk) } else { Err(NotAChunk) }
+    }
+
+    /// The bytes to travel.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn table(&self) -> &'static dyn AnyTable {
+        TABLES[usize::from(self.0[0])]
+    }
+
+    fn rows(&self) -> Rows<'_> {
+        Rows(&self.0[1..])
+    }
+}
+
+/// The rows of a chunk; stops at the first that is not whole.
+struct Rows<'a>(&'a [u8]);
+
+impl<'a> Iterator for Rows<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (key_length, rest) = self.0.split_first_chunk()?;
+        let (value_length, rest) = rest.split_first_chunk()?;
+        let length = |bytes| usize::try_from(u32::from_le_bytes(bytes)).unwrap_or(usize::MAX);
+        let (key, rest) = rest.split_at_checked(length(*key_length))?;
+        let (value, rest) = rest.split_at_checked(length(*value_length))?;
+        self.0 = rest;
+        Some((key, value))
+    }
+}
+
+/// Why what a lost file held could not be saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file has other content.
+    #[error("another process wrote over it")]
+    WrittenOver,
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] StoreError),
+    /// The copy cannot be written.
+    #[error(transparent)]
+    Write(#[from] CopyError),
+}
+
+/// What to do with a file that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Leave it, and make no copy.
+    Keep,
+    /// Put the copy in its place.
+    Replace,
+}
+
+/// Why there is no copy.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// There is a file of that name.
+    #[error("{} is there already", path.display())]
+    Exists {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// It cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Not everything has come.
+    #[error("only {copied} of {expected} rows came; nothing was written")]
+    Incomplete {
+        /// Rows that came.
+        copied: u64,
+        /// Rows that there are.
+        expected: u64,
+    },
+}
+
+/// A copy in the making. Nothing is left of it where it is not finished.
+pub struct FileCopy {
+    path: PathBuf,
+    existing: Existing,
+    // In the order in which they are to go: the transaction before its database, and the file last.
+    transaction: Option<WriteTransaction>,
+    database: Database,
+    temporary: NamedTempFile,
+    uncommitted: usize,
+    rows: u64,
+}
+
+impl std::fmt::Debug for FileCopy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileCopy").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl FileCopy {
+    /// Begins a copy that is to be at `path`, with no access for anybody but its owner.
+    pub fn begin(path: &Path, existing: Existing) -> Result<Self, CopyError> {
+        let path = std::path::absolute(path).map_err(|source| write_error(path, source))?;
+        // Looked at before the work; what decides is the renaming at the end.
+        if existing == Existing::Keep && path.symlink_metadata().is_ok() {
+            return Err(CopyError::Exists { path });
+        }
+        let failed = |source: std::io::Error| write_error(&path, source);
+        let directory = path.parent().unwrap_or(&path);
+        // What earlier ones left that were killed can be as large as this one.
+        temp_files::remove(directory, temp_files::BACKUP);
+        temp_files::remove(directory, temp_files::NEW);
+        let temporary = match existing {
+            Existing::Keep => temp_files::make(directory, temp_files::BACKUP),
+            Existing::Replace => temp_files::make_data_file(directory),
+        };
+        let temporary = temporary.map_err(failed)?;
+        let file = temporary.reopen().map_err(failed)?;
+        let database = Database::builder()
+            .set_cache_size(COPY_CACHE_BYTES)
+            .create_file(file)
+            .map_err(|source| write_error(&path, source))?;
+        let transaction = None;
+        Ok(Self { path, existing, transaction, database, temporary, uncommitted: 0, rows: 0 })
+    }
+
+    /// Adds rows; gives how many there are now.
+    pub fn add(&mut self, chunk: &Chunk) -> Result<u64, CopyError> {
+        let added = (|| -> Result<u64, redb::Error> {
+            let transaction = match self.transaction.take() {
+                Some(transaction) => transaction,
+                None => self.database.begin_write()?,
+            };
+            let added = chunk.table().insert(&transaction, &mut chunk.rows())?;
+            self.uncommitted += chunk.as_bytes().len();
+            if self.uncommitted < COMMIT_BYTES {
+                self.transaction = Some(transaction);
+            } else {
+                self.uncommitted = 0;
+                transaction.commit()?;
+            }
+            Ok(added)
+        })();
+        self.rows += added.map_err(|source| write_error(&self.path, source))?;
+        Ok(self.rows)
+    }
+
+    /// Puts the copy in its place, durably, once it has all of `expected` rows; gives its size in
+    /// bytes.
+    pub fn finish(mut self, expected: u64) -> Result<u64, CopyError> {
+        let failed = |source| write_error(&self.path, source);
+        if let Some(transaction) = self.transaction.take() {
+            transaction.commit().map_err(|source| failed(redb::Error::from(source)))?;
+        }
+        complete(&mut self.database).map_err(failed)?;
+        if self.rows != expected || !has_format(&self.database).map_err(failed)? {
+            return Err(CopyError::Incomplete { copied: self.rows, expected });
+        }
+        let Self { path, existing, database, temporary, .. } = self;
+        drop(database);
+        let placed = (|| {
+            // In redb's stead, so that nobody takes it for a stray.
+            temporary.as_file().lock()?;
+            temporary.as_file().sync_all()?;
+            let bytes = temporary.as_file().metadata()?.len();
+            match existing {
+                Existing::Keep => temporary.persist_noclobber(&path),
+                Existing::Replace => temporary.persist(&path),
+            }
+            .map_err(|error| error.error)?;
+            temp_files::sync_directory_of(&path)?;
+            Ok(bytes)
+        })();
+        placed.map_err(|source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::AlreadyExists => CopyError::Exists { path },
+            _ => write_error(&path, source),
+        })
+    }
+}
+
+/// Follows a link that the data file is behind, so that the link stays.
+pub(super) fn behind_link(path: PathBuf) -> PathBuf {
+    std::fs::canonicalize(&path).unwrap_or(path)
+}
+
+/// Makes tables that had no rows, gives back what is free, and leaves the file quick to open.
+fn complete(database: &mut Database) -> Result<(), redb::Error> {
+    database.compact()?;
+    let transaction = begin_write(database)?;
+    Tables::open(&transaction, &Changes::default())?.create()?;
+    Ok(transaction.commit()?)
+}
+
+fn has_format(database: &Database) -> Result<bool, redb::Error> {
+    let meta = database.begin_read()?.open_table(META)?;
+    Ok(meta.get(FORMAT_KEY)?.is_some())
+}
+
+fn write_error(
+    path: &Path,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> CopyError {
+    CopyError::Write { path: path.to_owned(), source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_reads_back_and_a_broken_one_is_told() {
+        let mut chunk = Chunk::of(1);
+        chunk.push(b"key", b"value");
+        chunk.push(b"", b"");
+        let bytes = chunk.as_bytes().to_vec();
+        let read = Chunk::from_bytes(bytes.clone()).unwrap();
+        let rows: Vec<_> = read.rows().collect();
+        assert_eq!(rows, [(&b"key"[..], &b"value"[..]), (b"", b"")]);
+        for bad in [&[][..], &[200], &bytes[..bytes.len() - 1], &bytes[..5]] {
+            assert_eq!(Chunk::from_bytes(bad.to_vec()), Err(NotAChunk), "{bad:?}");
+        }
+    }
+}

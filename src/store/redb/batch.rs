@@ -1,0 +1,72 @@
+//! Batch: the write transaction that operations share, and what it takes to be one of them.
+
+use crate::domain::feed::FeedPosition;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::organisation_counts::Increment;
+use crate::store::redb::Shared;
+use crate::store::redb::error::ReadError;
+use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::tables::Tables;
+use crate::store::{Change, StoreError};
+
+/// One operation in the shared transaction.
+pub(super) trait Operation: Send {
+    /// Runs. It checks before its first write, so that a refusal leaves nothing behind in the
+    /// transaction that it shares with others. A row that cannot be read is its own failure; only
+    /// a failure of the file is an error here, and fails the whole batch.
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error>;
+
+    /// Learns what became of the transaction, and answers whoever waits.
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>);
+
+    /// About how many bytes it writes.
+    fn weight(&self) -> usize;
+
+    /// Kind of the operation.
+    fn kind(&self) -> Kind {
+        Kind::Write
+    }
+}
+
+/// Kind of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It writes. It is refused while the file is not in its place.
+    Write,
+    /// It writes what has happened and cannot be refused, also to a file that is not in its place.
+    Outcome,
+    /// It writes nothing. Once it is answered, everything that was queued before is durable and
+    /// published, or refused.
+    Barrier,
+}
+
+/// The transaction that operations share.
+pub(super) struct Batch<'txn> {
+    pub(super) tables: Tables<'txn>,
+    /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
+    pub(super) claimed: Vec<(KeyHash, MessageId)>,
+    /// What is to be counted once it is durable.
+    pub(super) increments: Vec<(OrganisationId, Increment)>,
+    /// Entries that this batch adds to the feed.
+    pub(super) fed: Vec<(OrganisationId, FeedPosition)>,
+    /// Whether organisations, keys or domains changed, so that their index has to be made anew.
+    pub(super) organisations: Change,
+    /// Whether an address became suppressed: messages admitted before must be looked at again.
+    pub(super) suppressed: Change,
+    pub(super) shared: &'txn Shared,
+}
+
+/// Tells a failure of the operation's own from one of the file.
+pub(super) fn own_failure<T>(
+    result: Result<T, ReadError>,
+    shared: &Shared,
+) -> Result<Result<T, StoreError>, redb::Error> {
+    match result {
+        Ok(done) => Ok(Ok(done)),
+        Err(ReadError::Row(row)) => {
+            shared.damage.note(row);
+            Ok(Err(StoreError::Damaged))
+        }
+        Err(ReadError::File(error)) => Err(error),
+    }
+}

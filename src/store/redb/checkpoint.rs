@@ -1,0 +1,51 @@
+//! Checkpoint: what the data file keeps of its journal, and what it still needs of it.
+
+use redb::{ReadTransaction, ReadableTable, WriteTransaction};
+
+use crate::store::redb::error::ReadError;
+use crate::store::redb::journal::{Checkpoint, Epoch, Journal};
+use crate::store::redb::tables::{self, JOURNAL_EPOCH, JOURNAL_RECORD, META};
+
+/// Replays what the file does not have yet.
+pub(super) fn replay_kept(
+    journal: &Journal,
+    transaction: &WriteTransaction,
+) -> Result<(), ReadError> {
+    let meta = transaction.open_table(META)?;
+    let kept = checkpoint_in(&meta)?;
+    drop(meta);
+    let Some(kept) = kept else { return Ok(()) };
+    journal.replay(kept, |record| Ok(tables::replay(transaction, record)?))
+}
+
+/// Writes that the file has everything, and needs no journal, once this transaction is durable.
+pub(super) fn forget_journal(transaction: &WriteTransaction) -> Result<(), ReadError> {
+    transaction.open_table(META)?.remove(JOURNAL_EPOCH)?;
+    Ok(())
+}
+
+/// Returns what the file has of its journal; `None` if it needs none.
+pub(super) fn kept_checkpoint(
+    transaction: &ReadTransaction,
+) -> Result<Option<Checkpoint>, ReadError> {
+    checkpoint_in(&transaction.open_table(META)?)
+}
+
+fn checkpoint_in(
+    meta: &impl ReadableTable<&'static str, u64>,
+) -> Result<Option<Checkpoint>, ReadError> {
+    let Some(epoch) = meta.get(JOURNAL_EPOCH)? else { return Ok(None) };
+    let record = meta.get(JOURNAL_RECORD)?.map_or(0, |row| row.value());
+    Ok(Some(Checkpoint { epoch: Epoch(epoch.value()), record }))
+}
+
+/// Writes what the file has of its journal once this transaction is durable.
+pub(super) fn keep_checkpoint(
+    transaction: &WriteTransaction,
+    checkpoint: Checkpoint,
+) -> Result<(), ReadError> {
+    let mut meta = transaction.open_table(META)?;
+    meta.insert(JOURNAL_EPOCH, checkpoint.epoch.0)?;
+    meta.insert(JOURNAL_RECORD, checkpoint.record)?;
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! The data file of a running service: one descriptor for the life of the store, and the look
+//! whether the file at the path is still the one that is open, and holds what was written to it.
+//!
+//! Device and inode do not show that somebody wrote over the file. redb's header does: it changes
+//! with every commit. It is also where the files are known that the service alone may write.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redb::backends::FileBackend;
+use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
+
+use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
+
+/// Length of redb's header.
+const HEADER_BYTES: usize = 320;
+
+/// Files of a data directory that no command may write to.
+const OWN: [(&str, &str); 2] = [(FILE_NAME, "data file"), (JOURNAL_NAME, "journal")];
+
+/// What became of the data file of an open store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileLoss {
+    /// There is no file at its path.
+    Gone,
+    /// There is another file at its path.
+    Replaced,
+    /// Another process wrote to it. Nothing is written any more, not even outcomes.
+    WrittenOver,
+}
+
+/// A data file, open to be read and written.
+#[derive(Debug)]
+pub(super) struct DataFile {
+    path: PathBuf,
+    file: File,
+    id: FileId,
+    content: Mutex<Content>,
+    /// Somebody else wrote over it. That is final: nothing can tell what is left. Beside the lock,
+    /// because reads ask for it and must not wait for the writer.
+    is_written_over: AtomicBool,
+}
+
+/// What the file holds if nobody else writes to it.
+#[derive(Debug)]
+struct Content {
+    /// `None` after a write that failed: it may have been done in part.
+    header: Option<Vec<u8>>,
+    length: u64,
+}
+
+impl DataFile {
+    /// Opens an existing file.
+    pub(super) fn open(path: &Path) -> io::Result<Arc<Self>> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let metadata = file.metadata()?;
+        let length = metadata.len();
+        let content = Mutex::new(Content { header: Some(read_header(&file)?), length });
+        let id = FileId::from(&metadata);
+        let is_written_over = AtomicBool::new(false);
+        Ok(Arc::new(Self { path: path.to_owned(), file, id, content, is_written_over }))
+    }
+
+    /// Path by which the file was opened.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Storage for redb, through the same descriptor each time.
+    pub(super) fn backend(self: &Arc<Self>) -> Result<Backend, DatabaseError> {
+        Ok(Backend { file: Arc::clone(self), below: self.below()? })
+    }
+
+    /// The same storage, for an overlay that writes nothing to it.
+    pub(super) fn below(&self) -> Result<FileBackend, DatabaseError> {
+        let file = self.file.try_clone().map_err(StorageError::from)?;
+        // redb would make a new database of an empty file.
+        if file.metadata().map_err(StorageError::from)?.len() == 0 {
+            return Err(StorageError::Io(io::ErrorKind::InvalidData.into()).into());
+        }
+        FileBackend::new(file)
+    }
+
+    /// Looks whether the file is in its place and holds what was written to it. Costs some
+    /// microseconds.
+    pub(super) fn look(&self) -> Option<FileLoss> {
+        if self.check(&self.content()).is_err() {
+            return Some(FileLoss::WrittenOver);
+        }
+        match FileId::of(&self.path) {
+            Ok(id) if id == self.id => None,
+            Ok(_) => Some(FileLoss::Replaced),
+            Err(_) => Some(FileLoss::Gone),
+        }
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares the file with what it should hold. If it cannot be read, the disk is at fault, and
+    /// redb meets that too.
+    fn check(&self, content: &Content) -> io::Result<()> {
+        if let (Ok(metadata), Ok(header)) = (self.file.metadata(), read_header(&self.file)) {
+            let is_header = content.header.as_ref().is_none_or(|expected| *expected == header);
+            if !is_header || metadata.len() != content.length {
+                self.is_written_over.store(true, Ordering::Release);
+            }
+        }
+        self.refuse_written_over()
+    }
+
+    fn refuse_written_over(&self) -> io::Result<()> {
+        if self.is_written_over.load(Ordering::Acquire) {
+            return Err(io::Error::other("another process wrote over the data file"));
+        }
+        Ok(())
+    }
+}
+
+/// The first bytes of a file, as many as there are.
+fn read_header(file: &File) -> io::Result<Vec<u8>> {
+    let mut header = vec![0; HEADER_BYTES];
+    let mut read = 0;
+    while read < HEADER_BYTES {
+        match file.read_at(&mut header[read..], read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    header.truncate(read);
+    Ok(header)
+}
+
+/// A header after a write that begins in it.
+fn overwritten(mut header: Vec<u8>, offset: u64, data: &[u8]) -> Vec<u8> {
+    let start = usize::try_from(offset).expect("less than the header's length");
+    let end = HEADER_BYTES.min(start + data.len());
+    header.resize(header.len().max(end), 0);
+    header[start..end].copy_from_slice(&data[..end - start]);
+    header
+}
+
+/// Storage that writes nothing to a file that somebody else wrote over, and reads nothing from it.
+#[derive(Debug)]
+pub(super) struct Backend {
+    file: Arc<DataFile>,
+    below: FileBackend,
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.below.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.refuse_written_over()?;
+        self.below.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut content = self.file.content();
+        self.file.check(&content)?;
+        let set = self.below.set_len(length);
+        content.length = self.below.len()?;
+        set
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.below.sync_data()?;
+        // What was written over meanwhile must not count as committed.
+        self.file.check(&self.file.content())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = offset + data.len() as u64;
+        let mut content = self.file.content();
+        if offset < HEADER_BYTES as u64 {
+            self.file.check(&content)?;
+            let expected = content.header.take();
+            self.below.write(offset, data)?;
+            content.header = expected.map_or_else(
+                || read_header(&self.file.file).ok(),
+                |header| Some(overwritten(header, offset, data)),
+            );
+        } else {
+            self.file.refuse_written_over()?;
+            self.below.write(offset, data)?;
+        }
+        content.length = content.length.max(end);
+        Ok(())
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.below.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.below.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.below.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.below.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.below.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.below.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.below.query_lock_range(start, end)
+    }
+}
+
+/// Device and inode of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Identifies the file that a path leads to.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&fs::metadata(path)?))
+    }
+}
+
+impl From<&fs::Metadata> for FileId {
+    fn from(found: &fs::Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino() }
+    }
+}
+
+/// The service's own files in a data directory.
+#[derive(Debug, Clone)]
+pub struct OwnFiles {
+    directory: PathBuf,
+}
+
+impl OwnFiles {
+    /// Names the files of a data directory.
+    pub fn in_directory(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// The data directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Returns what a path leads to, if that is one of the files or the place of one that is
+    /// missing now.
+    pub fn name_of(&self, path: &Path) -> Option<&'static str> {
+        let is_same =
+            |a: &Path, b: &Path| FileId::of(a).is_ok_and(|a| FileId::of(b).is_ok_and(|b| a == b));
+        let own = OWN.iter().find(|(file, _)| {
+            if path.exists() {
+                return is_same(&self.directory.join(file), path);
+            }
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            path.file_name().is_some_and(|name| name == *file)
+                && is_same(parent.unwrap_or(Path::new(".")), &self.directory)
+        });
+        own.map(|(_, name)| *name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: [u8; 4096] = [7; 4096];
+
+    fn made() -> (tempfile::TempDir, PathBuf, Arc<DataFile>, Backend) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, [1; 8192]).unwrap();
+        let file = DataFile::open(&path).unwrap();
+        let backend = file.backend().unwrap();
+        (directory, path, file, backend)
+    }
+
+    #[test]
+    fn own_writes_are_no_loss() {
+        let (_directory, _, file, backend) = made();
+        backend.write(0, &[2; HEADER_BYTES]).unwrap();
+        backend.write(64, &[3; 128]).unwrap();
+        backend.write(4096, &PAGE).unwrap();
+        backend.set_len(16384).unwrap();
+        backend.write(12288, &PAGE).unwrap();
+        backend.set_len(8192).unwrap();
+        backend.write(8192, &PAGE).unwrap();
+        backend.sync_data().unwrap();
+        assert_eq!(file.look(), None);
+    }
+
+    #[test]
+    fn a_file_that_moves_is_gone_until_it_is_back() {
+        let (directory, path, file, backend) = made();
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        assert_eq!(file.look(), Some(FileLoss::Gone));
+        fs::write(&path, [1; 8192]).unwrap();
+        assert_eq!(file.look(), Some(FileLoss::Replaced));
+        // It is kept up to date all the same.
+        backend.write(0, &[2; HEADER_BYTES]).unwrap();
+        backend.sync_data().unwrap();
+        fs::rename(&elsewhere, &path).unwrap();
+        assert_eq!(file.look(), None);
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_file_that_somebody_else_wrote() {
+        for content in [&[9; 8192][..], &[1; 4096], b"short", b""] {
+            let (_directory, path, file, backend) = made();
+            backend.write(0, &[2; HEADER_BYTES]).unwrap();
+            // Between two writes of one commit, the worst moment.
+            fs::write(&path, content).unwrap();
+            assert!(backend.write(0, &[3; HEADER_BYTES]).is_err());
+            assert!(backend.write(4096, &PAGE).is_err());
+            assert!(backend.set_len(16384).is_err());
+            assert!(backend.sync_data().is_err());
+            assert!(backend.read(0, &mut [0; 4]).is_err());
+            assert_eq!(file.look(), Some(FileLoss::WrittenOver));
+            assert_eq!(fs::read(&path).unwrap(), content);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The database that readers and the writer share: the data file as redb has it, and its journal.
+//!
+//! It is written in batches that the journal makes durable. These share one write transaction,
+//! which stays open: its commit, by a publication or a checkpoint, costs more than a batch's rows.
+//! A publication shows the batches to snapshots, a checkpoint makes the data file itself durable.
+//! After a failure the file is opened again.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use bytes::Bytes;
+use redb::{
+    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+    WriteTransaction,
+};
+
+use crate::store::damage::Damage;
+use crate::store::redb::changes::Changes;
+use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
+use crate::store::redb::data_file::DataFile;
+use crate::store::redb::error::{OpenError, ReadError};
+use crate::store::redb::journal::{Journal, JournalError};
+use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
+use crate::store::redb::recent_rows::{Readable, RecentRows};
+use crate::store::redb::tables::{
+    IdKey, META, PROBE, Row, Tables, begin_write, number_of, set_durable, write,
+};
+use crate::store::redb::{read_lock, write_lock};
+
+/// Database handle that readers and the writer share, and that is opened again after a failure.
+pub(super) struct SharedDatabase {
+    opener: Opener,
+    handle: RwLock<Handle>,
+    journal: Mutex<Journal>,
+    /// Bytes in the journal since the last checkpoint; readers must not wait for its writes.
+    journal_bytes: AtomicU64,
+    /// The transaction with the batches since the last publication; `None` if there were none.
+    /// The writer's thread alone uses it.
+    unpublished: Mutex<Option<WriteTransaction>>,
+    recent_rows: RecentRows,
+}
+
+/// The file as it is open now.
+enum Handle {
+    /// Not at all: after the store is closed, and where the file cannot be opened.
+    Closed,
+    /// To be read: the disk takes no writes, and what would be written is lost.
+    Reading(Database),
+    /// To be read and written.
+    Writing(Database),
+}
+
+impl SharedDatabase {
+    /// Opens the file for the first time in this process, after a look at whether it is ours: a
+    /// file that is not stays as it is to the last byte.
+    pub(super) fn open(opener: Opener, damage: &Damage) -> Result<Self, OpenError> {
+        let looked_at = (opener.open_for_reading)()?;
+        let version = require_format(&looked_at)?;
+        drop(looked_at);
+        let database = (opener.open)()?;
+        // A compaction or restoration held the lock until it had put another file in this place.
+        if opener.data_file.as_ref().is_some_and(|file| file.look().is_some()) {
+            return Err(OpenError::Replaced);
+        }
+        if version == 1 {
+            migrate_from_1(&database, damage)?;
+        }
+        let journal = start_journal(&opener, &database)?;
+        let handle = RwLock::new(Handle::Writing(database));
+        let (journal, journal_bytes) = (Mutex::new(journal), AtomicU64::new(0));
+        let (unpublished, recent_rows) = (Mutex::new(None), RecentRows::default());
+        Ok(Self { opener, handle, journal, journal_bytes, unpublished, recent_rows })
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open transaction, which is not kept any more. Whoever drops it has the file opened
+    /// again, so that the batches in it come back from the journal.
+    fn take_unpublished(&self) -> Option<WriteTransaction> {
+        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn keep_unpublished(&self, transaction: WriteTransaction) {
+        *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner) = Some(transaction);
+    }
+
+    /// The file, if the storage is one.
+    pub(super) fn data_file(&self) -> Option<&DataFile> {
+        self.opener.data_file.as_deref()
+    }
+
+    /// Reads one row by its key: as the last durable batch left it.
+    pub(super) fn read_row<T>(
+        &self,
+        table: TableDefinition<'static, IdKey, Row>,
+        key: &IdKey,
+        work: impl FnOnce(Option<&[u8]>) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        // First, because rows are forgotten here only once each new snapshot has them.
+        if let Some(row) = self.recent_rows.get(number_of(&table), key) {
+            return work(Some(&row));
+        }
+        self.read(|transaction| {
+            let row = transaction.open_table(table)?.get(key)?;
+            work(row.as_ref().map(redb::AccessGuard::value))
+        })
+    }
+
+    /// Reads the row with the least key; once there is a published one, it is that.
+    pub(super) fn read_first<T>(
+        &self,
+        table: TableDefinition<'static, IdKey, Row>,
+        work: impl FnOnce(Option<(IdKey, &[u8])>) -> T,
+    ) -> Result<T, ReadError> {
+        // First, as in `read_row`.
+        let recent = self.recent_rows.first(number_of(&table));
+        self.read(|transaction| {
+            let table = transaction.open_table(table)?;
+            Ok(match table.first()? {
+                Some((key, row)) => work(Some((key.value(), row.value()))),
+                None => work(recent.as_ref().map(|(key, row)| (*key, &**row))),
+            })
+        })
+    }
+
+    /// Reads from a snapshot, as of the last publication. A read is a few pages of a mapped or
+    /// cached file, so it is done where the caller stands; only long listings belong on a thread of
+    /// their own.
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        match &*read_lock(&self.handle) {
+            Handle::Reading(database) | Handle::Writing(database) => work(&database.begin_read()?),
+            Handle::Closed => Err(closed()),
+        }
+    }
+
+    /// A snapshot that lives on by itself. Whoever holds it lets go where the store begins to
+    /// refuse: while it lives, the file cannot be opened again.
+    pub(super) fn begin_read(&self) -> Result<ReadTransaction, ReadError> {
+        match &*read_lock(&self.handle) {
+            Handle::Writing(database) => Ok(database.begin_read()?),
+            Handle::Reading(_) | Handle::Closed => Err(closed()),
+        }
+    }
+
+    /// Runs one write transaction and makes redb's file durable with it. For what is done before
+    /// the writer's thread starts.
+    pub(super) fn write<T>(
+        &self,
+        work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        self.checkpoint_with(|transaction| work(Tables::open(transaction, &Changes::default())?))
+    }
+
+    /// Whether the journal is at its path, or the data file is not at its own either: then both are
+    /// kept up to date where they are.
+    fn is_in_place(&self, journal: &Journal) -> bool {
+        (self.opener.journal_id)() == journal.id()
+            || self.data_file().is_some_and(|file| file.look().is_some())
+    }
+
+    /// Runs a batch in one write transaction, which is durable once it is in the journal: then
+    /// `written` holds what the work gave, and the batch is accepted whatever fails after that. The
+    /// writer's thread alone calls it.
+    pub(super) fn write_batch<T>(
+        &self,
+        written: &mut Written<T>,
+        work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+    ) -> Result<(), ReadError> {
+        let handle = read_lock(&self.handle);
+        let Handle::Writing(database) = &*handle else { return Err(closed()) };
+        if !self.is_in_place(&self.journal()) {
+            let gone = io::Error::new(io::ErrorKind::NotFound, "the journal is gone or another");
+            return Err(JournalError::from(gone).into());
+        }
+        let unpublished = self.take_unpublished();
+        let is_unpublished = unpublished.is_some();
+        let transaction = unpublished.map_or_else(|| database.begin_write(), Ok)?;
+        let changes = Changes::default();
+        let done = work(Tables::open(&transaction, &changes)?)?;
+        let changes = Bytes::from(changes.into_bytes());
+        if changes.is_empty() {
+            *written = Written::Durably(done);
+            if is_unpublished {
+                self.keep_unpublished(transaction);
+            } else {
+                transaction.abort()?;
+            }
+            return Ok(());
+        }
+        let mut journal = self.journal();
+        journal.make_room(changes.len()).map_err(JournalError::from)?;
+        *written = Written::Perhaps;
+        journal.append(&changes).map_err(JournalError::from)?;
+        *written = Written::Durably(done);
+        self.note_bytes(&journal);
+        drop(journal);
+        let readable = self.recent_rows.add(&changes);
+        self.keep_unpublished(transaction);
+        match readable {
+            Readable::Now => Ok(()),
+            Readable::OncePublished => self.publish(),
+        }
+    }
+
+    /// Shows all batches to snapshots from now on. The writer's thread alone calls it.
+    pub(super) fn publish(&self) -> Result<(), ReadError> {
+        let Some(mut transaction) = self.take_unpublished() else { return Ok(()) };
+        transaction.set_durability(Durability::None).expect("no persistent savepoint is used");
+        transaction.commit()?;
+        self.recent_rows.clear();
+        Ok(())
+    }
+
+    /// Returns true if there are batches that snapshots do not show yet.
+    pub(super) fn is_unpublished(&self) -> bool {
+        self.recent_rows.is_unpublished()
+    }
+
+    /// Does something while nobody reads or writes.
+    #[cfg(test)]
+    pub(super) fn between_writes(&self, work: impl FnOnce()) {
+        let _nobody = write_lock(&self.handle);
+        work();
+    }
+
+    /// Bytes in the journal since the last checkpoint.
+    pub(super) fn journal_bytes(&self) -> u64 {
+        self.journal_bytes.load(Ordering::Relaxed)
+    }
+
+    fn note_bytes(&self, journal: &Journal) {
+        self.journal_bytes.store(journal.used_bytes(), Ordering::Relaxed);
+    }
+
+    /// Makes redb's file durable, and lets the journal begin again.
+    pub(super) fn checkpoint(&self) -> Result<(), ReadError> {
+        self.checkpoint_with(|_| Ok(()))
+    }
+
+    fn checkpoint_with<T>(
+        &self,
+        work: impl FnOnce(&WriteTransaction) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        match &*read_lock(&self.handle) {
+            Handle::Writing(database) => {
+                let transaction = self.last_write(database)?;
+                let done = work(&transaction)?;
+                let checkpoint = self.journal().checkpoint();
+                keep_checkpoint(&transaction, checkpoint)?;
+                transaction.commit()?;
+                self.recent_rows.clear();
+                let mut journal = self.journal();
+                journal.restart(checkpoint);
+                self.note_bytes(&journal);
+                Ok(done)
+            }
+            Handle::Reading(_) | Handle::Closed => Err(closed()),
+        }
+    }
+
+    /// The transaction with what is not published yet, which is durable once it is committed.
+    fn last_write(&self, database: &Database) -> Result<WriteTransaction, ReadError> {
+        let Some(mut transaction) = self.take_unpublished() else {
+            return Ok(begin_write(database)?);
+        };
+        set_durable(&mut transaction);
+        Ok(transaction)
+    }
+
+    /// Opens the file again, replays the journal and proves that both take writes, because after an
+    /// I/O error redb's handle refuses all that follows. A record in doubt is void afterwards. If
+    /// the file cannot be opened or written, it is open for reading afterwards, with all that is in
+    /// the journal. Readers wait meanwhile: none meets a handle whose write failed.
+    pub(super) fn reopen(&self) -> Result<(), ReadError> {
+        let mut guard = write_lock(&self.handle);
+        drop(self.take_unpublished());
+        // The old handle holds the file's lock, so it goes first.
+        *guard = Handle::Closed;
+        let mut journal = self.journal();
+        let opened = (self.opener.open)().map_err(|error| ReadError::File(error.into()));
+        let written = opened.and_then(|database| {
+            let (checkpoint, is_in_place) = (journal.checkpoint(), self.is_in_place(&journal));
+            write(&database, |transaction| {
+                replay_kept(&journal, transaction)?;
+                if is_in_place {
+                    keep_checkpoint(transaction, checkpoint)?;
+                } else {
+                    // The file has everything, and needs no journal until there is one.
+                    forget_journal(transaction)?;
+                }
+                transaction.open_table(META)?.insert(PROBE, 0)?;
+                Ok(())
+            })?;
+            journal.restart(checkpoint);
+            if !is_in_place {
+                let found = (self.opener.journal)().map_err(JournalError::from)?;
+                self.opener.keep_journal_of_another(found)?;
+                let file = (self.opener.create_journal)().map_err(JournalError::from)?;
+                journal.move_to(file).map_err(JournalError::from)?;
+                write(&database, |transaction| keep_checkpoint(transaction, checkpoint))?;
+            }
+            // An empty record, which no replay minds.
+            journal.append(&[]).map_err(JournalError::from)?;
+            Ok(database)
+        });
+        self.note_bytes(&journal);
+        match written {
+            Ok(database) => {
+                *guard = Handle::Writing(database);
+                self.recent_rows.clear();
+                Ok(())
+            }
+            Err(error) => {
+                if let Ok(database) = self.open_for_reading(&journal) {
+                    *guard = Handle::Reading(database);
+                    self.recent_rows.clear();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the file as it is, with what is in the journal laid over it in memory.
+    fn open_for_reading(&self, journal: &Journal) -> Result<Database, ReadError> {
+        let opened = (self.opener.open_for_reading)();
+        let database = opened.map_err(|error| ReadError::File(error.into()))?;
+        write(&database, |transaction| replay_kept(journal, transaction))?;
+        Ok(database)
+    }
+
+    /// Whether the record in doubt, if there is one, may be read at a start.
+    pub(super) fn is_doubt_on_disk(&self) -> bool {
+        self.journal().is_doubt_on_disk()
+    }
+
+    /// Whether the file can be read now.
+    pub(super) fn is_readable(&self) -> bool {
+        !matches!(&*read_lock(&self.handle), Handle::Closed)
+    }
+
+    /// Closes the file. If it takes a last write, it needs no journal from then on.
+    pub(super) fn close(&self) {
+        let mut guard = write_lock(&self.handle);
+        if let Handle::Writing(database) = &*guard {
+            let forgotten = self.last_write(database).and_then(|transaction| {
+                forget_journal(&transaction)?;
+                Ok(transaction.commit()?)
+            });
+            // Not before the data file needs it no more.
+            let closed = forgotten.and_then(|()| {
+                self.journal().disown().map_err(|error| JournalError::from(error).into())
+            });
+            if let Err(error) = closed {
+                tracing::warn!(%error, "the data file could not be closed; its journal is replayed at the next start");
+            }
+        }
+        *guard = Handle::Closed;
+    }
+}
+
+/// What became of a batch that was to be written.
+#[derive(Debug)]
+pub(super) enum Written<T> {
+    /// It is not on disk.
+    Not,
+    /// It may be on disk.
+    Perhaps,
+    /// It is on disk.
+    Durably(T),
+}
+
+fn closed() -> ReadError {
+    redb::StorageError::DatabaseClosed.into()
+}

@@ -1,0 +1,296 @@
+//! The idempotency keys in memory: from a key's hash to the messages that it may have made.
+//!
+//! The index only narrows down: whoever uses it reads the log's row on disk and compares the
+//! whole key, so an answer is never a matter of chance. Keys are kept in one shard an hour, so
+//! that expiry drops a shard at once and no shard grows beyond an hour's mail. An entry has no more
+//! than tells it apart within its hour: 17 bytes with the table's own, which is 20 to 39 bytes a
+//! key, depending on how full the table is.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+use redb::ReadTransaction;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::time::Timestamp;
+use crate::store::damage::Damage;
+use crate::store::record::IdempotencyRow;
+use crate::store::redb::error::{InRow, ReadError};
+use crate::store::redb::tables::IDEMPOTENCY;
+use crate::store::redb::{spread, tag_of, time_record};
+
+const SHARD_MILLIS: u64 = 3_600_000;
+/// The last 62 bits of an id, behind its variant.
+const RAND_B: u128 = (1 << 62) - 1;
+
+/// The hash under which a key is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeyHash(u64);
+
+/// Hashes keys, and is keyed itself against chosen collisions: clients choose the keys.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KeyHasher(RandomState);
+
+impl KeyHasher {
+    /// The hash of an organisation's key.
+    pub(super) fn hash(&self, organisation: OrganisationId, key: &str) -> KeyHash {
+        KeyHash(self.0.hash_one((organisation.0, key)))
+    }
+}
+
+/// The keys of the last 24 hours.
+#[derive(Debug, Default)]
+pub(super) struct IdempotencyIndex {
+    hasher: KeyHasher,
+    /// Oldest hour first.
+    shards: VecDeque<Shard>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    /// Hours since the Unix epoch.
+    hour: u64,
+    entries: HashTable<Entry>,
+}
+
+/// A key's hash, and the message that it made.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    tag: u32,
+    /// The message's id within the hour of its instant.
+    id: [u8; 12],
+}
+
+impl IdempotencyIndex {
+    /// Reads the keys that may still replay. A lookup decides whether a key does; by then it is
+    /// known whether the clock is in doubt.
+    pub(super) fn load(
+        transaction: &ReadTransaction,
+        damage: &Damage,
+        now: Timestamp,
+    ) -> Result<Self, ReadError> {
+        let zero = Timestamp::from_unix_millis(0);
+        // The time stamp and not the clock decides, because the clock may be wrong.
+        let reached = match time_record::read(transaction) {
+            Ok(Some(record)) => record.reached(),
+            Ok(None) => now.into(),
+            Err(ReadError::Row(row)) => {
+                damage.note(row);
+                zero.into()
+            }
+            Err(error) => return Err(error),
+        };
+        let past = reached.past(IDEMPOTENCY_WINDOW);
+        let first = past.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);
+        let from = MessageId::first_of(first);
+        let mut index = Self::default();
+        let hasher = index.hasher.clone();
+        let rows = transaction.open_table(IDEMPOTENCY)?.range(*from.as_bytes()..)?;
+        let rows = rows.map(|row| -> Result<_, ReadError> {
+            let (id, row) = row?;
+            let id = MessageId::from_bytes(id.value());
+            let read = IdempotencyRow::decode(row.value()).in_row(IDEMPOTENCY, id);
+            let row = damage.left_out(read);
+            Ok(row.map(|row| (hasher.hash(OrganisationId(row.organisation), row.key.as_str()), id)))
+        });
+        index.extend(rows.filter_map(Result::transpose))?;
+        Ok(index)
+    }
+
+    /// What hashes this index's keys.
+    pub(super) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
+    /// Adds a key that made a message. It is dropped by the instant of the message's id, which is
+    /// that of its acceptance or a later one.
+    pub(super) fn insert(&mut self, hash: KeyHash, id: MessageId) {
+        let (hour, entry) = Entry::of(hash, id);
+        self.shard(hour).add(entry);
+    }
+
+    /// Adds many keys, by the order of their messages' ids. Each hour's table is made in its size:
+    /// one that grows leaves behind the memory of those that it was.
+    fn extend<E>(
+        &mut self,
+        keys: impl Iterator<Item = Result<(KeyHash, MessageId), E>>,
+    ) -> Result<(), E> {
+        let (mut hour, mut run) = (0, Vec::new());
+        for key in keys {
+            let (hash, id) = key?;
+            let (next, entry) = Entry::of(hash, id);
+            if next != hour {
+                self.add_run(hour, &mut run);
+                hour = next;
+            }
+            run.push(entry);
+        }
+        self.add_run(hour, &mut run);
+        Ok(())
+    }
+
+    fn add_run(&mut self, hour: u64, run: &mut Vec<Entry>) {
+        if !run.is_empty() {
+            let shard = self.shard(hour);
+            shard.entries.reserve(run.len(), |entry| spread(entry.tag));
+            run.drain(..).for_each(|entry| shard.add(entry));
+        }
+    }
+
+    /// The messages that the key with this hash may have made, newest hour first.
+    pub(super) fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = MessageId> {
+        let tag = hash.tag();
+        self.shards.iter().rev().flat_map(move |shard| {
+            let alike = shard.entries.iter_hash(spread(tag)).filter(move |entry| entry.tag == tag);
+            alike.map(|entry| join(shard.hour, entry.id))
+        })
+    }
+
+    /// Drops the hours in which every key is past the window.
+    pub(super) fn expire(&mut self, window_now: &WindowTime) {
+        let past = window_now.past(IDEMPOTENCY_WINDOW);
+        self.shards.retain(|shard| {
+            let start = Timestamp::from_unix_millis(shard.hour * SHARD_MILLIS);
+            let end = Timestamp::from_unix_millis((shard.hour + 1) * SHARD_MILLIS);
+            !past.iter().any(|run| run.start <= start && end <= run.end)
+        });
+    }
+
+    /// How many keys are held.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.entries.len()).sum()
+    }
+
+    fn shard(&mut self, hour: u64) -> &mut Shard {
+        let position = self.shards.partition_point(|shard| shard.hour < hour);
+        if self.shards.get(position).is_none_or(|shard| shard.hour != hour) {
+            self.shards.insert(position, Shard { hour, entries: HashTable::new() });
+        }
+        &mut self.shards[position]
+    }
+}
+
+impl Shard {
+    fn add(&mut self, entry: Entry) {
+        self.entries.insert_unique(spread(entry.tag), entry, |entry| spread(entry.tag));
+    }
+}
+
+impl Entry {
+    /// The hour that it belongs to, and the entry.
+    fn of(hash: KeyHash, id: MessageId) -> (u64, Self) {
+        let (hour, id) = split(id);
+        (hour, Self { tag: hash.tag(), id })
+    }
+}
+
+impl KeyHash {
+    /// What an entry keeps of it.
+    const fn tag(self) -> u32 {
+        tag_of(self.0)
+    }
+}
+
+/// An id's hour, and all else of it: 22 bits for the milliseconds of an hour, and the 74 bits of a
+/// version 7 UUID that are neither its instant nor fixed (RFC 9562 section 5.7).
+fn split(id: MessageId) -> (u64, [u8; 12]) {
+    let bits = u128::from_be_bytes(*id.as_bytes());
+    let millis = bits >> 80;
+    let (hour, rest) = (millis / u128::from(SHARD_MILLIS), millis % u128::from(SHARD_MILLIS));
+    let (rand_a, rand_b) = (bits >> 64 & 0xfff, bits & RAND_B);
+    let within = rest << 74 | rand_a << 62 | rand_b;
+    let bytes = within.to_be_bytes();
+    let hour = u64::try_from(hour).expect("an instant has 48 bits");
+    (hour, *bytes.last_chunk().expect("16 bytes end in 12"))
+}
+
+/// The id of this hour with these other bits: what [`split`] took apart.
+fn join(hour: u64, within: [u8; 12]) -> MessageId {
+    let mut bytes = [0; 16];
+    bytes[4..].copy_from_slice(&within);
+    let within = u128::from_be_bytes(bytes);
+    let millis = u128::from(hour * SHARD_MILLIS) + (within >> 74);
+    let (rand_a, rand_b) = (within >> 62 & 0xfff, within & RAND_B);
+    let (version, variant) = (7 << 76, 0b10 << 62);
+    MessageId::from_bytes((millis << 80 | version | rand_a << 64 | variant | rand_b).to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::id::MessageIds;
+
+    #[test]
+    fn an_id_is_whole_again_whatever_its_bits() {
+        let ids = MessageIds::new();
+        for millis in [0, 1, SHARD_MILLIS - 1, SHARD_MILLIS, 1_800_000_000_000, (1 << 48) - 2] {
+            for _ in 0..100 {
+                let id = ids.next(Timestamp::from_unix_millis(millis));
+                let (hour, within) = split(id);
+                assert_eq!(join(hour, within), id);
+            }
+        }
+        for tail in [[0; 10], [u8::MAX; 10]] {
+            let mut bytes = [0xff; 16];
+            bytes[6..].copy_from_slice(&tail);
+            bytes[6] = 0x70 | bytes[6] & 0xf;
+            bytes[8] = 0x80 | bytes[8] & 0x3f;
+            let id = MessageId::from_bytes(bytes);
+            let (hour, within) = split(id);
+            assert_eq!(join(hour, within), id);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Entry>(), 16);
+    }
+
+    #[test]
+    fn many_keys_take_no_more_than_their_hours_tables() {
+        let start = Timestamp::from_unix_millis(1_800_000_000_000);
+        let ids = MessageIds::new();
+        let mut index = IdempotencyIndex::default();
+        let hasher = index.hasher().clone();
+        let key = |minute: u64| hasher.hash(OrganisationId(1), &minute.to_string());
+        let at = |minute| ids.next(start.plus(std::time::Duration::from_mins(minute)));
+        let ids: Vec<_> = (0..600).map(at).collect();
+        let keys = (0..).zip(&ids).map(|(minute, id)| Ok::<_, ()>((key(minute), *id)));
+        index.extend(keys).unwrap();
+        assert_eq!((index.len(), index.shards.len()), (600, 10));
+        for (minute, id) in (0..).zip(&ids) {
+            assert!(index.candidates(key(minute)).any(|found| found == *id));
+        }
+        let exact = HashTable::<Entry>::with_capacity(60).capacity();
+        assert_eq!(index.shards[1].entries.capacity(), exact);
+        let broken = [Err(()), Ok((key(0), ids[0]))].into_iter();
+        assert_eq!(index.extend(broken), Err(()));
+    }
+
+    #[test]
+    fn a_key_is_found_until_its_hour_is_dropped() {
+        let start = Timestamp::from_unix_millis(1_800_000_000_000);
+        let mut index = IdempotencyIndex::default();
+        let ids = MessageIds::new();
+        let organisation = OrganisationId(1);
+        for minute in 0..600 {
+            let now = start.plus(std::time::Duration::from_mins(minute));
+            let hash = index.hasher().hash(organisation, &minute.to_string());
+            index.insert(hash, ids.next(now));
+        }
+        assert_eq!(index.len(), 600);
+        let first = index.hasher().hash(organisation, "0");
+        assert_eq!(index.candidates(first).count(), 1);
+        assert_eq!(index.candidates(index.hasher().hash(OrganisationId(2), "0")).count(), 0);
+
+        let end = start.plus(IDEMPOTENCY_WINDOW);
+        index.expire(&end.into());
+        assert_eq!(index.candidates(first).count(), 1, "its hour is not over");
+        index.expire(&end.plus(std::time::Duration::from_hours(1)).into());
+        assert_eq!(index.candidates(first).count(), 0);
+        assert!(index.len() >= 540);
+    }
+}

@@ -1,0 +1,384 @@
+//! Journal: the file beside the data file in which a batch becomes durable by one write.
+//!
+//! A record holds the rows that one batch put and removed. Once it is on disk, the batch is
+//! accepted; redb gets the rows without a sync. A checkpoint makes redb's file durable now and
+//! then. After it the journal begins again at its start. What is in the journal and not yet in
+//! redb's file is replayed when the file is opened.
+//!
+//! The file begins with a block that says whose it is. Records follow, each at the start of a
+//! block. A record is valid if its epoch, number and checksum are right. The epoch is random and
+//! new at each start, so that bytes that a client chose are never taken for a record.
+
+use std::io;
+
+use redb::StorageBackend;
+use sha2::{Digest, Sha256};
+
+use crate::store::redb::data_file::FileId;
+
+pub(super) use direct_file::DirectFile;
+
+mod direct_file;
+
+/// What a direct write is aligned to, in memory and in the file, in bytes.
+pub(super) const BLOCK_BYTES: usize = 4096;
+/// Length of a new journal in bytes.
+pub(super) const FIRST_BYTES: u64 = 1 << 20;
+/// What the file grows by at least, in bytes.
+const GROWTH_BYTES: u64 = 1 << 20;
+
+/// First bytes of the file. The digit is the version of its layout.
+const MAGIC: &[u8; 16] = b"pillarbox jrnl 1";
+/// Bytes of a checksum: the first of a SHA-256 digest.
+const CHECKSUM_BYTES: usize = 16;
+/// Bytes of a record before its changes: epoch, number, length of the changes, checksum.
+const HEAD_BYTES: usize = 8 + 8 + 8 + CHECKSUM_BYTES;
+
+/// Secret of one start, by which its records are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Epoch(pub(super) u64);
+
+/// Place in the journal up to which the data file has everything, as the data file keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Checkpoint {
+    pub(super) epoch: Epoch,
+    /// Number of the last record whose changes the file has.
+    pub(super) record: u64,
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JournalError {
+    /// It belongs to another data file, or to another time of this one.
+    #[error("the journal is not the one that the data file was last used with")]
+    Foreign,
+    /// A record cannot be read, and a later one can.
+    #[error("record {record} of the journal is damaged, and later ones are there")]
+    Damaged {
+        /// Number of the record.
+        record: u64,
+    },
+    /// It cannot be read or written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Storage that a journal can be in.
+pub(super) struct JournalFile {
+    pub(super) storage: Box<dyn StorageBackend>,
+    /// `None` if it is no file.
+    pub(super) id: Option<FileId>,
+}
+
+/// The open journal.
+pub(super) struct Journal {
+    storage: Box<dyn StorageBackend>,
+    id: Option<FileId>,
+    epoch: Epoch,
+    /// Number of the last record that is known to be on disk.
+    last: u64,
+    /// Where the next record begins, in bytes.
+    position: u64,
+    /// Length of the file, in bytes.
+    length: u64,
+    /// The next record was begun, and nobody knows whether it is on disk.
+    is_next_in_doubt: bool,
+    buffer: AlignedBuffer,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// Takes over a storage of whole blocks for a new epoch. Its records are those after
+    /// `checkpoint`; without one there are none. Nothing is lost if the process ends before the
+    /// data file knows of the new epoch: the journal is then still that of the old one.
+    ///
+    /// Calls `replay` with the changes of each record, in order.
+    pub(super) fn open<E: From<JournalError>>(
+        file: JournalFile,
+        checkpoint: Option<Checkpoint>,
+        epoch: Epoch,
+        mut replay: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let JournalFile { storage, id } = file;
+        let length = storage.len().map_err(JournalError::from)?;
+        let mut journal = Self {
+            storage,
+            id,
+            epoch,
+            last: 0,
+            position: BLOCK_BYTES as u64,
+            length,
+            is_next_in_doubt: false,
+            buffer: AlignedBuffer::default(),
+        };
+        if let Some(checkpoint) = checkpoint {
+            journal.require_owner(checkpoint.epoch)?;
+            journal.replay_after(checkpoint, &mut replay)?;
+        }
+        journal
+            .write_owners(checkpoint.map(|checkpoint| checkpoint.epoch))
+            .map_err(JournalError::from)?;
+        Ok(journal)
+    }
+
+    /// Place up to which the data file has everything once a checkpoint is durable that is begun
+    /// now. A record in doubt is void by it.
+    pub(super) fn checkpoint(&self) -> Checkpoint {
+        let record = self.last + u64::from(self.is_next_in_doubt);
+        Checkpoint { epoch: self.epoch, record }
+    }
+
+    /// Begins again at the start, because a checkpoint is durable: the data file has everything.
+    pub(super) fn restart(&mut self, checkpoint: Checkpoint) {
+        self.last = checkpoint.record;
+        self.position = BLOCK_BYTES as u64;
+        self.is_next_in_doubt = false;
+    }
+
+    /// Bytes of the records since the last checkpoint.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.position - BLOCK_BYTES as u64
+    }
+
+    /// Says in the file that it is this epoch's alone: the data file knows of the epoch.
+    pub(super) fn own(&mut self) -> io::Result<()> {
+        self.write_owners(None)
+    }
+
+    /// Goes on in another file, or stays where it is if that fails. Of this one nothing may be
+    /// needed any more.
+    pub(super) fn move_to(&mut self, file: JournalFile) -> io::Result<()> {
+        let length = file.storage.len()?;
+        let before = std::mem::replace(&mut self.storage, file.storage);
+        let length_before = std::mem::replace(&mut self.length, length);
+        let written = self.write_owners(None);
+        if written.is_ok() {
+            self.id = file.id;
+        } else {
+            (self.storage, self.length) = (before, length_before);
+        }
+        written
+    }
+
+    /// Identifies the file.
+    pub(super) fn id(&self) -> Option<FileId> {
+        self.id
+    }
+
+    /// Says in the file that no data file needs it any more.
+    pub(super) fn disown(&mut self) -> io::Result<()> {
+        self.buffer.zeroed(BLOCK_BYTES);
+        self.storage.write(0, self.buffer.last())?;
+        self.storage.sync_data()
+    }
+
+    /// Makes room for a record with so many bytes of changes. If that fails, the journal is as it
+    /// was, and nothing is in doubt.
+    pub(super) fn make_room(&mut self, changes: usize) -> io::Result<()> {
+        let end = self.position + record_bytes(changes);
+        if end > self.length {
+            let length = end.max(self.length + GROWTH_BYTES).next_multiple_of(BLOCK_BYTES as u64);
+            self.storage.set_len(length)?;
+            self.length = length;
+        }
+        Ok(())
+    }
+
+    /// Writes the changes of a batch. When this returns `Ok`, they are on disk; after an error
+    /// nobody knows whether they are, until a checkpoint is durable. There must be room.
+    pub(super) fn append(&mut self, changes: &[u8]) -> io::Result<()> {
+        let number = self.last + 1;
+        let bytes = usize::try_from(record_bytes(changes.len())).expect("a record is in memory");
+        let record = self.buffer.zeroed(bytes);
+        record[..8].copy_from_slice(&self.epoch.0.to_le_bytes());
+        record[8..16].copy_from_slice(&number.to_le_bytes());
+        record[16..24].copy_from_slice(&(changes.len() as u64).to_le_bytes());
+        record[HEAD_BYTES..HEAD_BYTES + changes.len()].copy_from_slice(changes);
+        let checksum = checksum(&[&record[..24], changes]);
+        record[24..HEAD_BYTES].copy_from_slice(&checksum);
+        self.is_next_in_doubt = true;
+        self.storage.write(self.position, record)?;
+        self.storage.sync_data()?;
+        self.is_next_in_doubt = false;
+        self.last = number;
+        self.position += bytes as u64;
+        Ok(())
+    }
+
+    /// Returns true if the record in doubt can be read.
+    pub(super) fn is_doubt_on_disk(&self) -> bool {
+        self.is_next_in_doubt
+            && match self.read(self.epoch, self.position) {
+                Ok(found) => found.is_some_and(|(number, _)| number == self.last + 1),
+                Err(_) => true,
+            }
+    }
+
+    /// Replays the records of this start after a checkpoint: those that are known to be on disk.
+    pub(super) fn replay<E: From<JournalError>>(
+        &self,
+        checkpoint: Checkpoint,
+        mut replay: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if checkpoint.epoch != self.epoch {
+            return Err(JournalError::Foreign.into());
+        }
+        let (last, _) = self.replay_up_to(self.last, checkpoint, &mut replay)?;
+        if last < self.last {
+            return Err(JournalError::Damaged { record: last + 1 }.into());
+        }
+        Ok(())
+    }
+
+    /// Replays the records that an earlier start left, up to the first that is not whole: that one
+    /// was not answered.
+    fn replay_after<E: From<JournalError>>(
+        &self,
+        checkpoint: Checkpoint,
+        replay: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (last, end) = self.replay_up_to(u64::MAX, checkpoint, replay)?;
+        // A write that was cut off was the last one.
+        for behind in (end..self.length).step_by(BLOCK_BYTES) {
+            let found = self.read(checkpoint.epoch, behind).map_err(JournalError::from)?;
+            if found.is_some_and(|(number, _)| number > last) {
+                return Err(JournalError::Damaged { record: last + 1 }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays the records after a checkpoint, up to this number or the first that is not whole;
+    /// gives the number of the last, and where the next one would begin.
+    fn replay_up_to<E: From<JournalError>>(
+        &self,
+        up_to: u64,
+        checkpoint: Checkpoint,
+        replay: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(u64, u64), E> {
+        let (mut last, mut position) = (checkpoint.record, BLOCK_BYTES as u64);
+        while last < up_to
+            && let Some((number, changes)) =
+                self.read(checkpoint.epoch, position).map_err(JournalError::from)?
+            && number == last + 1
+        {
+            replay(&changes)?;
+            position += record_bytes(changes.len());
+            last = number;
+        }
+        Ok((last, position))
+    }
+
+    /// Reads the valid record of an epoch that begins at a position, if there is one.
+    fn read(&self, epoch: Epoch, position: u64) -> io::Result<Option<(u64, Vec<u8>)>> {
+        if position + BLOCK_BYTES as u64 > self.length {
+            return Ok(None);
+        }
+        let mut head = [0; HEAD_BYTES];
+        self.storage.read(position, &mut head)?;
+        let number_at =
+            |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        let (number, length) = (number_at(8), number_at(16));
+        let room = self.length - position - HEAD_BYTES as u64;
+        if number_at(0) != epoch.0 || length > room {
+            return Ok(None);
+        }
+        let mut changes = vec![0; usize::try_from(length).expect("less than the file's length")];
+        self.storage.read(position + HEAD_BYTES as u64, &mut changes)?;
+        let is_valid = checksum(&[&head[..24], &changes]) == head[24..];
+        Ok(is_valid.then_some((number, changes)))
+    }
+
+    fn require_owner(&self, epoch: Epoch) -> Result<(), JournalError> {
+        let owners = owners(&*self.storage)?;
+        if owners.is_some_and(|owners| owners.contains(&epoch)) {
+            Ok(())
+        } else {
+            Err(JournalError::Foreign)
+        }
+    }
+
+    /// Writes whose the journal is: of the new epoch, and still of the one before. All of it is in
+    /// one sector, so it is written whole or not at all.
+    fn write_owners(&mut self, before: Option<Epoch>) -> io::Result<()> {
+        let block = self.buffer.zeroed(BLOCK_BYTES);
+        block[..16].copy_from_slice(MAGIC);
+        block[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
+        block[24..32].copy_from_slice(&before.unwrap_or(self.epoch).0.to_le_bytes());
+        let sum = checksum(&[&block[..OWNER_BYTES - CHECKSUM_BYTES]]);
+        block[OWNER_BYTES - CHECKSUM_BYTES..OWNER_BYTES].copy_from_slice(&sum);
+        if self.length < FIRST_BYTES {
+            self.storage.set_len(FIRST_BYTES)?;
+            self.length = FIRST_BYTES;
+        }
+        self.storage.write(0, self.buffer.last())?;
+        self.storage.sync_data()
+    }
+}
+
+/// Bytes at the file's start that say whose it is.
+const OWNER_BYTES: usize = 16 + 8 + 8 + CHECKSUM_BYTES;
+
+/// Returns the epochs whose journal a storage is, the current one first; `None` if it is no
+/// journal, or one that no data file needs any more.
+pub(super) fn owners(storage: &dyn StorageBackend) -> io::Result<Option<[Epoch; 2]>> {
+    if storage.len()? < BLOCK_BYTES as u64 {
+        return Ok(None);
+    }
+    let mut block = [0; OWNER_BYTES];
+    storage.read(0, &mut block)?;
+    let (content, sum) = block.split_at(OWNER_BYTES - CHECKSUM_BYTES);
+    let epoch =
+        |at: usize| Epoch(u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes")));
+    let is_whole = content.starts_with(MAGIC) && checksum(&[content]) == sum;
+    Ok(is_whole.then(|| [epoch(16), epoch(24)]))
+}
+
+/// Bytes that a record with so many bytes of changes takes up.
+fn record_bytes(changes: usize) -> u64 {
+    (HEAD_BYTES + changes).next_multiple_of(BLOCK_BYTES) as u64
+}
+
+fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+    }
+    let digest = hash.finalize();
+    std::array::from_fn(|position| digest[position])
+}
+
+/// Memory that begins at a multiple of [`BLOCK_BYTES`], as direct writes need it.
+#[derive(Debug, Default)]
+struct AlignedBuffer {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBuffer {
+    /// Returns so many zero bytes.
+    fn zeroed(&mut self, length: usize) -> &mut [u8] {
+        if self.memory.len() < length + BLOCK_BYTES {
+            self.memory = vec![0; length.next_power_of_two() + BLOCK_BYTES];
+            self.start = self.memory.as_ptr().align_offset(BLOCK_BYTES);
+        }
+        self.length = length;
+        let bytes = &mut self.memory[self.start..self.start + length];
+        bytes.fill(0);
+        bytes
+    }
+
+    /// Returns the bytes that were asked for last.
+    fn last(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Messages, read back: one by its id, or a page of them, newest first.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use redb::{ReadTransaction, ReadableTable};
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::Message;
+use crate::domain::time::Timestamp;
+use crate::shared_limits::TooMany;
+use crate::store::damage::Damage;
+use crate::store::listing::{self, Page};
+use crate::store::record::decode_message;
+use crate::store::redb::error::{InRow, ReadError};
+use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, MESSAGES, META};
+use crate::store::redb::{RedbStore, Shared};
+use crate::store::{ListError, StoreError};
+use crate::store::{Lister, MessageFilter, MessagePage};
+
+impl RedbStore {
+    pub(in crate::store) fn message(
+        &self,
+        id: MessageId,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<Message>, StoreError> {
+        let window_now = window_now.into();
+        let read = self
+            .shared
+            .database
+            .read_row(MESSAGES, id.as_bytes(), |row| visible(row, id, &window_now));
+        self.checked(&MESSAGES, id, read)
+    }
+
+    pub(in crate::store) fn oldest(
+        &self,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let read = self.shared.database.read_first(MESSAGES, |first| {
+            let (id, row) = first?;
+            let id = MessageId::from_bytes(id);
+            Some(decode_message(id, row).map_or(id.instant(), |message| message.created_at))
+        });
+        let oldest = self.checked(&MESSAGES, "the oldest", read)?;
+        let window_now = window_now.into();
+        Ok(oldest.map(|stored| window_now.corrected(stored)))
+    }
+
+    pub(in crate::store) fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
+        self.read(&MESSAGES, "the newest", |transaction| {
+            let messages = transaction.open_table(MESSAGES)?;
+            let last = messages.last()?;
+            Ok(last.map(|(id, _)| MessageId::from_bytes(id.value()).instant()))
+        })
+    }
+
+    pub(in crate::store) async fn list(
+        &self,
+        filter: MessageFilter,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<MessagePage, ListError> {
+        self.list_then(Lister::Operators, filter, limit, window_now, |page| page).await
+    }
+
+    pub(in crate::store) async fn list_then<T: Send + 'static>(
+        &self,
+        lister: Lister,
+        filter: MessageFilter,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+        then: impl FnOnce(MessagePage) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        let window_now = window_now.into();
+        let listed = self.read_in_turn(lister, move |shared| {
+            let page = shared.database.read(|transaction| {
+                read_page(transaction, &shared.damage, &filter, limit, &window_now)
+            });
+            page.map(then)
+        });
+        Ok(self.checked(&MESSAGES, "a list", listed.await?)?)
+    }
+
+    /// Reads much: only so many do so at one time, and fewer of one lister, so that acceptance has
+    /// the processor. Reads everything that is durable by then.
+    pub(super) async fn read_in_turn<T: Send + 'static>(
+        &self,
+        lister: Lister,
+        read: impl FnOnce(&Shared) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        let own = self.shared.listings_of.take(lister).await;
+        let own = own.map_err(|TooMany| ListError::TooMany)?;
+        let listings = Arc::clone(&self.shared.listings);
+        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
+        self.published().await;
+        let shared = Arc::clone(&self.shared);
+        // Whoever asked may go meanwhile; the read does not, so the turns are its own.
+        let reading = tokio::task::spawn_blocking(move || {
+            let _turns = (own, turn);
+            read(&shared)
+        });
+        Ok(reading.await.expect("a listing does not panic and is not aborted"))
+    }
+}
+
+fn read_page(
+    transaction: &ReadTransaction,
+    damage: &Damage,
+    filter: &MessageFilter,
+    limit: usize,
+    window_now: &WindowTime,
+) -> Result<MessagePage, ReadError> {
+    let rows = transaction.open_table(MESSAGES)?;
+    let mut page = Page::new(filter, limit, window_now);
+    let mut last = None;
+    for id in newest_first(transaction, filter, window_now)? {
+        if page.is_full() {
+            return Ok(page.ending(last));
+        }
+        let id = id?;
+        if let Some(row) = rows.get(id.as_bytes())? {
+            let read = decode_message(id, row.value()).in_row(MESSAGES, id);
+            page.look_at(damage.left_out(read), row.value().len());
+        }
+        last = Some(id);
+    }
+    Ok(page.ending(None))
+}
+
+type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
+
+/// The ids that can match, from the organisation's own where the filter names one.
+fn newest_first(
+    transaction: &ReadTransaction,
+    filter: &MessageFilter,
+    window_now: &WindowTime,
+) -> Result<Ids, ReadError> {
+    let (first, end) = bounds(transaction, filter, window_now)?;
+    let Some(OrganisationId(number)) = filter.organisation else {
+        let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(*end.as_bytes()));
+        let all = transaction.open_table(MESSAGES)?;
+        let rows = all.range((Bound::Included(*first.as_bytes()), end))?.rev();
+        return Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value())))));
+    };
+    let end = match end {
+        Some(end) => Bound::Excluded((number, *end.as_bytes())),
+        None => Bound::Included((number, [u8::MAX; 16])),
+    };
+    let own = transaction.open_table(BY_ORGANISATION)?;
+    let rows = own.range((Bound::Included((number, *first.as_bytes())), end))?.rev();
+    Ok(Box::new(rows.map(|row| Ok(MessageId::from_bytes(row?.0.value().1)))))
+}
+
+/// The first id that can match and the one that all are before, if there is such a one.
+fn bounds(
+    transaction: &ReadTransaction,
+    filter: &MessageFilter,
+    window_now: &WindowTime,
+) -> Result<(MessageId, Option<MessageId>), ReadError> {
+    let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
+    Ok(listing::bounds(filter, window_now, lead))
+}
+
+/// Returns the message of a row as readers see it, unless its retention is over at `window_now`.
+pub(super) fn visible(
+    row: Option<&[u8]>,
+    id: MessageId,
+    window_now: &WindowTime,
+) -> Result<Option<Message>, ReadError> {
+    let Some(row) = row else { return Ok(None) };
+    let message = decode_message(id, row).in_row(MESSAGES, id)?;
+    Ok(listing::visible(message, window_now))
+}

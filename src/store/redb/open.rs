@@ -1,0 +1,295 @@
+//! Opening the files: the data file and its journal, their creation, version and migration.
+
+use std::io;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable};
+
+use crate::domain::id::MessageId;
+use crate::store::damage::Damage;
+use crate::store::record::decode_message;
+use crate::store::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
+use crate::store::redb::data_file::{DataFile, FileId};
+use crate::store::redb::error::{InRow, OpenError, ReadError};
+use crate::store::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
+use crate::store::redb::overlay::Overlay;
+use crate::store::redb::tables::{
+    self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write_tables,
+};
+use crate::store::redb::{JOURNAL_NAME, temp_files};
+
+/// How many messages one transaction of a migration takes over.
+const MIGRATION_STEP: usize = 50_000;
+
+/// Takes over the journal for this start: replays what the last process left in it.
+pub(super) fn start_journal(opener: &Opener, database: &Database) -> Result<Journal, OpenError> {
+    let kept = kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?;
+    let found = (opener.journal)().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::InUse,
+        _ => JournalError::from(error).into(),
+    })?;
+    let found = match kept {
+        Some(_) => found,
+        None => opener.keep_journal_of_another(found)?,
+    };
+    let file = match found {
+        Some(file) => file,
+        None if kept.is_none() => (opener.create_journal)()
+            .map_err(|source| OpenError::Create { path: JOURNAL_NAME.into(), source })?,
+        None => return Err(OpenError::Journal("it is missing".to_owned())),
+    };
+    let epoch = Epoch(
+        getrandom::u64()
+            .map_err(|error| JournalError::from(std::io::Error::other(error.to_string())))?,
+    );
+    let transaction = begin_write(database).map_err(ReadError::from)?;
+    let mut journal = Journal::open(file, kept, epoch, |record| {
+        tables::replay(&transaction, record).map_err(OpenError::from)
+    })?;
+    keep_checkpoint(&transaction, journal.checkpoint())?;
+    transaction
+        .open_table(META)
+        .map_err(ReadError::from)?
+        .insert(FORMAT_KEY, FORMAT_VERSION)
+        .map_err(ReadError::from)?;
+    transaction.commit().map_err(ReadError::from)?;
+    journal.own().map_err(JournalError::from)?;
+    Ok(journal)
+}
+
+/// Opens the storage: a file, or what a test gives.
+pub(in crate::store) struct Opener {
+    pub(super) open: Box<Open>,
+    /// Opens it without changing it: what redb writes while it does so stays in memory.
+    pub(super) open_for_reading: Box<Open>,
+    /// `None` if the storage is no file.
+    pub(super) data_file: Option<Arc<DataFile>>,
+    /// Opens the journal, if there is one.
+    pub(super) journal: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
+    pub(super) create_journal: Box<dyn Fn() -> io::Result<JournalFile> + Send + Sync>,
+    /// Identifies the file at the journal's path; `None` if there is none.
+    pub(super) journal_id: Box<dyn Fn() -> Option<FileId> + Send + Sync>,
+    /// Gives another data file's journal another name.
+    set_journal_aside: Box<dyn Fn(Epoch) -> io::Result<()> + Send + Sync>,
+}
+
+type Open = dyn Fn() -> Result<Database, DatabaseError> + Send + Sync;
+
+fn open_with(
+    cache_bytes: usize,
+    backend: impl redb::StorageBackend,
+) -> Result<Database, DatabaseError> {
+    Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)
+}
+
+impl Opener {
+    /// Opens a file, caching up to `cache_bytes` of it. Its descriptor is kept: another file that
+    /// lies at the path later is never opened.
+    pub(super) fn file(path: &Path, cache_bytes: usize) -> Result<Self, OpenError> {
+        let file = DataFile::open(path).map_err(|error| OpenError::Io(error.into()))?;
+        let (to_write, to_read) = (Arc::clone(&file), Arc::clone(&file));
+        let journal = path.with_file_name(JOURNAL_NAME);
+        let (new_journal, other_journal, own_journal) =
+            (journal.clone(), journal.clone(), journal.clone());
+        Ok(Self {
+            open: Box::new(move || open_with(cache_bytes, to_write.backend()?)),
+            open_for_reading: Box::new(move || {
+                open_with(cache_bytes, Overlay::new(to_read.below()?))
+            }),
+            data_file: Some(file),
+            journal: Box::new(move || {
+                DirectFile::open(&journal)?.map(DirectFile::into_journal_file).transpose()
+            }),
+            create_journal: Box::new(move || DirectFile::create(&new_journal)?.into_journal_file()),
+            journal_id: Box::new(move || FileId::of(&own_journal).ok()),
+            set_journal_aside: Box::new(move |epoch| {
+                let kept =
+                    other_journal.with_file_name(format!("{JOURNAL_NAME}.kept-{:016x}", epoch.0));
+                std::fs::rename(&other_journal, &kept)?;
+                tracing::warn!(
+                    journal = %kept.display(),
+                    "a journal that the data file does not need was kept; if another data file is \
+                     put back, stop the service and rename its journal to {JOURNAL_NAME}"
+                );
+                Ok(())
+            }),
+        })
+    }
+
+    /// Keeps a journal that was found under another name, if a data file may still need it: that
+    /// file is not here. Gives it back otherwise.
+    pub(super) fn keep_journal_of_another(
+        &self,
+        found: Option<JournalFile>,
+    ) -> Result<Option<JournalFile>, JournalError> {
+        let Some(file) = found else { return Ok(None) };
+        let Some([epoch, _]) = journal::owners(&*file.storage)? else { return Ok(Some(file)) };
+        (self.set_journal_aside)(epoch)?;
+        Ok(None)
+    }
+
+    /// Opens whatever storage `backend` gives, which fails as a test wants it to.
+    #[cfg(test)]
+    pub(super) fn backend<B: redb::StorageBackend>(
+        cache_bytes: usize,
+        backend: impl Fn() -> B + Clone + Send + Sync + 'static,
+        journal: impl Fn() -> B + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let same = backend.clone();
+        let new_journal = journal.clone();
+        Self {
+            open: Box::new(move || open_with(cache_bytes, backend())),
+            open_for_reading: Box::new(move || open_with(cache_bytes, Overlay::new(same()))),
+            data_file: None,
+            journal: Box::new(move || {
+                let journal = journal();
+                let is_there = journal.len()? > 0;
+                Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))
+            }),
+            create_journal: Box::new(move || {
+                Ok(JournalFile { storage: Box::new(new_journal()), id: None })
+            }),
+            journal_id: Box::new(|| None),
+            set_journal_aside: Box::new(|_| Ok(())),
+        }
+    }
+}
+
+/// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.
+pub(super) fn require_format(database: &Database) -> Result<u64, OpenError> {
+    match format(database)? {
+        Some(version @ 1..=FORMAT_VERSION) => Ok(version),
+        Some(version) if version > FORMAT_VERSION => Err(OpenError::Newer { version }),
+        Some(_) | None => Err(OpenError::Foreign),
+    }
+}
+
+fn format(database: &Database) -> Result<Option<u64>, ReadError> {
+    match database.begin_read()?.open_table(META) {
+        Ok(meta) => Ok(meta.get(FORMAT_KEY)?.map(|row| row.value())),
+        Err(
+            redb::TableError::TableDoesNotExist(_) | redb::TableError::TableTypeMismatch { .. },
+        ) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes the file where there is none, whole or not at all: it is made under another name in the
+/// same directory, made durable, and only then renamed. A crash at any moment leaves either no
+/// file or a good one.
+pub(super) fn create_if_missing(path: &Path) -> Result<FileOrigin, OpenError> {
+    if path.exists() {
+        return Ok(FileOrigin::Existing);
+    }
+    match create(path) {
+        // Another process was first, and took what is made here for a stray; its file is as good.
+        Err(_) if path.exists() => Ok(FileOrigin::Existing),
+        made => made.map(|()| FileOrigin::Created),
+    }
+}
+
+fn create(path: &Path) -> Result<(), OpenError> {
+    let directory = path.parent().expect("the file's path has a directory");
+    let made = (|| {
+        std::fs::create_dir_all(directory)?;
+        temp_files::make_data_file(directory)
+    })();
+    let new = made.map_err(|source| OpenError::Create { path: path.to_owned(), source })?;
+    let database =
+        Database::builder().create_file(new.reopen().map_err(|e| OpenError::Io(e.into()))?)?;
+    initialize(&database)?;
+    drop(database);
+    let renamed = (|| {
+        new.as_file().sync_all()?;
+        new.persist_noclobber(path).map_err(|error| error.error)?;
+        temp_files::sync_directory_of(path)
+    })();
+    renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
+}
+
+/// Writes the tables and the version into an empty file.
+pub(super) fn initialize(database: &Database) -> Result<(), OpenError> {
+    Ok(write_tables(database, |mut tables| {
+        tables.create()?;
+        tables.meta.open()?.insert(FORMAT_KEY, FORMAT_VERSION)?;
+        Ok(())
+    })?)
+}
+
+/// Origin of a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileOrigin {
+    /// It was there.
+    Existing,
+    /// There was none, so it was created, empty.
+    Created,
+}
+
+/// Brings a file of version 1, which had no list of each organisation's messages, to this layout.
+/// Each step can be repeated: the version is written last, so a process that ends in between
+/// begins again.
+pub(super) fn migrate_from_1(database: &Database, damage: &Damage) -> Result<(), ReadError> {
+    let mut after = Bound::Unbounded;
+    loop {
+        let last = write_tables(database, |mut tables| {
+            list_organisations_messages(&mut tables, after, damage)
+        })?;
+        match last {
+            Some(last) => after = Bound::Excluded(last),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Takes over some messages after `after`; the last of them, or nothing once all are.
+fn list_organisations_messages(
+    tables: &mut Tables<'_>,
+    after: Bound<IdKey>,
+    damage: &Damage,
+) -> Result<Option<IdKey>, ReadError> {
+    let (mut found, mut last) = (Vec::new(), None);
+    for row in tables.messages.range((after, Bound::Unbounded))?.take(MIGRATION_STEP) {
+        let (id, row) = row?;
+        last = Some(id.value());
+        let id = MessageId::from_bytes(id.value());
+        found.extend(damage.left_out(decode_message(id, row.value()).in_row(MESSAGES, id)));
+    }
+    for message in &found {
+        let id = message.id;
+        tables.by_organisation.insert((message.organisation.0, *id.as_bytes()), ())?;
+        tables.note_lead(id, message.created_at)?;
+    }
+    if last.is_none() {
+        tables.meta.open()?.insert(FORMAT_KEY, 2)?;
+    }
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::TableDefinition;
+
+    use super::*;
+
+    #[test]
+    fn what_is_opened_again_is_the_same_file_whatever_lies_at_its_path() {
+        const TABLE: TableDefinition<u64, &str> = TableDefinition::new("table");
+        let directory = tempfile::tempdir().unwrap();
+        let [path, other] = ["file", "other"].map(|name| directory.path().join(name));
+        for (path, text) in [(&path, "ours"), (&other, "another's")] {
+            let database = Database::create(path).unwrap();
+            let transaction = database.begin_write().unwrap();
+            transaction.open_table(TABLE).unwrap().insert(0, text).unwrap();
+            transaction.commit().unwrap();
+        }
+        let opener = Opener::file(&path, 1 << 20).unwrap();
+        drop((opener.open)().unwrap());
+        std::fs::rename(&other, &path).unwrap();
+        for database in [(opener.open)(), (opener.open_for_reading)()] {
+            let table = database.unwrap().begin_read().unwrap().open_table(TABLE).unwrap();
+            assert_eq!(table.get(0).unwrap().unwrap().value(), "ours");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Outcomes of messages, and the provider's ids of those that it accepted: how an event that does
+//! not carry our own id finds its message.
+//!
+//! The ids are ordered by time, so that inserts go to the table's end. The provider's ids are
+//! random: an index by them would cost the sends an order of magnitude at some million rows. The
+//! price is a bounded search around the time at which the provider says that it accepted the
+//! message.
+
+use std::ops::Range;
+
+use redb::ReadableTable;
+
+use crate::domain::id::MessageId;
+use crate::domain::message::{Message, Recorded, State, Transition};
+use crate::domain::time::Timestamp;
+use crate::store::record::{decode_message, encode_message};
+use crate::store::redb::RedbStore;
+use crate::store::redb::batch::{Batch, Kind};
+use crate::store::redb::error::{InRow, ReadError};
+use crate::store::redb::tables::{MESSAGES, Tables};
+use crate::store::transitions::SEARCH_WINDOW;
+use crate::store::{StoreError, transitions};
+
+/// How many rows a search looks at, the nearest in time first.
+const SEARCH_ROWS: usize = 20_000;
+/// About how many bytes an outcome writes.
+const OUTCOME_WEIGHT: usize = 512;
+
+impl RedbStore {
+    pub(in crate::store) async fn record(
+        &self,
+        id: MessageId,
+        attempts: u32,
+        transition: Transition,
+        now: Timestamp,
+    ) -> Result<Recorded, StoreError> {
+        let record =
+            move |batch: &mut Batch<'_>| transitions::record(batch, id, attempts, transition, now);
+        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, record).await
+    }
+}
+
+/// Reads a message's row.
+pub(super) fn read(tables: &Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
+    let row = tables.messages.get(id.as_bytes())?;
+    Ok(row.map(|row| decode_message(id, row.value()).in_row(MESSAGES, id)).transpose()?)
+}
+
+/// Writes a message's row, and removes its pending mark if its state is final.
+pub(super) fn write(tables: &mut Tables<'_>, message: &Message) -> Result<(), ReadError> {
+    tables.messages.insert(message.id.as_bytes(), encode_message(message).as_slice())?;
+    if !matches!(message.state, State::Queued { .. }) {
+        tables.pending.remove(message.id.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Finds the message that the provider knows by this id and accepted at about this time.
+pub(super) fn find_sent(
+    tables: &mut Tables<'_>,
+    ses_message_id: &str,
+    accepted_at: Timestamp,
+) -> Result<Option<MessageId>, redb::Error> {
+    let at = (accepted_at.unix_millis(), [0; 16]);
+    let end = (accepted_at.plus(SEARCH_WINDOW).unix_millis(), [u8::MAX; 16]);
+    let start = (accepted_at.minus(SEARCH_WINDOW).unix_millis(), [0; 16]);
+    let sent = tables.sent.open()?;
+    let mut later = sent.range(at..=end)?;
+    let mut earlier = sent.range(start..at)?.rev();
+    for _ in 0..SEARCH_ROWS / 2 {
+        // Taken in turn: our record is a call's length after the provider's, give or take the
+        // difference between the clocks.
+        let pair = [later.next(), earlier.next()];
+        if pair.iter().all(Option::is_none) {
+            break;
+        }
+        for row in pair.into_iter().flatten() {
+            let (key, row) = row?;
+            if row.value() == ses_message_id.as_bytes() {
+                return Ok(Some(MessageId::from_bytes(key.value().1)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Removes the provider's ids of the first `limit` messages of `ids`, ahead of their records.
+pub(super) fn purge_sent(
+    tables: &mut Tables<'_>,
+    ids: &Range<MessageId>,
+    limit: usize,
+) -> Result<(), ReadError> {
+    let mut keys = Vec::new();
+    for row in tables.messages.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit) {
+        let (id, row) = row?;
+        // A record that cannot be read must not keep all others from being purged.
+        let Ok(message) = decode_message(MessageId::from_bytes(id.value()), row.value()) else {
+            continue;
+        };
+        if let State::Sent { sent_at, .. } = message.state {
+            keys.push((sent_at.unix_millis(), *message.id.as_bytes()));
+        }
+    }
+    for key in keys {
+        tables.sent.open()?.remove(key)?;
+    }
+    Ok(())
+}

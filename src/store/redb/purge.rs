@@ -1,0 +1,122 @@
+//! The purge: what is past its window goes, oldest first, a bounded step at a time.
+
+use std::collections::BTreeSet;
+use std::ops;
+
+use redb::ReadableTable;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use crate::domain::time::Timestamp;
+use crate::store::record::organisation_of;
+use crate::store::redb::batch::Batch;
+use crate::store::redb::changes::Table;
+use crate::store::redb::error::ReadError;
+use crate::store::redb::feed::PurgedFeed;
+use crate::store::redb::tables::{IdKey, Row};
+use crate::store::redb::{
+    RedbStore, dead_letters, events, feed, history, outcomes, quarantine, write_lock,
+};
+use crate::store::{Purged, StoreError};
+
+impl RedbStore {
+    pub(in crate::store) async fn purge(
+        &self,
+        window_now: impl Into<WindowTime>,
+        limit: usize,
+    ) -> Result<Purged, StoreError> {
+        let window_now = window_now.into();
+        // Rows of expired hours may still be on disk, and are not found.
+        write_lock(&self.shared.idempotency).expire(&window_now);
+        let (purged, feed) =
+            self.writer.run(0, move |batch| purge(batch, &window_now, limit)).await?;
+        self.shared.metrics.purged(purged);
+        self.shared.feed.shrink(feed);
+        Ok(purged)
+    }
+}
+
+/// Message ids carry the stored time of acceptance or a later one, so nothing goes too early.
+fn purge(
+    batch: &mut Batch<'_>,
+    window_now: &WindowTime,
+    limit: usize,
+) -> Result<(Purged, Vec<PurgedFeed>), ReadError> {
+    let mut purged = Purged::default();
+    let records_past: Vec<_> = window_now.past(RECORD_RETENTION).iter().map(ids).collect();
+    for run in &records_past {
+        purged.messages += purge_messages(batch, run, limit - purged.messages)?;
+        quarantine::purge_quarantined(&mut batch.tables, run)?;
+    }
+    dead_letters::expire(&mut batch.tables, window_now)?;
+    history::purge(&mut batch.tables, window_now, limit)?;
+    let keys_past: Vec<_> = window_now.past(IDEMPOTENCY_WINDOW).iter().map(ids).collect();
+    for run in &keys_past {
+        let keys = &mut batch.tables.idempotency;
+        let range = purge_range(keys, run, limit - purged.idempotency_keys, |_| {})?;
+        purged.idempotency_keys += range.count;
+    }
+    let mut feeds = Vec::new();
+    for run in &window_now.past(RECORD_RETENTION) {
+        let left = limit - purged.feed_entries;
+        let feed = batch.shared.feed.purge(&mut batch.tables, run, left)?;
+        purged.feed_entries += feed.iter().map(|feed| feed.entries).sum::<usize>();
+        feeds.extend(feed);
+    }
+    batch.shared.damage.forget(&records_past, &keys_past);
+    Ok((purged, feeds))
+}
+
+/// Returns the ids of the instants of a run.
+fn ids(run: &ops::Range<Timestamp>) -> ops::Range<MessageId> {
+    MessageId::first_of(run.start)..MessageId::first_of(run.end)
+}
+
+fn purge_messages(
+    batch: &mut Batch<'_>,
+    ids: &ops::Range<MessageId>,
+    limit: usize,
+) -> Result<usize, ReadError> {
+    outcomes::purge_sent(&mut batch.tables, ids, limit)?;
+    let mut organisations = BTreeSet::new();
+    let messages = purge_range(&mut batch.tables.messages, ids, limit, |row| {
+        organisations.extend(organisation_of(row));
+    })?;
+    let Some(last) = messages.last else { return Ok(0) };
+    let first = ids.start.as_bytes();
+    for OrganisationId(number) in organisations {
+        let run = (number, *first)..=(number, *last.as_bytes());
+        batch.tables.by_organisation.retain_in(run, |_, ()| false)?;
+    }
+    let end = events::last_key(last);
+    let run = first.as_slice()..=end.as_slice();
+    batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
+    feed::purge_overturned(&mut batch.tables, ids.start, last)?;
+    Ok(messages.count)
+}
+
+struct Range {
+    count: usize,
+    last: Option<MessageId>,
+}
+
+fn purge_range(
+    table: &mut Table<'_, IdKey, Row>,
+    ids: &ops::Range<MessageId>,
+    limit: usize,
+    mut look_at: impl FnMut(&[u8]),
+) -> Result<Range, ReadError> {
+    let mut range = Range { count: 0, last: None };
+    for row in table.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit) {
+        range.last = Some(MessageId::from_bytes(row?.0.value()));
+        range.count += 1;
+    }
+    if let Some(last) = range.last {
+        table.retain_in(*ids.start.as_bytes()..=*last.as_bytes(), |_, row| {
+            look_at(row);
+            false
+        })?;
+    }
+    Ok(range)
+}

@@ -1,0 +1,80 @@
+//! Rows that are durable in the journal, but not yet in what snapshots of the data file show.
+//!
+//! A read of one row by its key looks here first. A read of a range waits for the publication
+//! instead. A batch that removes such a row is published at once.
+
+use std::collections::HashMap;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+
+use crate::store::redb::changes::row_changes;
+use crate::store::redb::tables::{IdKey, Visibility, visibility};
+use crate::store::redb::{read_lock, write_lock};
+
+/// Rows of the batches since the last publication, by their table's number and their key.
+#[derive(Debug, Default)]
+pub(super) struct RecentRows {
+    rows: RwLock<HashMap<(u8, IdKey), Bytes>>,
+    /// Whether a batch was written since the last publication. If not, reads need no lock.
+    is_unpublished: AtomicBool,
+}
+
+/// Whether all changes of a batch can be read before they are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Readable {
+    Now,
+    OncePublished,
+}
+
+impl RecentRows {
+    /// Adds the changes of a durable batch.
+    pub(super) fn add(&self, changes: &Bytes) -> Readable {
+        let mut readable = Readable::Now;
+        let mut rows = write_lock(&self.rows);
+        // A batch that was written a moment ago is whole.
+        for change in row_changes(changes).flatten() {
+            match (visibility(change.table), change.value) {
+                (Visibility::ByKey, Some(row)) => {
+                    let key = IdKey::try_from(change.key).expect("these tables' keys are ids");
+                    rows.insert((change.table, key), changes.slice_ref(row));
+                }
+                (Visibility::OnDemand, _) => {}
+                (Visibility::ByKey, None) | (Visibility::AtOnce, _) => {
+                    readable = Readable::OncePublished;
+                }
+            }
+        }
+        self.is_unpublished.store(true, Ordering::Release);
+        readable
+    }
+
+    /// Returns true if a batch was written since the last publication.
+    pub(super) fn is_unpublished(&self) -> bool {
+        self.is_unpublished.load(Ordering::Acquire)
+    }
+
+    /// Returns the row if it was written since the last publication.
+    pub(super) fn get(&self, table: u8, key: &IdKey) -> Option<Bytes> {
+        if !self.is_unpublished() {
+            return None;
+        }
+        read_lock(&self.rows).get(&(table, *key)).cloned()
+    }
+
+    /// Returns the row with the least key that was written since the last publication.
+    pub(super) fn first(&self, table: u8) -> Option<(IdKey, Bytes)> {
+        let rows = read_lock(&self.rows);
+        let of_table = rows.iter().filter(|((number, _), _)| *number == table);
+        let ((_, key), row) = of_table.min_by_key(|((_, key), _)| *key)?;
+        Some((*key, row.clone()))
+    }
+
+    /// Forgets all rows: snapshots show them from now on.
+    pub(super) fn clear(&self) {
+        let mut rows = write_lock(&self.rows);
+        rows.clear();
+        self.is_unpublished.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,269 @@
+//! Putting a backup in the place of the data file, once it has been read from end to end.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+
+use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
+use crate::store::record::decode_message;
+use crate::store::redb::backup::{Existing, behind_link};
+use crate::store::redb::checkpoint::{forget_journal, kept_checkpoint};
+use crate::store::redb::error::{InRow, OpenError, ReadError};
+use crate::store::redb::open::require_format;
+use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write};
+use crate::store::redb::{CACHE_BYTES, FILE_NAME, organisations, temp_files};
+
+/// How much is copied between two reports.
+const STEP_BYTES: usize = 1 << 20;
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// Message records.
+    pub messages: u64,
+    /// When the newest of them was accepted.
+    pub newest: Option<Timestamp>,
+    /// Organisations.
+    pub organisations: usize,
+    /// API keys.
+    pub api_keys: usize,
+    /// Sender domains.
+    pub domains: usize,
+    /// Suppressed addresses.
+    pub suppressions: u64,
+    /// Rows that cannot be read: messages, organisations, keys and domains beyond those above.
+    pub damaged: usize,
+}
+
+/// What became of a restoration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// What the backup holds.
+    pub contents: Contents,
+    /// Where the data file that was there is kept.
+    pub kept: Option<PathBuf>,
+}
+
+/// Why a backup is not in place. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The backup cannot be read.
+    #[error("the backup {} cannot be read: {source}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The backup is no good.
+    #[error("the backup {} cannot be used: {source}", path.display())]
+    Unusable {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// There is a data file.
+    #[error("there is a data file {}", path.display())]
+    Exists {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A service runs on the data file.
+    #[error("a service runs on the data file {}", path.display())]
+    InUse {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The data directory does not take it.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The data file's path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// What to do with a copy of a data file that was not closed, without its journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unclosed {
+    /// Refuse it: something may be missing.
+    Refuse,
+    /// Take it as it is.
+    AcceptLoss,
+}
+
+/// A backup that has been copied beside the data file and found good.
+#[derive(Debug)]
+pub struct Candidate {
+    temporary: tempfile::NamedTempFile,
+    target: PathBuf,
+    contents: Contents,
+}
+
+impl Candidate {
+    /// Copies a backup into the data directory, telling of the bytes as they come, and reads the
+    /// copy from end to end. The backup itself is left as it is.
+    pub fn check(
+        backup: &Path,
+        directory: &Path,
+        unclosed: Unclosed,
+        mut copied: impl FnMut(u64),
+    ) -> Result<Self, RestoreError> {
+        let target = behind_link(directory.join(FILE_NAME));
+        let unreadable = |source| RestoreError::Read { path: backup.to_owned(), source };
+        let unwritable = |source| RestoreError::Write { path: target.clone(), source };
+        let mut from = File::open(backup).map_err(unreadable)?;
+        let beside = target.parent().unwrap_or(directory);
+        let mut temporary = temp_files::make_data_file(beside).map_err(unwritable)?;
+        // A command that opens the directory meanwhile is to see that this is no stray.
+        temporary.as_file().lock().map_err(unwritable)?;
+        let (mut buffer, mut total) = (vec![0; STEP_BYTES], 0);
+        loop {
+            let read = from.read(&mut buffer).map_err(unreadable)?;
+            if read == 0 {
+                break;
+            }
+            temporary.write_all(&buffer[..read]).map_err(unwritable)?;
+            total += u64::try_from(read).unwrap_or(0);
+            copied(total);
+        }
+        // redb locks it itself.
+        temporary.as_file().unlock().map_err(unwritable)?;
+        let contents = inspect(temporary.path(), unclosed)
+            .map_err(|source| RestoreError::Unusable { path: backup.to_owned(), source })?;
+        temporary.as_file().lock().map_err(unwritable)?;
+        Ok(Self { temporary, target, contents })
+    }
+
+    /// What the backup holds.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Puts the copy in the data file's place at `now`. A data file that is there is kept under
+    /// another name, and there is no moment without one.
+    pub fn install(self, existing: Existing, now: Timestamp) -> Result<Restored, RestoreError> {
+        let Self { temporary, target, contents } = self;
+        let there = target.symlink_metadata().is_ok();
+        if there && existing == Existing::Keep {
+            return Err(RestoreError::Exists { path: target });
+        }
+        // Its lock is held until the other file is in its place. A file that does not open is what
+        // backups are for.
+        let lock = match there.then(|| Database::open(&target)) {
+            Some(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => {
+                return Err(RestoreError::InUse { path: target });
+            }
+            Some(Ok(database)) => Some(database),
+            Some(Err(_)) | None => None,
+        };
+        let installed = (|| {
+            let kept = there.then(|| {
+                target.with_file_name(format!("{FILE_NAME}.replaced-{}", now.unix_millis()))
+            });
+            if let Some(kept) = &kept {
+                std::fs::hard_link(&target, kept)?;
+            }
+            temporary.as_file().sync_all()?;
+            // One that has come into being since then is not to be lost.
+            if there { temporary.persist(&target) } else { temporary.persist_noclobber(&target) }
+                .map_err(|error| error.error)?;
+            temp_files::sync_directory_of(&target)?;
+            Ok(kept)
+        })();
+        drop(lock);
+        let kept = installed.map_err(|source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::AlreadyExists if !there => RestoreError::Exists { path: target },
+            _ => RestoreError::Write { path: target, source },
+        })?;
+        Ok(Restored { contents, kept })
+    }
+}
+
+/// Reads a file that nobody else uses from end to end.
+fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
+    let mut database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
+    if !database.check_integrity()? {
+        return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
+    }
+    require_format(&database)?;
+    if kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?.is_some() {
+        match unclosed {
+            Unclosed::Refuse => return Err(OpenError::Unclosed),
+            Unclosed::AcceptLoss => write(&database, forget_journal)?,
+        }
+    }
+    Ok(read_contents(&database)?)
+}
+
+fn read_contents(database: &Database) -> Result<Contents, ReadError> {
+    let transaction = database.begin_read()?;
+    let index = organisations::load(&transaction)?;
+    let (mut messages, mut newest) = (0, None);
+    let mut damaged = index.damaged.len();
+    for row in transaction.open_table(MESSAGES)?.iter()? {
+        let (id, row) = row?;
+        let id = MessageId::from_bytes(id.value());
+        match decode_message(id, row.value()).in_row(MESSAGES, id) {
+            Ok(message) => {
+                messages += 1;
+                newest = newest.max(Some(message.created_at));
+            }
+            Err(row) => {
+                row.log();
+                damaged += 1;
+            }
+        }
+    }
+    Ok(Contents {
+        messages,
+        newest,
+        damaged,
+        organisations: index.organisations.len(),
+        api_keys: index.api_keys.len(),
+        domains: index.domains.len(),
+        suppressions: transaction.open_table(SUPPRESSIONS)?.len()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::store::redb::{Pending, RedbStore};
+
+    const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+
+    #[test]
+    fn a_data_file_that_comes_into_being_meanwhile_is_not_lost() {
+        let there = tempfile::tempdir().unwrap();
+        drop(RedbStore::open(there.path(), Pending::Settle, NOON).unwrap());
+        let mut others = 0;
+        for round in 0..100 {
+            let directory = tempfile::tempdir().unwrap();
+            let backup = there.path().join(FILE_NAME);
+            let candidate =
+                Candidate::check(&backup, directory.path(), Unclosed::Refuse, |_| ()).unwrap();
+            let target = directory.path().join(FILE_NAME);
+            // A service that is started while the restoration comes to its end.
+            let start = Instant::now() + Duration::from_micros(20 * round);
+            let path = target.clone();
+            let other = std::thread::spawn(move || {
+                while Instant::now() < start {}
+                File::create_new(path).is_ok_and(|mut file| file.write_all(b"another's").is_ok())
+            });
+            let installed = candidate.install(Existing::Keep, NOON);
+            let is_others = other.join().unwrap();
+            assert_ne!(installed.is_ok(), is_others, "round {round}: {installed:?}");
+            assert_eq!(std::fs::read(target).unwrap() == b"another's", is_others);
+            others += u32::from(is_others);
+        }
+        assert!(others > 0, "nobody came in between");
+    }
+}

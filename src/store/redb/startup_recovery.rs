@@ -1,0 +1,126 @@
+//! Recovery: what a start sets right that the end of the last process left.
+
+use std::sync::Arc;
+
+use redb::ReadableTable;
+
+use crate::domain::id::MessageId;
+use crate::domain::message::{Acceptance, Recorded, Transition};
+use crate::domain::time::Timestamp;
+use crate::store::record::{ReportedChange, decode_message, encode_message};
+use crate::store::redb::error::{InRow, ReadError};
+use crate::store::redb::feed::FeedIndex;
+use crate::store::redb::idempotency::IdempotencyIndex;
+use crate::store::redb::open::FileOrigin;
+use crate::store::redb::suppressions::SuppressionFilter;
+use crate::store::redb::tables::{MESSAGES, Tables};
+use crate::store::redb::{
+    OpenError, Shared, api_keys, feed, lost_messages, quarantine, time_record, write_lock,
+};
+
+/// How many pending messages a restart settles in one transaction.
+const RECOVERY_STEP: usize = 5_000;
+
+/// What a start found to set right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    /// Messages whose body was lost with the process that held it.
+    pub bodies_lost: usize,
+    /// Idempotency keys that still replay.
+    pub live_keys: usize,
+    /// Origin of the file.
+    pub file: FileOrigin,
+}
+
+/// What becomes of messages that the last process left pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Pending {
+    /// Each becomes `failed`: who opens the store goes on in the place of that process.
+    Settle,
+    /// They stay as they are, for the next process to settle and to tell of.
+    Leave,
+}
+
+/// Sets right what the end of the last process left, and reads what is kept in memory. A row that
+/// cannot be read stops nothing: it is noted and left out. Before this is done, nobody may ask the
+/// store anything.
+pub(super) fn recover(
+    shared: &Shared,
+    pending: Pending,
+    now: Timestamp,
+) -> Result<Recovery, OpenError> {
+    let mut bodies_lost = 0;
+    let feed_id = shared.database.write(|mut tables| {
+        // An earlier version may not have had all of them.
+        tables.create()?;
+        feed::identify(&mut tables)
+    })?;
+    shared.database.read(|transaction| shared.feed.load(transaction, feed_id))?;
+    if pending == Pending::Settle {
+        loop {
+            let step = shared.database.write(|mut tables| {
+                // A clock that is behind the file's time stamp is wrong.
+                let reached = time_record::reached(&mut tables)?;
+                let now = reached.map_or(now, |reached| reached.now().max(now));
+                settle_pending(&mut tables, &shared.feed, now)
+            })?;
+            bodies_lost += step;
+            if step < RECOVERY_STEP {
+                break;
+            }
+        }
+    }
+    // With what was reported here.
+    shared.database.read(|transaction| shared.feed.load(transaction, feed_id))?;
+    let damage = &shared.damage;
+    shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
+    shared.reload_organisations()?;
+    shared.key_use.store(Arc::new(shared.database.read(api_keys::load_key_use)?));
+    *write_lock(&shared.suppression_filter) =
+        shared.database.read(|transaction| SuppressionFilter::load(transaction, damage))?;
+    let index =
+        shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
+    let live_keys = index.len();
+    *write_lock(&shared.idempotency) = index;
+    Ok(Recovery { bodies_lost, live_keys, file: FileOrigin::Existing })
+}
+
+fn settle_pending(
+    tables: &mut Tables<'_>,
+    feed: &FeedIndex,
+    now: Timestamp,
+) -> Result<usize, ReadError> {
+    let pending: Vec<MessageId> = tables
+        .pending
+        .iter()?
+        .take(RECOVERY_STEP)
+        .map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())))
+        .collect::<Result<_, _>>()?;
+    let mut lost = 0;
+    for id in &pending {
+        let row = tables.messages.get(id.as_bytes())?.map(|row| row.value().to_vec());
+        let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
+        if let (Some(row), Some(Err(damaged))) = (&row, &message) {
+            quarantine::quarantine(tables, *id, row, damaged, now)?;
+            lost += 1;
+        }
+        if let Some(Ok(mut message)) = message {
+            let transition = Transition::BodyLost {
+                acceptance: Acceptance::Possible,
+                message: "the service restarted before the message was sent, and bodies are kept \
+                          in memory only; a call to the provider may have been under way, so \
+                          whether it was accepted is unknown",
+                found_at: now,
+            };
+            let attempts = message.attempts;
+            if message.record(attempts, transition) == Recorded::Changed {
+                lost += 1;
+                feed.append(tables, &message, ReportedChange::Failed, now)?;
+            }
+            tables.messages.insert(id.as_bytes(), encode_message(&message).as_slice())?;
+        }
+        tables.pending.remove(id.as_bytes())?;
+    }
+    lost_messages::add(tables, lost, now)?;
+    Ok(pending.len())
+}

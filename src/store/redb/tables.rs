@@ -1,0 +1,459 @@
+//! Tables of the file: their keys, and a write transaction over all of them.
+//!
+//! Every table that grows with the mail is keyed by the time-ordered message id, so that inserts
+//! go to its end and a purge is one range. A random key here would cost an order of magnitude at
+//! a few million rows.
+
+use std::ops::ControlFlow;
+
+use redb::{
+    Database, Durability, Key, ReadTransaction, ReadableTable, ReadableTableMetadata, StorageError,
+    TableDefinition, TableHandle, Value, WriteTransaction,
+};
+
+use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
+use crate::store::redb::changes::{Changes, RowChange, Table, row_changes};
+use crate::store::redb::error::ReadError;
+
+/// The version of the file's layout. A file of a newer version is refused.
+pub(super) const FORMAT_VERSION: u64 = 4;
+
+/// The key of [`META`] that holds [`FORMAT_VERSION`].
+pub(super) const FORMAT_KEY: &str = "format";
+/// The key of [`META`] that holds the last number given to an organisation.
+pub(super) const LAST_ORGANISATION: &str = "last_organisation";
+/// The key of [`META`] that holds the last number given to an API key.
+pub(super) const LAST_KEY: &str = "last_key";
+/// The key of [`META`] that holds the last number given to an endpoint of webhooks.
+pub(super) const LAST_WEBHOOK: &str = "last_webhook";
+/// The key of [`META`] that holds the most, in milliseconds, by which a message's id is ahead of
+/// its acceptance: more than none only after the clock was set back.
+pub(super) const ID_LEAD: &str = "id_lead";
+/// The key of [`META`] that holds how many messages lost their body and are still to be seen.
+pub(super) const LOST_MESSAGES: &str = "lost_messages";
+/// The key of [`META`] that holds when the last of them was found, in milliseconds.
+pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
+/// The key of [`META`] that holds the number by which the feed's cursors are told from those of
+/// other files.
+pub(super) const FEED_ID: &str = "feed_id";
+/// The key of [`META`] that is written to see whether the file takes writes again.
+pub(super) const PROBE: &str = "probe";
+
+/// The key of [`META`] that holds the epoch of the journal that belongs to the file. It is missing
+/// if the file has everything.
+pub(super) const JOURNAL_EPOCH: &str = "journal_epoch";
+/// The key of [`META`] that holds the number of the last record of the journal that the file has.
+pub(super) const JOURNAL_RECORD: &str = "journal_record";
+
+/// A suppression's scope where it holds for every organisation; no organisation has this number.
+pub(super) const ALL_ORGANISATIONS: u32 = 0;
+
+/// The key of tables by message: its id.
+pub(super) type IdKey = [u8; 16];
+/// A row as `record` encodes it.
+pub(super) type Row = &'static [u8];
+/// A row that is kept for a while: when it was put there, in milliseconds, and the row itself.
+pub(super) type TimedRow = (u64, &'static [u8]);
+
+/// Single values of the file itself.
+pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+/// Message records.
+pub(super) const MESSAGES: TableDefinition<IdKey, Row> = TableDefinition::new("messages");
+/// Each organisation's messages, so that a listing reads no other's. An organisation's messages
+/// follow one another, so inserts go to the ends of as many runs as there are organisations.
+pub(super) const BY_ORGANISATION: TableDefinition<(u32, IdKey), ()> =
+    TableDefinition::new("messages_by_organisation");
+/// Messages whose body is pending in memory.
+pub(super) const PENDING: TableDefinition<IdKey, ()> = TableDefinition::new("pending");
+/// The idempotency keys of the last 24 hours, by the message that each one made.
+pub(super) const IDEMPOTENCY: TableDefinition<IdKey, Row> = TableDefinition::new("idempotency");
+/// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
+pub(super) const EVENTS: TableDefinition<Row, Row> = TableDefinition::new("events");
+/// Messages that the provider accepted, by the time of that and their id, with the provider's own
+/// id for them: how an event without our tag finds its message.
+pub(super) const SENT: TableDefinition<(u64, IdKey), Row> = TableDefinition::new("sent");
+/// Events whose message is not known yet, by the provider's id for it, with the time of their
+/// arrival. Random keys do no harm here, because the table is bounded.
+pub(super) const UNMATCHED: TableDefinition<Row, TimedRow> =
+    TableDefinition::new("unmatched_events");
+/// Documents that could not be read, by their digest, with the time of their arrival. Bounded too.
+pub(super) const DEAD_LETTERS: TableDefinition<Row, TimedRow> =
+    TableDefinition::new("dead_letters");
+/// Records that were pending at a start and could not be read, by message, with the time of that
+/// start.
+pub(super) const DAMAGED_MESSAGES: TableDefinition<IdKey, TimedRow> =
+    TableDefinition::new("damaged_messages");
+/// Suppressed addresses by organisation.
+pub(super) const SUPPRESSIONS: TableDefinition<(u32, &str), Row> =
+    TableDefinition::new("suppressions");
+/// Organisations by number.
+pub(super) const ORGANISATIONS: TableDefinition<u32, Row> = TableDefinition::new("organisations");
+/// Hashes of API keys by number.
+pub(super) const API_KEYS: TableDefinition<u32, Row> = TableDefinition::new("api_keys");
+/// Sender domains by organisation.
+pub(super) const DOMAINS: TableDefinition<(u32, &str), Row> = TableDefinition::new("domains");
+
+/// When each API key was last used, in milliseconds, by the key's number.
+pub(super) const KEY_USE: TableDefinition<u32, u64> = TableDefinition::new("key_use");
+
+/// Entries of the event feed, by organisation and position. An organisation's entries follow one
+/// another, as its messages do.
+pub(super) const FEED: TableDefinition<(u32, u64), Row> = TableDefinition::new("feed");
+/// Failures of messages that an event later proved to be sent: their records do not have them any
+/// more, and the feed still shows them.
+pub(super) const OVERTURNED: TableDefinition<IdKey, Row> =
+    TableDefinition::new("overturned_failures");
+/// Endpoints of webhooks by number.
+pub(super) const WEBHOOKS: TableDefinition<u32, Row> = TableDefinition::new("webhooks");
+/// How far each endpoint's deliveries are, by the endpoint's number.
+pub(super) const WEBHOOK_CURSORS: TableDefinition<u32, Row> =
+    TableDefinition::new("webhook_cursors");
+/// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
+/// event's position in the feed.
+pub(super) const WEBHOOK_WAITING: TableDefinition<(u32, u64, u64), Row> =
+    TableDefinition::new("webhook_waiting");
+/// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
+pub(super) const WEBHOOK_FAILED: TableDefinition<(u32, u64), Row> =
+    TableDefinition::new("webhook_failed");
+
+/// Counts of what happened in each hour, by the hour's number and the organisation; those of all
+/// organisations together are under [`ALL_ORGANISATIONS`].
+pub(super) const HISTORY: TableDefinition<(u32, u32), Row> = TableDefinition::new("history");
+
+/// File's record of the clock, under [`TIME_KEY`].
+pub(super) const CLOCK: TableDefinition<&str, Row> = TableDefinition::new("clock");
+/// The one key of [`CLOCK`].
+pub(super) const TIME_KEY: &str = "time";
+
+/// Begins a transaction that is durable once it is committed, and quick to open after a crash.
+pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, redb::TransactionError> {
+    let mut transaction = database.begin_write()?;
+    set_durable(&mut transaction);
+    Ok(transaction)
+}
+
+/// Has a transaction durable once it is committed, and the file quick to open after a crash.
+pub(super) fn set_durable(transaction: &mut WriteTransaction) {
+    transaction.set_durability(Durability::Immediate).expect("no persistent savepoint is used");
+    transaction.set_quick_repair(true);
+}
+
+/// Runs one write transaction and commits it durably.
+pub(super) fn write<T>(
+    database: &Database,
+    work: impl FnOnce(&WriteTransaction) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let transaction = begin_write(database)?;
+    let done = work(&transaction)?;
+    transaction.commit()?;
+    Ok(done)
+}
+
+/// Runs one write transaction over all tables, outside of the journal.
+pub(super) fn write_tables<T>(
+    database: &Database,
+    work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    write(database, |transaction| work(Tables::open(transaction, &Changes::default())?))
+}
+
+/// A table that not every transaction touches. It is opened at its first use: to open all of them
+/// takes 8 % of a small transaction's processor time.
+pub(super) struct OnDemand<'txn, K: Key + 'static, V: Value + 'static> {
+    transaction: &'txn WriteTransaction,
+    changes: &'txn Changes,
+    definition: TableDefinition<'static, K, V>,
+    table: Option<Table<'txn, K, V>>,
+}
+
+impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
+    fn new(
+        transaction: &'txn WriteTransaction,
+        changes: &'txn Changes,
+        definition: TableDefinition<'static, K, V>,
+    ) -> Self {
+        Self { transaction, changes, definition, table: None }
+    }
+
+    /// The table, created where it is missing.
+    pub(super) fn open(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => open_table(self.transaction, self.changes, self.definition)?,
+        };
+        Ok(self.table.insert(table))
+    }
+}
+
+fn open_table<'txn, K: Key + 'static, V: Value + 'static>(
+    transaction: &'txn WriteTransaction,
+    changes: &'txn Changes,
+    definition: TableDefinition<'static, K, V>,
+) -> Result<Table<'txn, K, V>, redb::Error> {
+    let table = transaction.open_table(definition)?;
+    Ok(Table::new(table, number_of(&definition), changes))
+}
+
+/// All tables of one write transaction.
+pub(super) struct Tables<'txn> {
+    pub(super) messages: Table<'txn, IdKey, Row>,
+    pub(super) by_organisation: Table<'txn, (u32, IdKey), ()>,
+    pub(super) pending: Table<'txn, IdKey, ()>,
+    pub(super) idempotency: Table<'txn, IdKey, Row>,
+    pub(super) meta: OnDemand<'txn, &'static str, u64>,
+    pub(super) events: OnDemand<'txn, Row, Row>,
+    pub(super) sent: OnDemand<'txn, (u64, IdKey), Row>,
+    pub(super) unmatched: OnDemand<'txn, Row, TimedRow>,
+    pub(super) dead_letters: OnDemand<'txn, Row, TimedRow>,
+    pub(super) damaged_messages: OnDemand<'txn, IdKey, TimedRow>,
+    pub(super) suppressions: OnDemand<'txn, (u32, &'static str), Row>,
+    pub(super) organisations: OnDemand<'txn, u32, Row>,
+    pub(super) api_keys: OnDemand<'txn, u32, Row>,
+    pub(super) domains: OnDemand<'txn, (u32, &'static str), Row>,
+    pub(super) key_use: OnDemand<'txn, u32, u64>,
+    pub(super) clock: OnDemand<'txn, &'static str, Row>,
+    pub(super) feed: OnDemand<'txn, (u32, u64), Row>,
+    pub(super) overturned: OnDemand<'txn, IdKey, Row>,
+    pub(super) webhooks: OnDemand<'txn, u32, Row>,
+    pub(super) webhook_cursors: OnDemand<'txn, u32, Row>,
+    pub(super) webhook_waiting: OnDemand<'txn, (u32, u64, u64), Row>,
+    pub(super) webhook_failed: OnDemand<'txn, (u32, u64), Row>,
+    pub(super) history: OnDemand<'txn, (u32, u32), Row>,
+}
+
+impl<'txn> Tables<'txn> {
+    /// Opens the tables, those on demand not yet.
+    pub(super) fn open(
+        transaction: &'txn WriteTransaction,
+        changes: &'txn Changes,
+    ) -> Result<Self, redb::Error> {
+        Ok(Self {
+            messages: open_table(transaction, changes, MESSAGES)?,
+            by_organisation: open_table(transaction, changes, BY_ORGANISATION)?,
+            pending: open_table(transaction, changes, PENDING)?,
+            idempotency: open_table(transaction, changes, IDEMPOTENCY)?,
+            meta: OnDemand::new(transaction, changes, META),
+            events: OnDemand::new(transaction, changes, EVENTS),
+            sent: OnDemand::new(transaction, changes, SENT),
+            unmatched: OnDemand::new(transaction, changes, UNMATCHED),
+            dead_letters: OnDemand::new(transaction, changes, DEAD_LETTERS),
+            damaged_messages: OnDemand::new(transaction, changes, DAMAGED_MESSAGES),
+            suppressions: OnDemand::new(transaction, changes, SUPPRESSIONS),
+            organisations: OnDemand::new(transaction, changes, ORGANISATIONS),
+            api_keys: OnDemand::new(transaction, changes, API_KEYS),
+            domains: OnDemand::new(transaction, changes, DOMAINS),
+            key_use: OnDemand::new(transaction, changes, KEY_USE),
+            clock: OnDemand::new(transaction, changes, CLOCK),
+            feed: OnDemand::new(transaction, changes, FEED),
+            overturned: OnDemand::new(transaction, changes, OVERTURNED),
+            webhooks: OnDemand::new(transaction, changes, WEBHOOKS),
+            webhook_cursors: OnDemand::new(transaction, changes, WEBHOOK_CURSORS),
+            webhook_waiting: OnDemand::new(transaction, changes, WEBHOOK_WAITING),
+            webhook_failed: OnDemand::new(transaction, changes, WEBHOOK_FAILED),
+            history: OnDemand::new(transaction, changes, HISTORY),
+        })
+    }
+
+    /// Creates every table that is missing: readers find all of them in a file.
+    pub(super) fn create(&mut self) -> Result<(), redb::Error> {
+        self.meta.open()?;
+        self.events.open()?;
+        self.sent.open()?;
+        self.unmatched.open()?;
+        self.dead_letters.open()?;
+        self.damaged_messages.open()?;
+        self.suppressions.open()?;
+        self.organisations.open()?;
+        self.api_keys.open()?;
+        self.domains.open()?;
+        self.key_use.open()?;
+        self.clock.open()?;
+        self.feed.open()?;
+        self.overturned.open()?;
+        self.webhooks.open()?;
+        self.webhook_cursors.open()?;
+        self.webhook_waiting.open()?;
+        self.webhook_failed.open()?;
+        self.history.open()?;
+        Ok(())
+    }
+
+    /// The next number of a counter in [`META`]; a number is never given twice.
+    pub(super) fn next_number(&mut self, counter: &str) -> Result<u32, redb::Error> {
+        let meta = self.meta.open()?;
+        let last = meta.get(counter)?.map_or(0, |row| row.value());
+        let next = last + 1;
+        meta.insert(counter, next)?;
+        Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
+    }
+
+    /// Notes by how much the id is ahead of the acceptance, where that is more than ever before.
+    pub(super) fn note_lead(
+        &mut self,
+        id: MessageId,
+        created_at: Timestamp,
+    ) -> Result<(), redb::Error> {
+        let lead = id.instant().unix_millis().saturating_sub(created_at.unix_millis());
+        if lead > 0 {
+            let meta = self.meta.open()?;
+            if meta.get(ID_LEAD)?.is_none_or(|row| row.value() < lead) {
+                meta.insert(ID_LEAD, lead)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every table of the file; a position here is the table's number in a backup and in the journal.
+pub(super) const TABLES: [&dyn AnyTable; 23] = [
+    &META,
+    &MESSAGES,
+    &BY_ORGANISATION,
+    &PENDING,
+    &IDEMPOTENCY,
+    &EVENTS,
+    &SENT,
+    &UNMATCHED,
+    &DEAD_LETTERS,
+    &SUPPRESSIONS,
+    &ORGANISATIONS,
+    &API_KEYS,
+    &DOMAINS,
+    &KEY_USE,
+    &DAMAGED_MESSAGES,
+    &CLOCK,
+    &FEED,
+    &OVERTURNED,
+    &WEBHOOKS,
+    &WEBHOOK_CURSORS,
+    &WEBHOOK_WAITING,
+    &WEBHOOK_FAILED,
+    &HISTORY,
+];
+
+/// When readers see a row that a batch has put into a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visibility {
+    /// At once, by its key: [`RecentRows`](crate::store::redb::recent_rows::RecentRows) has it. One that
+    /// is removed is gone at once, because the batch is published.
+    ByKey,
+    /// At the next publication. Who reads a range asks for one; the writer needs none.
+    OnDemand,
+    /// At once, because the batch is published.
+    AtOnce,
+}
+
+/// Returns when readers see what is put into the table of this number. Those that every message
+/// changes wait, because a publication costs more than all of a message's rows.
+pub(super) fn visibility(table: u8) -> Visibility {
+    let name = TABLES[usize::from(table)].name();
+    let is_one_of = |tables: &[&dyn AnyTable]| tables.iter().any(|table| table.name() == name);
+    if is_one_of(&[&MESSAGES, &IDEMPOTENCY]) {
+        Visibility::ByKey
+    } else if is_one_of(&[&BY_ORGANISATION, &PENDING, &SENT, &FEED, &HISTORY]) {
+        Visibility::OnDemand
+    } else {
+        Visibility::AtOnce
+    }
+}
+
+/// Returns the table's position in [`TABLES`].
+pub(super) fn number_of(table: &impl TableHandle) -> u8 {
+    let number = TABLES.iter().position(|known| known.name() == table.name());
+    let number = number.and_then(|number| u8::try_from(number).ok());
+    number.expect("every table has its number")
+}
+
+/// Makes changes again in a transaction.
+pub(super) fn replay(transaction: &WriteTransaction, changes: &[u8]) -> Result<(), redb::Error> {
+    let unknown = || StorageError::Corrupted("a record of the journal cannot be read".to_owned());
+    for change in row_changes(changes) {
+        let RowChange { table, key, value } = change.ok_or_else(unknown)?;
+        let table = TABLES.get(usize::from(table)).ok_or_else(unknown)?;
+        match value {
+            Some(value) => {
+                table.insert(transaction, &mut std::iter::once((key, value)))?;
+            }
+            None => table.remove(transaction, key)?,
+        }
+    }
+    Ok(())
+}
+
+/// Is shown a key and a value, and says whether it wants more.
+pub(super) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+/// Keys with their values.
+type ByteRows<'a, 'b> = &'a mut dyn Iterator<Item = (&'b [u8], &'b [u8])>;
+
+/// A table whose keys and values are taken as bytes.
+pub(super) trait AnyTable: Sync {
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// How many rows it has.
+    fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error>;
+
+    /// Shows every row, in order, until told to stop.
+    fn each(
+        &self,
+        transaction: &ReadTransaction,
+        visit: Visit<'_>,
+    ) -> Result<ControlFlow<()>, redb::Error>;
+
+    /// Writes rows as [`AnyTable::each`] showed them; gives how many.
+    fn insert(
+        &self,
+        transaction: &WriteTransaction,
+        rows: ByteRows<'_, '_>,
+    ) -> Result<u64, redb::Error>;
+
+    /// Removes a row, if it is there.
+    fn remove(&self, transaction: &WriteTransaction, key: &[u8]) -> Result<(), redb::Error>;
+}
+
+impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
+    for TableDefinition<'static, K, V>
+{
+    fn name(&self) -> &str {
+        TableHandle::name(self)
+    }
+
+    fn rows(&self, transaction: &ReadTransaction) -> Result<u64, redb::Error> {
+        Ok(transaction.open_table(*self)?.len()?)
+    }
+
+    fn each(
+        &self,
+        transaction: &ReadTransaction,
+        visit: Visit<'_>,
+    ) -> Result<ControlFlow<()>, redb::Error> {
+        for row in transaction.open_table(*self)?.iter()? {
+            let (key, value) = row?;
+            let (key, value) = (key.value(), value.value());
+            if visit(K::as_bytes(&key).as_ref(), V::as_bytes(&value).as_ref()).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn insert(
+        &self,
+        transaction: &WriteTransaction,
+        rows: ByteRows<'_, '_>,
+    ) -> Result<u64, redb::Error> {
+        let mut table = transaction.open_table(*self)?;
+        let mut count = 0;
+        for (key, value) in rows {
+            table.insert(K::from_bytes(key), V::from_bytes(value))?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn remove(&self, transaction: &WriteTransaction, key: &[u8]) -> Result<(), redb::Error> {
+        transaction.open_table(*self)?.remove(K::from_bytes(key))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,386 @@
+//! The store on a disk that fails.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use redb::{Database, StorageBackend};
+use tokio::time::timeout;
+
+use crate::domain::admission::Facts as _;
+use crate::domain::mailbox::Mailbox;
+use crate::domain::request::IdempotencyKey;
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::domain::time::Timestamp;
+use crate::store::conformance::{Fixture, START};
+use crate::store::redb::open::{Opener, initialize};
+use crate::store::{Accepted, CACHE_BYTES, Health, MessageFilter, Store, StoreError};
+
+/// How long a disk panics: several attempts to open the file again fall into this.
+const PANICS_GO_ON: Duration = Duration::from_millis(400);
+/// How long the store may take to recover by itself.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Every read is one of the disk.
+const NO_CACHE: usize = 0;
+
+fn address(text: &str) -> SuppressedAddress {
+    SuppressedAddress::from(Mailbox::parse(text).unwrap().address())
+}
+
+/// A store on a disk in memory that fails when told to.
+async fn on_disk(disk: &Disk) -> Fixture {
+    Fixture::on(Store::on_redb(disk.opener(NO_CACHE), START).unwrap().0).await
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_reads_and_replays_go_on_until_there_is_space() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::Full);
+    // Freed pages of earlier commits may take a few more messages, and what the store writes to
+    // see whether it can, so that it tries again and again.
+    let (mut accepted, mut refused) = (0, 0);
+    while refused < 20 {
+        match fixture.accept(None, START).await {
+            Ok(_) => (accepted, refused) = (accepted + 1, 0),
+            Err(error) => {
+                assert_eq!(error, StoreError::Unavailable);
+                refused += 1;
+            }
+        }
+        assert!(accepted < 400, "the disk is full");
+    }
+    let key = IdempotencyKey::parse("k").unwrap();
+    let replay = fixture.store.replay_after_commit(fixture.organisation, key, START).await;
+    assert_eq!(replay.unwrap(), Some(id));
+    assert!(fixture.store.message(id, START).await.unwrap().is_some());
+    assert_eq!(fixture.accept(None, START).await, Err(StoreError::Unavailable));
+    disk.set(Fault::None);
+    fixture.store.writable().await;
+    assert!(matches!(fixture.accept(None, START).await, Ok(Accepted::New(_))));
+}
+
+#[tokio::test]
+async fn a_refused_message_never_comes_to_life_whichever_sync_failed() {
+    for failing in 0..6 {
+        let (arrives, is_lost) =
+            (Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing });
+        for fault in [arrives, is_lost, Fault::SyncPanics { after: failing }] {
+            let disk = Disk::formatted();
+            let fixture = on_disk(&disk).await;
+            fixture.accept(Some("before"), START).await.unwrap();
+            disk.set(fault);
+            let answer = fixture.accept(Some("k"), START).await;
+            disk.set(Fault::None);
+            fixture.store.writable().await;
+            let key = IdempotencyKey::parse("k").unwrap();
+            let replay = fixture.store.replay(fixture.organisation, key, START).await.unwrap();
+            let listed =
+                fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
+            match answer {
+                Ok(Accepted::New(id)) => assert_eq!((replay, listed.len()), (Some(id), 2)),
+                Err(StoreError::Unavailable) => assert_eq!((replay, listed.len()), (None, 1)),
+                other => panic!("{other:?}"),
+            }
+            drop(fixture);
+            let fixture = on_disk(&disk).await;
+            let after =
+                fixture.store.list(MessageFilter::default(), 9, START).await.unwrap().messages;
+            assert_eq!(after.len(), listed.len(), "{fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_memory_is_what_is_on_disk_whichever_sync_failed() {
+    for failing in 0..6 {
+        for fault in [Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing }] {
+            let disk = Disk::formatted();
+            let fixture = on_disk(&disk).await;
+            disk.set(fault);
+            let _ = fixture.store.add_organisation("other".parse().unwrap()).await;
+            disk.set(Fault::None);
+            fixture.store.writable().await;
+            let in_memory = fixture.store.organisations();
+            drop(fixture);
+            assert_eq!(on_disk(&disk).await.store.organisations(), in_memory, "{fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_no_writes_is_read_and_refusals_do_not_wait_for_its_end() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::WritesFail);
+    for _ in 0..3 {
+        assert_eq!(fixture.accept(Some("new"), START).await, Err(StoreError::Unavailable));
+        let key = IdempotencyKey::parse("k").unwrap();
+        let replay = fixture.store.replay_after_commit(fixture.organisation, key, START).await;
+        assert_eq!(replay, Ok(Some(id)));
+        assert!(fixture.store.message(id, START).await.unwrap().is_some());
+        // Long enough for the file to be opened again, in vain.
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    assert_eq!(fixture.store.health(), Health::Refusing);
+    disk.set(Fault::None);
+    fixture.store.writable().await;
+    let Ok(Accepted::New(new)) = fixture.accept(Some("new"), START).await else { panic!() };
+    drop(fixture);
+    let fixture = on_disk(&disk).await;
+    let key = IdempotencyKey::parse("new").unwrap();
+    assert_eq!(fixture.store.replay(fixture.organisation, key, START).await, Ok(Some(new)));
+    let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap();
+    assert_eq!(listed.messages.len(), 2);
+}
+
+#[tokio::test]
+async fn reads_that_failed_succeed_again_though_nobody_writes() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    let carol = address("carol@example.org");
+    let suppression = Suppression {
+        address: carol.clone(),
+        reason: SuppressionReason::Manual,
+        since: START,
+        cause: None,
+    };
+    fixture.store.suppress(None, suppression).await.unwrap();
+    disk.set(Fault::ReadsFail);
+    assert_eq!(fixture.store.message(id, START).await, Err(StoreError::Unavailable));
+    let facts = fixture.store.facts(fixture.organisation);
+    assert_eq!(facts.is_suppressed(&carol).await, Err(StoreError::Unavailable));
+    assert_eq!(facts.is_suppressed(&address("dan@example.org")).await, Ok(false));
+    disk.set(Fault::None);
+    let end = std::time::Instant::now() + Duration::from_mins(1);
+    while fixture.store.message(id, START).await.is_err() {
+        assert!(std::time::Instant::now() < end, "reads never succeed again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    fixture.store.writable().await;
+    assert_eq!(fixture.accept(Some("k"), START).await, Ok(Accepted::Replayed(id)));
+}
+
+#[tokio::test]
+async fn the_writer_outlives_panics_while_the_file_is_opened_again() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::ReadsPanic);
+    assert!(fixture.accept(None, START).await.is_err());
+    // Long enough for several attempts to open the file again.
+    tokio::time::sleep(PANICS_GO_ON).await;
+    timeout(PATIENCE, fixture.store.answered()).await.expect("the writer answers");
+    assert_eq!(fixture.store.health(), Health::Refusing);
+    disk.set(Fault::None);
+    timeout(PATIENCE, fixture.store.writable()).await.expect("the store takes writes again");
+    assert_eq!(fixture.accept(Some("k"), START).await, Ok(Accepted::Replayed(id)));
+    assert!(matches!(fixture.accept(Some("new"), START).await, Ok(Accepted::New(_))));
+}
+
+#[tokio::test]
+async fn a_sign_of_life_costs_no_commit() {
+    let fixture = on_disk(&Disk::formatted()).await;
+    let commits = || fixture.store.metrics().commits();
+    let before = commits();
+    fixture.store.answered().await;
+    assert_eq!(commits(), before);
+}
+
+/// A block of the file system, in bytes.
+const BLOCK: u64 = 4_096;
+
+/// How the disk fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::store) enum Fault {
+    /// It does not.
+    #[default]
+    None,
+    /// No space is left: what was never written before cannot be written, as on a file system
+    /// that gives out blocks at the first write.
+    Full,
+    /// Writes arrive, and the one sync after `after` more fails.
+    SyncFails { after: usize },
+    /// The one sync after `after` more fails, and what was written since the last one is gone.
+    SyncLoses { after: usize },
+    /// No write and no sync succeeds.
+    WritesFail,
+    /// No read succeeds.
+    ReadsFail,
+    /// Every read panics, as redb does on pages that it cannot make sense of.
+    ReadsPanic,
+    /// Writes arrive, and the one sync after `after` more panics.
+    SyncPanics { after: usize },
+}
+
+/// One of the two files of a disk; clones are the same file.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct Disk {
+    content: Arc<Mutex<Content>>,
+    file: Which,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Data,
+    Journal,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    data: FileContent,
+    journal: FileContent,
+    fault: Fault,
+}
+
+#[derive(Debug, Default)]
+struct FileContent {
+    bytes: Vec<u8>,
+    /// As of the last sync.
+    synced: Vec<u8>,
+    /// The blocks that have been given out.
+    given: HashSet<u64>,
+}
+
+impl Content {
+    fn file(&mut self, which: Which) -> &mut FileContent {
+        match which {
+            Which::Data => &mut self.data,
+            Which::Journal => &mut self.journal,
+        }
+    }
+}
+
+impl Disk {
+    /// A disk that holds an empty store.
+    pub(in crate::store) fn formatted() -> Self {
+        let disk = Self { content: Arc::default(), file: Which::Data };
+        let database = Database::builder().create_with_backend(disk.clone()).unwrap();
+        initialize(&database).unwrap();
+        disk
+    }
+
+    /// Opens a store on it.
+    pub(in crate::store) fn opener(&self, cache_bytes: usize) -> Opener {
+        let data = self.clone();
+        let journal = Self { content: Arc::clone(&self.content), file: Which::Journal };
+        Opener::backend(cache_bytes, move || data.clone(), move || journal.clone())
+    }
+
+    /// Sets how it fails from now on.
+    pub(super) fn set(&self, fault: Fault) {
+        self.content().fault = fault;
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap()
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.content().file(self.file).bytes.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let offset = usize::try_from(offset).unwrap();
+        let mut content = self.content();
+        match content.fault {
+            Fault::ReadsFail => return Err(io::Error::other("read failed")),
+            Fault::ReadsPanic => {
+                // Others use the disk after this.
+                drop(content);
+                panic!("read panics");
+            }
+            _ => {}
+        }
+        let bytes = content.file(self.file).bytes.get(offset..offset + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut content = self.content();
+        if content.fault == Fault::WritesFail {
+            return Err(io::Error::other("write failed"));
+        }
+        let is_full = content.fault == Fault::Full;
+        let file = content.file(self.file);
+        let length = usize::try_from(len).unwrap();
+        if self.file == Which::Journal && length > file.bytes.len() {
+            // The journal's file is written to its end when it grows.
+            if is_full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            file.given.extend(0..len.div_ceil(BLOCK));
+        }
+        file.bytes.resize(length, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut guard = self.content();
+        let content = &mut *guard;
+        match &mut content.fault {
+            Fault::SyncFails { after: 0 } => {
+                content.fault = Fault::None;
+                return Err(io::Error::other("sync failed"));
+            }
+            Fault::SyncLoses { after: 0 } => {
+                content.fault = Fault::None;
+                let file = content.file(self.file);
+                file.bytes.clone_from(&file.synced);
+                return Err(io::Error::other("sync failed"));
+            }
+            Fault::SyncPanics { after: 0 } => {
+                content.fault = Fault::None;
+                let file = content.file(self.file);
+                file.synced.clone_from(&file.bytes);
+                drop(guard);
+                panic!("sync panics");
+            }
+            Fault::WritesFail => return Err(io::Error::other("sync failed")),
+            Fault::SyncFails { after }
+            | Fault::SyncLoses { after }
+            | Fault::SyncPanics { after } => *after -= 1,
+            Fault::None | Fault::Full | Fault::ReadsFail | Fault::ReadsPanic => {}
+        }
+        let file = content.file(self.file);
+        file.synced.clone_from(&file.bytes);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut content = self.content();
+        if content.fault == Fault::WritesFail {
+            return Err(io::Error::other("write failed"));
+        }
+        let is_full = content.fault == Fault::Full;
+        let file = content.file(self.file);
+        for block in offset / BLOCK..=(offset + data.len() as u64 - 1) / BLOCK {
+            if is_full && !file.given.contains(&block) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            file.given.insert(block);
+        }
+        let offset = usize::try_from(offset).unwrap();
+        let bytes = file.bytes.get_mut(offset..offset + data.len());
+        bytes.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        Ok(())
+    }
+}
+
+impl Store {
+    /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
+    pub(crate) fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
+        let disk = Disk::formatted();
+        let (store, _) =
+            Self::on_redb(disk.opener(CACHE_BYTES), now).expect("a formatted disk opens");
+        let (failing, working) = (disk.clone(), disk);
+        (store, move || failing.set(Fault::WritesFail), move || working.set(Fault::None))
+    }
+}

@@ -1,0 +1,197 @@
+//! The data file and its journal: killed, apart, and of another file.
+
+use std::path::{Path, PathBuf};
+
+use crate::domain::message::{Status, Transition};
+use crate::domain::request::IdempotencyKey;
+use crate::store::conformance::{Fixture, START};
+use crate::store::redb::{FILE_NAME, JOURNAL_NAME, OpenError};
+use crate::store::{Accepted, MessageFilter, Store, StoreError};
+
+fn opened(directory: &Path) -> Result<Store, OpenError> {
+    Ok(Store::open(directory, START)?.0)
+}
+
+/// Copies both files as they are between two writes: what a kill leaves.
+fn killed(store: &Store) -> tempfile::TempDir {
+    let left = tempfile::tempdir().unwrap();
+    let database = &store.redb().shared.database;
+    let directory = database.data_file().unwrap().path().parent().unwrap();
+    database.between_writes(|| {
+        for name in [JOURNAL_NAME, FILE_NAME] {
+            std::fs::copy(directory.join(name), left.path().join(name)).unwrap();
+        }
+    });
+    left
+}
+
+/// A store in a directory, with a message.
+async fn with_a_message() -> (tempfile::TempDir, Fixture) {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    fixture.new_message().await;
+    (directory, fixture)
+}
+
+/// The one journal in a directory that was kept under another name.
+fn kept_journal(directory: &Path) -> PathBuf {
+    let names = std::fs::read_dir(directory).unwrap();
+    let names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let prefix = format!("{JOURNAL_NAME}.kept-");
+    let kept: Vec<_> = names.iter().filter(|name| name.starts_with(&prefix)).collect();
+    let [kept] = &kept[..] else { panic!("{names:?}") };
+    directory.join(kept)
+}
+
+async fn message_count(store: Store) -> usize {
+    store.list(MessageFilter::default(), 100, START).await.unwrap().messages.len()
+}
+
+fn reason(opened: Result<Store, OpenError>) -> String {
+    match opened {
+        Err(error @ OpenError::Journal(_)) => error.to_string(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it opens"),
+    }
+}
+
+#[tokio::test]
+async fn what_was_answered_is_there_after_a_kill_whether_a_checkpoint_has_it_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    for accepted in 1..=60 {
+        fixture.new_message().await;
+        if accepted % 7 == 0 {
+            let left = killed(&fixture.store);
+            assert_eq!(message_count(opened(left.path()).unwrap()).await, accepted);
+            // The first start has replayed it all.
+            assert_eq!(message_count(opened(left.path()).unwrap()).await, accepted);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_durable_is_read_at_once_though_its_transaction_is_still_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    let store = &fixture.store;
+    for accepted in 1..=60 {
+        let key = format!("key {accepted}");
+        let Ok(Accepted::New(id)) = fixture.accept(Some(&key), START).await else {
+            panic!("it is new");
+        };
+        let replayed =
+            store.replay(fixture.organisation, IdempotencyKey::parse(&key).unwrap(), START).await;
+        assert_eq!(replayed, Ok(Some(id)));
+        assert_eq!(store.message(id, START).await.unwrap().unwrap().status(), Status::Queued);
+        let transition = Transition::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
+        store.record(id, 1, transition, START).await.unwrap();
+        assert_eq!(store.message(id, START).await.unwrap().unwrap().status(), Status::Sent);
+        let sent = MessageFilter { status: Some(Status::Sent), ..MessageFilter::default() };
+        let list = store.list(sent, 100, START).await.unwrap();
+        assert_eq!((list.messages.len(), list.messages[0].id), (accepted, id));
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_fails_takes_no_earlier_one_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    for accepted in 1..=60 {
+        let id = fixture.new_message().await;
+        if accepted % 7 == 0 {
+            let panics =
+                fixture.store.redb().writer.run(0, |_| -> Result<(), _> { panic!("as it must") });
+            assert_eq!(panics.await, Err(StoreError::Damaged));
+            assert!(fixture.store.message(id, START).await.unwrap().is_some());
+            fixture.store.writable().await;
+            assert!(fixture.store.message(id, START).await.unwrap().is_some());
+            assert_eq!(message_count(fixture.store.clone()).await, accepted);
+        }
+    }
+    drop(fixture);
+    assert_eq!(message_count(opened(directory.path()).unwrap()).await, 60);
+}
+
+#[tokio::test]
+async fn a_file_that_was_closed_needs_no_journal() {
+    let (directory, fixture) = with_a_message().await;
+    drop(fixture);
+    std::fs::remove_file(directory.path().join(JOURNAL_NAME)).unwrap();
+    assert_eq!(message_count(opened(directory.path()).unwrap()).await, 1);
+}
+
+#[tokio::test]
+async fn a_killed_file_without_its_journal_is_refused_and_left_as_it_is() {
+    let (_directory, fixture) = with_a_message().await;
+    let (left, other) = (killed(&fixture.store), killed(&fixture.store));
+    let (journal, aside) = (left.path().join(JOURNAL_NAME), left.path().join("aside"));
+    std::fs::rename(&journal, &aside).unwrap();
+    assert!(reason(opened(left.path())).contains("it is missing"));
+    assert!(!journal.exists(), "an empty one would be taken for the right one");
+    // Later starts of the same file wrote this one.
+    drop(opened(other.path()).unwrap());
+    let later = killed(&opened(other.path()).unwrap());
+    std::fs::copy(later.path().join(JOURNAL_NAME), &journal).unwrap();
+    assert!(reason(opened(left.path())).contains("is not the one"));
+    std::fs::rename(&aside, &journal).unwrap();
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, 1);
+}
+
+#[tokio::test]
+async fn the_journal_of_a_file_that_is_not_there_is_kept() {
+    let (_directory, fixture) = with_a_message().await;
+    let left = killed(&fixture.store);
+    let (file, aside) = (left.path().join(FILE_NAME), left.path().join("aside"));
+    std::fs::rename(&file, &aside).unwrap();
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, 0);
+    let kept = kept_journal(left.path());
+    std::fs::rename(&aside, &file).unwrap();
+    std::fs::rename(kept, left.path().join(JOURNAL_NAME)).unwrap();
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, 1);
+}
+
+#[tokio::test]
+async fn a_journal_that_is_deleted_while_it_is_in_use_is_made_anew() {
+    let (directory, fixture) = with_a_message().await;
+    std::fs::remove_file(directory.path().join(JOURNAL_NAME)).unwrap();
+    assert_eq!(fixture.accept(None, START).await, Err(StoreError::Unavailable));
+    fixture.store.writable().await;
+    fixture.new_message().await;
+    let left = killed(&fixture.store);
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, 2);
+}
+
+#[tokio::test]
+async fn an_earlier_copy_of_the_data_file_does_not_take_a_later_journal() {
+    let (_directory, fixture) = with_a_message().await;
+    let (earlier, left) = (killed(&fixture.store), killed(&fixture.store));
+    let later = killed(&opened(left.path()).unwrap());
+    std::fs::copy(earlier.path().join(FILE_NAME), later.path().join(FILE_NAME)).unwrap();
+    assert!(reason(opened(later.path())).contains("is not the one"));
+}
+
+#[tokio::test]
+async fn a_copy_of_the_data_file_in_its_place_does_not_get_the_journal_that_is_in_use() {
+    let (directory, fixture) = with_a_message().await;
+    let left = killed(&fixture.store);
+    std::fs::rename(left.path().join(FILE_NAME), directory.path().join(FILE_NAME)).unwrap();
+    assert!(matches!(opened(directory.path()), Err(OpenError::InUse)));
+}
+
+#[tokio::test]
+async fn a_journal_that_is_put_in_the_place_of_the_one_in_use_is_kept() {
+    let (directory, fixture) = with_a_message().await;
+    let other = tempfile::tempdir().unwrap();
+    let other = killed(&Fixture::on(opened(other.path()).unwrap()).await.store);
+    std::fs::rename(other.path().join(JOURNAL_NAME), directory.path().join(JOURNAL_NAME)).unwrap();
+    assert_eq!(fixture.accept(None, START).await, Err(StoreError::Unavailable));
+    fixture.store.writable().await;
+    fixture.new_message().await;
+    let kept = kept_journal(directory.path());
+    let left = killed(&fixture.store);
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, 2);
+    std::fs::rename(kept, other.path().join(JOURNAL_NAME)).unwrap();
+    assert_eq!(message_count(opened(other.path()).unwrap()).await, 0);
+}

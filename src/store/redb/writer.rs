@@ -1,0 +1,183 @@
+//! The one thread that writes: runs what is queued in one transaction, writes its changes to the
+//! journal once, answers all.
+//!
+//! While one write is on its way to the disk, the next batch gathers. If the write to the journal
+//! fails, its outcome is in doubt. The file is then opened again, a checkpoint makes the record in
+//! doubt void, and only then is the batch refused, so that a refused message can never come to life
+//! later. What fails after that write does not undo it: the batch is answered once the journal is
+//! replayed. Until a write succeeds again, everything else is refused at once. All of that is in
+//! `thread`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::store::StoreError;
+use crate::store::redb::Shared;
+use crate::store::redb::batch::{Batch, Kind, Operation, own_failure};
+use crate::store::redb::error::ReadError;
+use crate::store::redb::tables::PROBE;
+use thread::Thread;
+
+mod thread;
+
+/// How many operations may wait for the writer before callers wait to hand over theirs.
+const QUEUE_CAPACITY: usize = 4_096;
+/// Exit code of a process whose writer cannot go on: `EX_SOFTWARE` of sysexits.h.
+const EXIT_WRITER_ENDED: i32 = 70;
+
+/// Answers everybody. A panic in one answer is not the others' loss.
+fn settle(
+    operations: impl IntoIterator<Item = Box<dyn Operation>>,
+    outcome: Result<(), StoreError>,
+) {
+    for operation in operations {
+        if catch_unwind(AssertUnwindSafe(|| operation.settle(outcome))).is_err() {
+            tracing::error!("an operation panicked when it learned the outcome of its commit");
+        }
+    }
+}
+
+/// Hands operations to the writer's thread.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    queue: mpsc::Sender<Box<dyn Operation>>,
+}
+
+impl Writer {
+    /// Starts the thread. It ends when the last `Writer` is gone.
+    pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<(Self, WriterThread)> {
+        let (queue, operations) = mpsc::channel(QUEUE_CAPACITY);
+        let thread =
+            std::thread::Builder::new().name("pillarbox-writer".to_owned()).spawn(move || {
+                let thread = Thread::new(shared, operations);
+                if catch_unwind(AssertUnwindSafe(|| thread.work())).is_err() {
+                    // The last resort: without this thread nothing is accepted or recorded.
+                    tracing::error!("the writer's thread panicked; the process ends");
+                    std::process::exit(EXIT_WRITER_ENDED);
+                }
+            })?;
+        Ok((Self { queue }, WriterThread(Some(thread))))
+    }
+
+    /// Queues an operation. Gives it back where the writer is gone.
+    pub(super) async fn submit(&self, operation: Box<dyn Operation>) -> Result<(), StoreError> {
+        self.queue.send(operation).await.map_err(|_| StoreError::Unavailable)
+    }
+
+    /// Ends once everything that was queued before is durable or refused.
+    pub(super) async fn barrier(&self) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Box::new(Barrier(reply))).await?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
+    }
+
+    /// Has something written, so that a file whose handle fails is opened again.
+    pub(super) fn probe(&self) {
+        let (reply, _) = oneshot::channel();
+        let write = |batch: &mut Batch<'_>| {
+            batch.tables.meta.open()?.insert(PROBE, 0)?;
+            Ok(())
+        };
+        let kind = Kind::Outcome;
+        let probe = Work { run: Some(write), done: None, kind, weight: 0, reply };
+        // Where the queue is full, enough will be written.
+        let _ = self.queue.try_send(Box::new(probe));
+    }
+
+    /// Runs `work` in the shared transaction and returns its result once that is durable.
+    pub(super) async fn run<T, F>(&self, weight: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
+    {
+        self.run_as(Kind::Write, weight, work).await
+    }
+
+    /// As [`Writer::run`], for an operation of another kind.
+    pub(super) async fn run_as<T, F>(
+        &self,
+        kind: Kind,
+        weight: usize,
+        work: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Box::new(Work { run: Some(work), done: None, kind, weight, reply })).await?;
+        answer.await.map_err(|_| StoreError::Unavailable)?
+    }
+}
+
+/// The writer's thread, joined when dropped.
+#[derive(Debug)]
+pub(super) struct WriterThread(Option<std::thread::JoinHandle<()>>);
+
+impl Drop for WriterThread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the writer's thread panicked");
+        }
+    }
+}
+
+struct Barrier(oneshot::Sender<Result<(), StoreError>>);
+
+impl Operation for Barrier {
+    fn run(&mut self, _: &mut Batch<'_>) -> Result<(), redb::Error> {
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        // Whoever asked may be gone.
+        let _ = self.0.send(outcome);
+    }
+
+    fn weight(&self) -> usize {
+        0
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Barrier
+    }
+}
+
+struct Work<T, F> {
+    run: Option<F>,
+    done: Option<Result<T, StoreError>>,
+    kind: Kind,
+    weight: usize,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<T, F> Operation for Work<T, F>
+where
+    T: Send,
+    F: FnOnce(&mut Batch<'_>) -> Result<T, ReadError> + Send,
+{
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
+        let work = self.run.take().expect("an operation runs once");
+        self.done = Some(own_failure(work(batch), batch.shared)?);
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { done, reply, .. } = *self;
+        let answer = outcome.and_then(|()| done.unwrap_or(Err(StoreError::Unavailable)));
+        // Whoever asked may be gone; the change stands all the same.
+        let _ = reply.send(answer);
+    }
+
+    fn weight(&self) -> usize {
+        self.weight
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+}

@@ -1,0 +1,382 @@
+//! The writer's thread: it gathers batches and commits them, and makes a checkpoint when one is due.
+//! After a failure it opens the file again, and refuses what arrives until a write succeeds.
+//!
+//! A panic costs the batch in which it happens, and never the thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use crate::domain::feed::FeedPosition;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::organisation_counts::Increment;
+use crate::store::directory::OrganisationIndex;
+use crate::store::redb::batch::{Batch, Kind, Operation};
+use crate::store::redb::data_file::FileLoss;
+use crate::store::redb::database::Written;
+use crate::store::redb::error::ReadError;
+use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::writer::settle;
+use crate::store::redb::{Shared, organisations, write_lock};
+use crate::store::{Change, StoreError};
+
+/// How many operations share one commit.
+const BATCH_OPERATIONS: usize = 512;
+/// How many bytes of rows share one commit.
+const BATCH_BYTES: usize = 8 << 20;
+/// Operations, bytes in the journal and time after which the data file is made durable: what a start
+/// after a crash replays, at most. Few operations in tests, so that they meet checkpoints.
+const CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
+const CHECKPOINT_BYTES: u64 = 8 << 20;
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
+/// How long to wait between attempts to write again after a failure.
+const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
+const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What a batch changed that readers keep in memory.
+struct Effects {
+    claimed: Vec<(KeyHash, MessageId)>,
+    increments: Vec<(OrganisationId, Increment)>,
+    fed: Vec<(OrganisationId, FeedPosition)>,
+    organisations: Option<OrganisationIndex>,
+    suppressed: Change,
+}
+
+/// What the thread works with.
+pub(super) struct Thread {
+    shared: Arc<Shared>,
+    operations: mpsc::Receiver<Box<dyn Operation>>,
+    /// Operations since the last checkpoint.
+    since_checkpoint: usize,
+    /// When the next checkpoint is due; `None` if there is nothing to make durable.
+    checkpoint_at: Option<Instant>,
+}
+
+/// What the thread does next.
+enum Step {
+    Commit(Vec<Box<dyn Operation>>),
+    Checkpoint,
+    End,
+}
+
+impl Thread {
+    pub(super) fn new(shared: Arc<Shared>, operations: mpsc::Receiver<Box<dyn Operation>>) -> Self {
+        Self { shared, operations, since_checkpoint: 0, checkpoint_at: None }
+    }
+
+    /// Works until the last writer's handle is gone.
+    pub(super) fn work(mut self) {
+        loop {
+            let done = match self.next_step() {
+                Step::Commit(batch) => self.commit(batch),
+                Step::Checkpoint => self.checkpoint(),
+                Step::End => break,
+            };
+            if let Err(failed) = done {
+                if reopen(&self.shared, &mut self.operations, *failed) == Ended::Yes {
+                    break;
+                }
+                // What was in the journal is in redb's file.
+                (self.since_checkpoint, self.checkpoint_at) = (0, None);
+            }
+        }
+        self.shared.database.close();
+    }
+
+    /// Waits for an operation, or until a checkpoint is due.
+    fn next_step(&mut self) -> Step {
+        let is_much = self.since_checkpoint >= CHECKPOINT_OPERATIONS
+            || self.shared.database.journal_bytes() >= CHECKPOINT_BYTES;
+        // A file that somebody wrote over takes no checkpoint any more.
+        if is_much && self.shared.look() != Some(FileLoss::WrittenOver) {
+            return Step::Checkpoint;
+        }
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let left = self.checkpoint_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Step::Checkpoint;
+            }
+            match (self.operations.poll_recv(&mut context), left) {
+                (Poll::Ready(Some(first)), _) => return Step::Commit(self.gather(first)),
+                (Poll::Ready(None), _) => return Step::End,
+                (Poll::Pending, Some(left)) => std::thread::park_timeout(left),
+                (Poll::Pending, None) => std::thread::park(),
+            }
+        }
+    }
+
+    /// Takes whatever else is queued, within limits. Where several come at once, those who are
+    /// about to hand over theirs get the processor first.
+    fn gather(&mut self, first: Box<dyn Operation>) -> Vec<Box<dyn Operation>> {
+        let mut bytes = first.weight();
+        let mut batch = vec![first];
+        let mut gathered = 1;
+        while batch.len() < BATCH_OPERATIONS && bytes < BATCH_BYTES {
+            if let Ok(operation) = self.operations.try_recv() {
+                bytes += operation.weight();
+                batch.push(operation);
+            } else if batch.len() > gathered {
+                gathered = batch.len();
+                std::thread::yield_now();
+            } else {
+                break;
+            }
+        }
+        batch
+    }
+
+    fn checkpoint(&mut self) -> Result<(), Box<FailedBatch>> {
+        let started = Instant::now();
+        match catch_unwind(AssertUnwindSafe(|| self.shared.database.checkpoint())) {
+            Ok(Ok(())) => {
+                self.shared.metrics.checkpointed(started.elapsed());
+                (self.since_checkpoint, self.checkpoint_at) = (0, None);
+                return Ok(());
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "a checkpoint failed; writes are refused for now");
+            }
+            Err(_) => tracing::error!("a checkpoint panicked; writes are refused for now"),
+        }
+        self.begin_refusing();
+        let operations = Vec::new();
+        Err(Box::new(FailedBatch { operations, written: Written::Not, started }))
+    }
+
+    fn begin_refusing(&self) {
+        self.shared.metrics.commit_failed();
+        self.shared.refusing.store(true, Ordering::Release);
+        self.shared.health_changed.notify_waiters();
+    }
+
+    fn commit(&mut self, mut operations: Vec<Box<dyn Operation>>) -> Result<(), Box<FailedBatch>> {
+        if let Some(loss) = self.shared.look() {
+            operations = refuse(operations, loss);
+        }
+        if operations.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let (mut written, mut panicked) = (Written::Not, None);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            self.run(&mut operations, &mut written, &mut panicked)
+        }));
+        match ran {
+            Ok(Ok(())) => {
+                let writes =
+                    operations.iter().filter(|operation| operation.kind() != Kind::Barrier);
+                self.since_checkpoint += writes.count();
+                if self.shared.database.journal_bytes() > 0 {
+                    self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
+                }
+                accept(&self.shared, operations, written, started);
+                return Ok(());
+            }
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the store could not commit; writes are refused for now");
+            }
+            // The rows may be on disk or not, as after a failed write.
+            Err(_) => tracing::error!("a commit panicked; writes are refused for now"),
+        }
+        self.begin_refusing();
+        if let Some(guilty) = panicked {
+            // It would panic again: it must not be tried again.
+            settle([operations.remove(guilty)], Err(StoreError::Damaged));
+        }
+        Err(Box::new(FailedBatch { operations, written, started }))
+    }
+
+    fn run(
+        &self,
+        operations: &mut [Box<dyn Operation>],
+        written: &mut Written<Effects>,
+        panicked: &mut Option<usize>,
+    ) -> Result<(), ReadError> {
+        let database = &self.shared.database;
+        let barriers = operations.len() - write_count(operations);
+        if barriers == operations.len() {
+            return database.publish();
+        }
+        database.write_batch(written, |tables| {
+            let mut batch = Batch {
+                tables,
+                claimed: Vec::new(),
+                increments: Vec::new(),
+                fed: Vec::new(),
+                organisations: Change::None,
+                suppressed: Change::None,
+                shared: &self.shared,
+            };
+            // An operation that panics costs its batch, as a failed write does, not the writer.
+            for (position, operation) in operations.iter_mut().enumerate() {
+                let ran = catch_unwind(AssertUnwindSafe(|| operation.run(&mut batch)));
+                ran.unwrap_or_else(|_| {
+                    *panicked = Some(position);
+                    Err(redb::CommitError::TransactionPoisoned.into())
+                })?;
+            }
+            // Read before the commit: nothing after it may fail.
+            let organisations = match batch.organisations {
+                Change::Made => Some(organisations::read(
+                    &**batch.tables.organisations.open()?,
+                    &**batch.tables.api_keys.open()?,
+                    &**batch.tables.domains.open()?,
+                    &**batch.tables.webhooks.open()?,
+                )?),
+                Change::None => None,
+            };
+            let Batch { claimed, increments, fed, suppressed, .. } = batch;
+            Ok(Effects { claimed, increments, fed, organisations, suppressed })
+        })?;
+        if barriers > 0 { database.publish() } else { Ok(()) }
+    }
+}
+
+fn write_count(operations: &[Box<dyn Operation>]) -> usize {
+    operations.iter().filter(|operation| operation.kind() != Kind::Barrier).count()
+}
+
+/// Makes what a durable batch changed known to all readers, and answers.
+fn accept(
+    shared: &Shared,
+    operations: Vec<Box<dyn Operation>>,
+    written: Written<Effects>,
+    started: Instant,
+) {
+    if let Written::Durably(effects) = written {
+        shared.metrics.committed(operations.len(), started.elapsed(), effects.increments);
+        publish(shared, effects.claimed);
+        shared.feed.grow(effects.fed);
+        if effects.suppressed == Change::Made {
+            shared.suppression_epoch.fetch_add(1, Ordering::Release);
+        }
+        if let Some(organisations) = effects.organisations {
+            shared.set_organisations(organisations);
+        }
+    }
+    settle(operations, Ok(()));
+}
+
+/// Wakes a thread that waits.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Refuses what must not be written while the file is not in its place; gives the rest.
+fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Operation>> {
+    let (rest, refused): (_, Vec<_>) =
+        operations.into_iter().partition(|operation| match operation.kind() {
+            Kind::Write => false,
+            Kind::Outcome => loss != FileLoss::WrittenOver,
+            Kind::Barrier => true,
+        });
+    settle(refused, Err(StoreError::FileLost));
+    rest
+}
+
+/// Makes a durable batch's keys known to all readers.
+fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId)>) {
+    if claimed.is_empty() {
+        return;
+    }
+    let mut index = write_lock(&shared.idempotency);
+    for (hash, id) in claimed {
+        index.insert(hash, id);
+    }
+}
+
+/// What a failed batch leaves to clear up.
+struct FailedBatch {
+    operations: Vec<Box<dyn Operation>>,
+    written: Written<Effects>,
+    started: Instant,
+}
+
+/// Brings the file back to a state that takes writes. Meanwhile answers the batch that failed, as
+/// soon as it is known whether it is on disk.
+fn reopen(
+    shared: &Shared,
+    operations: &mut mpsc::Receiver<Box<dyn Operation>>,
+    failed: FailedBatch,
+) -> Ended {
+    let mut pause = REOPEN_PAUSE_MIN;
+    let FailedBatch { operations: mut waiting, mut written, started } = failed;
+    loop {
+        if shared.look() == Some(FileLoss::WrittenOver) {
+            // What is in memory can still be read. The file never takes writes again.
+            match written {
+                Written::Durably(_) => accept(shared, waiting, written, started),
+                Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
+            }
+            shared.suppression_epoch.fetch_add(1, Ordering::Release);
+            shared.refusing.store(false, Ordering::Release);
+            shared.health_changed.notify_waiters();
+            return Ended::No;
+        }
+        // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            shared.database.reopen()?;
+            shared.reload_organisations()
+        }));
+        let is_open = matches!(opened, Ok(Ok(())));
+        // Not before the file is open for reading: who is answered may read at once.
+        match &written {
+            Written::Durably(_) if is_open || shared.database.is_readable() => {
+                let written = std::mem::replace(&mut written, Written::Not);
+                accept(shared, std::mem::take(&mut waiting), written, started);
+            }
+            Written::Perhaps if !is_open && shared.database.is_doubt_on_disk() => {}
+            Written::Perhaps | Written::Not => {
+                settle(std::mem::take(&mut waiting), Err(StoreError::Unavailable));
+            }
+            Written::Durably(_) => {}
+        }
+        match opened {
+            Ok(Ok(())) => break,
+            Ok(Err(error)) => tracing::warn!(%error, "the store does not take writes yet"),
+            Err(_) => tracing::error!("the attempt to open the store again panicked"),
+        }
+        if refuse_until(operations, Instant::now() + pause) == Ended::Yes {
+            settle(waiting, Err(StoreError::Unavailable));
+            return Ended::Yes;
+        }
+        pause = (pause * 2).min(REOPEN_PAUSE_MAX);
+    }
+    settle(waiting, Err(StoreError::Unavailable));
+    // The batch may have suppressed an address and been durable all the same.
+    shared.suppression_epoch.fetch_add(1, Ordering::Release);
+    shared.refusing.store(false, Ordering::Release);
+    shared.health_changed.notify_waiters();
+    tracing::info!("the store takes writes again");
+    Ended::No
+}
+
+/// Refuses what arrives until `end`: none of it was in a transaction.
+fn refuse_until(operations: &mut mpsc::Receiver<Box<dyn Operation>>, end: Instant) -> Ended {
+    while Instant::now() < end {
+        match operations.try_recv() {
+            Ok(operation) => settle([operation], Err(StoreError::Unavailable)),
+            Err(mpsc::error::TryRecvError::Empty) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(mpsc::error::TryRecvError::Disconnected) => return Ended::Yes,
+        }
+    }
+    Ended::No
+}
+
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Yes,
+    No,
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Runs a command beside a PostgreSQL server of its own, in a temporary directory that goes with it.
+# The command finds the server's port on 127.0.0.1 in PILLARBOX_TEST_POSTGRES; the user is
+# "pillarbox", and needs no password.
+#
+#     tests/with-postgres.sh cargo test --lib conformance
+#
+# Debian has the server in the package "postgresql". POSTGRES_BIN names another directory of programs.
+set -euo pipefail
+
+if (($# == 0)); then
+    printf 'Usage: %s COMMAND [ARGUMENT...]\n' "$0" >&2
+    exit 2
+fi
+bin="${POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}"
+if [[ ! -x $bin/initdb ]]; then
+    echo 'There is no PostgreSQL server: install postgresql, or set POSTGRES_BIN.' >&2
+    exit 1
+fi
+directory="$(mktemp -d)"
+chmod 711 "$directory"
+as_user=()
+if [[ $(id -u) = 0 ]]; then
+    # The server refuses to run as root.
+    chown nobody "$directory"
+    as_user=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
+fi
+stop() {
+    cd /
+    "${as_user[@]}" "$bin/pg_ctl" -D "$directory/data" -m immediate stop >/dev/null 2>&1 || true
+    rm -rf "$directory"
+}
+trap stop EXIT
+
+port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+(
+    cd "$directory"
+    "${as_user[@]}" "$bin/initdb" -D data -U pillarbox -A trust --no-sync -E UTF8 --locale=C >/dev/null
+    # Tests ask what happens if a process ends, not if the machine does.
+    "${as_user[@]}" "$bin/pg_ctl" -D data -l log -w start -o "-p $port -k $directory \
+        -c listen_addresses=127.0.0.1 -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" >/dev/null
+) || { cat "$directory/log" >&2; exit 1; }
+PILLARBOX_TEST_POSTGRES="$port" "$@"
