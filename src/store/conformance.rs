@@ -1,9 +1,11 @@
-//! What every backend of the store must do, tested through the store's own interface.
+//! What every engine of the store must do, tested through the store's own interface.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use sha2::{Digest, Sha256};
 
 use crate::domain::admission::{Admitted, admit};
 use crate::domain::event::{BounceType, Event, EventDetail, EventType};
@@ -15,19 +17,10 @@ use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
-use crate::store::redb::CACHE_BYTES;
-use sha2::{Digest, Sha256};
-
 use crate::store::{
-    Accepted, Applied, Change, LostMessages, MessageFilter, NewMessage, NodeIdentity,
+    Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage, NodeIdentity,
     PostgresServer, Reference, Report, Store, StoreError,
 };
-
-use crate::store::redb::Pending;
-use crate::store::redb::RedbStore;
-use crate::store::redb::open::Opener;
-use crate::store::redb::tests::disk::Disk;
-use crate::store::{Engine, OpenError, Recovery};
 
 mod batch;
 mod events;
@@ -110,7 +103,7 @@ async fn reopened(directory: &tempfile::TempDir, now: Timestamp) -> (Store, usiz
 async fn in_memory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
     match std::env::var("PILLARBOX_TEST_POSTGRES") {
         Ok(_) => in_directory(directory, now).await,
-        Err(_) => Store::on_redb(Disk::formatted().opener(CACHE_BYTES), now).unwrap().0,
+        Err(_) => Store::on_disk_in_memory(now),
     }
 }
 
@@ -492,12 +485,6 @@ async fn a_loss_is_shown_for_a_day_and_then_no_longer_counted() {
 }
 
 impl Store {
-    /// Opens the store with redb over what the opener opens.
-    pub(super) fn on_redb(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
-        let (redb, recovery) = RedbStore::start(opener, Pending::Settle, now)?;
-        Ok((Self { engine: Engine::Redb(redb) }, recovery))
-    }
-
     /// Makes a message's record one that cannot be read.
     pub(super) async fn damage_message(&self, id: MessageId) {
         match &self.engine {
@@ -520,14 +507,6 @@ impl Store {
         match &self.engine {
             Engine::Redb(engine) => engine.rows_of_feed(),
             Engine::Postgres(engine) => Box::pin(engine.rows_of_feed()).await,
-        }
-    }
-
-    /// The engine of a store with redb.
-    pub(super) fn redb(&self) -> &RedbStore {
-        match &self.engine {
-            Engine::Redb(redb) => redb,
-            Engine::Postgres(_) => panic!("the test is of redb"),
         }
     }
 }

@@ -54,7 +54,7 @@ mod idempotency;
 mod journal;
 mod lost_messages;
 mod messages;
-pub(super) mod open;
+mod open;
 mod organisations;
 mod outcomes;
 mod overlay;
@@ -68,7 +68,7 @@ mod suppressions;
 mod tables;
 mod temp_files;
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 mod time_record;
 mod webhooks;
 mod writer;

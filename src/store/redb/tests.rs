@@ -5,12 +5,13 @@ use tempfile::TempDir;
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::Store;
-use crate::store::redb::RedbStore;
+use crate::store::redb::open::Opener;
 use crate::store::redb::tables::{FEED, OVERTURNED};
+use crate::store::redb::{Pending, RedbStore};
+use crate::store::{Engine, OpenError, Recovery, Store};
 
 mod damage;
-pub(in crate::store) mod disk;
+mod disk;
 mod journal;
 mod operations;
 mod power;
@@ -31,6 +32,21 @@ impl RedbStore {
             Ok(feed + transaction.open_table(OVERTURNED)?.len()?)
         });
         rows.unwrap()
+    }
+}
+
+impl Store {
+    /// Opens the store with this engine over what the opener opens.
+    fn on_redb(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
+        let (redb, recovery) = RedbStore::start(opener, Pending::Settle, now)?;
+        Ok((Self { engine: Engine::Redb(redb) }, recovery))
+    }
+
+    fn redb(&self) -> &RedbStore {
+        match &self.engine {
+            Engine::Redb(redb) => redb,
+            Engine::Postgres(_) => panic!("the test is of redb"),
+        }
     }
 }
 

@@ -375,6 +375,11 @@ impl StorageBackend for Disk {
 }
 
 impl Store {
+    /// A store on a disk in memory.
+    pub(in crate::store) fn on_disk_in_memory(now: Timestamp) -> Self {
+        Self::on_redb(Disk::formatted().opener(CACHE_BYTES), now).unwrap().0
+    }
+
     /// A store on a disk in memory, with what makes its writes fail and what lets them succeed again.
     pub(crate) fn on_failing_disk(now: Timestamp) -> (Self, impl Fn(), impl Fn()) {
         let disk = Disk::formatted();
