@@ -141,6 +141,12 @@ impl Admin {
 
     /// This moment of everything that is stored.
     pub async fn snapshot(&self) -> Result<Snapshot, Refusal> {
+        if self.store.is_shared() {
+            return Err(Refusal::new(
+                "the store is on PostgreSQL: back up its database with PostgreSQL's own tools, such as \
+                 pg_dump or pgBackRest",
+            ));
+        }
         Ok(self.store.snapshot().await?)
     }
 

@@ -11,7 +11,7 @@ mod sources;
 mod values;
 
 use std::env;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +37,14 @@ const DAY: Duration = Duration::from_hours(24);
 
 const DEFAULT_RETRY_INITIAL: Duration = Duration::from_secs(1);
 const DEFAULT_RETRY_MAX: Duration = Duration::from_mins(5);
+
+/// A client has an answer before most clients' own time-outs of 10 s.
+const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+const DEFAULT_DEAD_AFTER: Duration = Duration::from_mins(3);
+/// A node starts no call 20 s after its last beat; the rest is for clocks and scheduling.
+const LEASE_MARGIN: Duration = Duration::from_secs(50);
+/// How many bytes of a request a call to the provider gets another second for.
+const CALL_BYTES_PER_SECOND: usize = 512 * KIB;
 
 /// SES takes messages up to 40 MB.
 const LARGEST_REQUEST: usize = 40 * MIB;
@@ -81,6 +89,46 @@ pub struct Config {
     pub sending: Sending,
     /// The provider.
     pub ses: Ses,
+    /// What stores.
+    pub store: StoreConfig,
+}
+
+/// What stores.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// A file in `data_dir`.
+    #[default]
+    Redb,
+    /// A database on which several nodes work.
+    Postgres(Postgres),
+}
+
+/// Name of what stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Engine {
+    Redb,
+    Postgres,
+}
+
+/// A database, and this node's place on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Postgres {
+    /// Hosts with their ports. The writable one is found.
+    pub hosts: Vec<(String, u16)>,
+    /// The database's name.
+    pub database: String,
+    /// The user's name.
+    pub user: String,
+    /// File with the user's password, if it needs one.
+    pub password_file: Option<PathBuf>,
+    /// Certificates, as PEM, that the server's own is checked against. TLS is off without them.
+    pub ca_file: Option<PathBuf>,
+    /// How long a client waits for its acceptance before it gets 503.
+    pub answer_timeout: Duration,
+    /// This node's name; no other live node has it.
+    pub node: String,
+    /// How long a node has to be silent until the others take it for dead.
+    pub dead_after: Duration,
 }
 
 /// What the client listener speaks TLS with: two files, as PEM.
@@ -216,6 +264,7 @@ impl Config {
             values::whole(KIB..=LARGEST_REQUEST),
         );
         let tls = Tls::read(reader);
+        let sending = Sending::read(reader, &default.sending, max_request_bytes);
         Self {
             listen: reader.take("listen", default.listen, values::socket_address),
             operator_listen: reader.take(
@@ -249,8 +298,9 @@ impl Config {
             ),
             smtp: Smtp::read(reader, tls.as_ref()),
             tls,
-            sending: Sending::read(reader, &default.sending, max_request_bytes),
             ses: Ses::read(reader, default.ses),
+            store: StoreConfig::read(reader, &sending, max_request_bytes),
+            sending,
         }
     }
 }
@@ -369,6 +419,60 @@ impl Ses {
     }
 }
 
+impl StoreConfig {
+    fn read(reader: &mut Reader, sending: &Sending, max_request_bytes: usize) -> Self {
+        const HOSTS: &str = "store.postgres.hosts";
+        let engine = reader.take("store.engine", Engine::Redb, values::engine);
+        let local = || vec![("127.0.0.1".to_owned(), 5432)];
+        let hosts = reader.take_optional(HOSTS, values::servers).unwrap_or_else(local);
+        let named = || "pillarbox".to_owned();
+        let postgres = Postgres {
+            database: reader.take("store.postgres.database", named(), values::name),
+            user: reader.take("store.postgres.user", named(), values::name),
+            password_file: reader.take_optional("store.postgres.password_file", values::path),
+            ca_file: reader.take_optional("store.postgres.ca_file", values::path),
+            answer_timeout: reader.take(
+                "store.postgres.answer_timeout",
+                DEFAULT_ANSWER_TIMEOUT,
+                values::duration(MINUTE),
+            ),
+            node: reader.take("cluster.node", String::new(), values::name),
+            dead_after: reader.take(
+                "cluster.dead_after",
+                DEFAULT_DEAD_AFTER,
+                values::duration(HOUR),
+            ),
+            hosts,
+        };
+        if engine == Engine::Redb {
+            return Self::Redb;
+        }
+        if postgres.node.is_empty() {
+            let rule = "each node on one database needs a name of its own; give cluster.node";
+            reader.inconsistent(&["store.engine", "cluster.node"], rule);
+        }
+        let is_here = |host: &String| {
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        };
+        if postgres.ca_file.is_none() && !postgres.hosts.iter().all(|(host, _)| is_here(host)) {
+            let rule = "without a certificate to check, the server must be on this machine, because \
+                        recipients and subjects would travel in clear; give store.postgres.ca_file";
+            reader.inconsistent(&[HOSTS, "store.postgres.ca_file"], rule);
+        }
+        let upload = max_request_bytes.div_ceil(3) * 4 / CALL_BYTES_PER_SECOND;
+        let call = sending.request_timeout + Duration::from_secs(upload as u64);
+        if postgres.dead_after < LEASE_MARGIN + call {
+            let least = humantime::format_duration(LEASE_MARGIN + call).to_string();
+            let rule = format!(
+                "a node may be taken for dead only once none of its calls can still be under way; \
+                 raise cluster.dead_after to {least} or lower sending.request_timeout"
+            );
+            reader.inconsistent(&["cluster.dead_after", "sending.request_timeout"], &rule);
+        }
+        Self::Postgres(postgres)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -385,6 +489,7 @@ impl Default for Config {
             smtp: Smtp::default(),
             sending: Sending::default(),
             ses: Ses::default(),
+            store: StoreConfig::Redb,
         }
     }
 }

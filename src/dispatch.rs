@@ -200,7 +200,19 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Changes the pace's limit.
     pub fn set_rate(&self, rate: Rate) {
-        self.throttle().bucket.set_limit(rate, Instant::now());
+        let mut throttle = self.throttle();
+        throttle.rate = rate;
+        throttle.limit_pace(Instant::now());
+        drop(throttle);
+        self.changed.notify_one();
+    }
+
+    /// Changes this node's part of the pace, from 0 to 1.
+    pub fn set_share(&self, share: f64) {
+        let mut throttle = self.throttle();
+        throttle.share = share;
+        throttle.limit_pace(Instant::now());
+        drop(throttle);
         self.changed.notify_one();
     }
 
@@ -373,6 +385,7 @@ impl<P: Provider> Dispatcher<P> {
                 }));
             }
             Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
+            Ok(Hold::Settled) => self.queue.settle(claim.parcel.id),
             Ok(Hold::DomainUnverified) => {
                 if let Some(end) = self.wait_for_verification(&claim.parcel, now) {
                     self.end(claim, end, attempts);

@@ -2,12 +2,14 @@
 //!
 //! The composition root: the one place that knows all parts, and no rule of any of them.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use secrecy::SecretString;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -103,6 +105,8 @@ pub struct Service {
     socket: SocketOwner,
     client_tls: Option<Arc<Tls>>,
     clock: Clock,
+    /// Keeps another process from this node's place.
+    _node_lock: Option<File>,
 }
 
 impl Service {
@@ -121,8 +125,8 @@ impl Service {
         let max_connections = room_for_clients(config, &inherited);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
-        let store = store::open(config, &clock).await?;
-        let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
+        let (store, node_lock) = store::open(config, &clock).await?;
+        let keeper = keep_time(&store, &clock).await;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
@@ -133,7 +137,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let (mut background, history) = upkeep(keeper, &store, &ses, &clock);
+        let (mut background, history) = upkeep(keeper, &store, &dispatcher, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         let (check, account) = watch::channel(AccountCheck::Unasked);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
@@ -157,7 +161,7 @@ impl Service {
         let (admin_drain, admin_signal) = Drain::new();
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
-        let delivering = deliver(&webhooks);
+        let delivering = deliver(&webhooks, store.delivers());
         let limits = Limits { max_connections, ..limits(config) };
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
@@ -215,6 +219,7 @@ impl Service {
             socket: listeners.owner,
             client_tls,
             clock,
+            _node_lock: node_lock,
         })
     }
 
@@ -342,6 +347,7 @@ impl Service {
         store::save_lost_file(&self.store, &self.clock).await;
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
+        self.store.leave().await;
         info!("stopped");
     }
 }
@@ -412,13 +418,50 @@ impl Delivering {
     }
 }
 
-fn deliver(webhooks: &Arc<Webhooks>) -> Delivering {
-    let (go_on, stopped) = oneshot::channel::<()>();
-    let task = tokio::spawn(Arc::clone(webhooks).run(async move {
-        // That the sender is gone is what is waited for.
-        let _ = stopped.await;
-    }));
+/// Delivers as long as this node is the one that does so for all.
+fn deliver(webhooks: &Arc<Webhooks>, mut delivers: watch::Receiver<bool>) -> Delivering {
+    let (go_on, mut stopped) = oneshot::channel::<()>();
+    let webhooks = Arc::clone(webhooks);
+    let task = tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                // That the sender is gone is what is waited for.
+                _ = &mut stopped => return,
+                _ = delivers.wait_for(|delivers| *delivers) => {}
+            }
+            let mut lasts = delivers.clone();
+            Arc::clone(&webhooks)
+                .run(async {
+                    tokio::select! {
+                        _ = &mut stopped => {}
+                        Ok(_) = lasts.wait_for(|delivers| !delivers) => {}
+                    }
+                })
+                .await;
+            if stopped.try_recv() != Err(TryRecvError::Empty) {
+                return;
+            }
+        }
+    });
     Delivering { go_on, task }
+}
+
+/// Keeps the record of a file's clock. Nodes that share a store share no clock, and keep none.
+async fn keep_time(store: &Store, clock: &Clock) -> Option<Timekeeper> {
+    if store.is_shared() {
+        return None;
+    }
+    Some(Timekeeper::start(store.clone(), clock.clone()).await)
+}
+
+/// Keeps to this node's part of the pace of all nodes.
+async fn follow_share(mut share: watch::Receiver<f64>, dispatcher: Arc<Dispatcher<SesClient>>) {
+    loop {
+        dispatcher.set_share(*share.borrow_and_update());
+        if share.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they
@@ -482,15 +525,22 @@ fn settings(config: &Config) -> Settings {
 /// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
 /// state of domains, and the history.
 fn upkeep(
-    keeper: Timekeeper,
+    keeper: Option<Timekeeper>,
     store: &Store,
+    dispatcher: &Arc<Dispatcher<SesClient>>,
     ses: &SesClient,
     clock: &Clock,
 ) -> (JoinSet<()>, Arc<HistoryKeeper>) {
     let mut tasks = JoinSet::new();
     let history = Arc::new(HistoryKeeper::new(store.clone(), clock.clone()));
     tasks.spawn(Arc::clone(&history).run());
-    tasks.spawn(keeper.run());
+    if let Some(keeper) = keeper {
+        tasks.spawn(keeper.run());
+    }
+    if store.is_shared() {
+        tasks.spawn(follow_share(store.share(), Arc::clone(dispatcher)));
+        tasks.spawn(store::end_if_fenced(store.clone()));
+    }
     tasks.spawn(store::watch_file(store.clone()));
     tasks.spawn(purge_schedule::run(store.clone(), clock.clone()));
     tasks.spawn(store::store_key_use(store.clone()));

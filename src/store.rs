@@ -73,6 +73,16 @@ macro_rules! ask_engine {
     };
 }
 
+/// As [`ask_engine`], if the default engine answers at once.
+macro_rules! read_engine {
+    ($store:expr, $engine:ident => $work:expr) => {
+        match &$store.engine {
+            Engine::Redb($engine) => $work,
+            Engine::Postgres($engine) => Box::pin($work).await,
+        }
+    };
+}
+
 /// Does the same on whichever engine the store has.
 macro_rules! on_engine {
     ($store:expr, $engine:ident => $work:expr) => {
@@ -143,6 +153,27 @@ impl Store {
         }
     }
 
+    /// Returns true if other nodes work on the same store.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.engine, Engine::Postgres(_))
+    }
+
+    /// This node's part of the pace of all nodes, from 0 to 1.
+    pub fn share(&self) -> watch::Receiver<f64> {
+        match &self.engine {
+            Engine::Redb(_) => watch::channel(1.0).1,
+            Engine::Postgres(engine) => engine.share(),
+        }
+    }
+
+    /// Whether this node delivers to endpoints, for all nodes.
+    pub fn delivers(&self) -> watch::Receiver<bool> {
+        match &self.engine {
+            Engine::Redb(_) => watch::channel(true).1,
+            Engine::Postgres(engine) => engine.delivers(),
+        }
+    }
+
     /// Returns true if the other nodes took this one for dead. What it holds has failed, and it
     /// takes nothing any more: the process has to end.
     pub fn is_fenced(&self) -> bool {
@@ -204,10 +235,7 @@ impl Store {
         organisation: OrganisationId,
         address: &SuppressedAddress,
     ) -> Result<bool, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.is_suppressed(organisation, address),
-            Engine::Postgres(engine) => Box::pin(engine.is_suppressed(organisation, address)).await,
-        }
+        read_engine!(self, engine => engine.is_suppressed(organisation, address))
     }
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
@@ -373,10 +401,7 @@ impl Store {
         after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
         limit: usize,
     ) -> Result<SuppressionPage, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.suppressions(after, limit),
-            Engine::Postgres(engine) => Box::pin(engine.suppressions(after, limit)).await,
-        }
+        read_engine!(self, engine => engine.suppressions(after, limit))
     }
 
     /// Returns the message that an organisation's idempotency key made, if it still replays at
@@ -387,12 +412,7 @@ impl Store {
         key: IdempotencyKey<'_>,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.replay(organisation, key, window_now),
-            Engine::Postgres(engine) => {
-                Box::pin(engine.replay(organisation, key, window_now)).await
-            }
-        }
+        read_engine!(self, engine => engine.replay(organisation, key, window_now))
     }
 
     /// As [`Store::replay`], after whatever is being committed now.
@@ -446,10 +466,7 @@ impl Store {
         id: MessageId,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<Message>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.message(id, window_now),
-            Engine::Postgres(engine) => Box::pin(engine.message(id, window_now)).await,
-        }
+        read_engine!(self, engine => engine.message(id, window_now))
     }
 
     /// When the oldest record was made, past its window or not; of one that cannot be read, its
@@ -458,19 +475,13 @@ impl Store {
         &self,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<Timestamp>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.oldest(window_now),
-            Engine::Postgres(engine) => Box::pin(engine.oldest(window_now)).await,
-        }
+        read_engine!(self, engine => engine.oldest(window_now))
     }
 
     /// Returns the stored instant of the last message's id, or `None` if there is no message.
     /// Reads what is published.
     pub async fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.newest(),
-            Engine::Postgres(engine) => Box::pin(engine.newest()).await,
-        }
+        read_engine!(self, engine => engine.newest())
     }
 
     /// A page of messages, newest first, at most `limit`, as operators read it.
@@ -499,10 +510,7 @@ impl Store {
 
     /// A message's events, oldest first. Rows that cannot be read are left out.
     pub async fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.events(id),
-            Engine::Postgres(engine) => Box::pin(engine.events(id)).await,
-        }
+        read_engine!(self, engine => engine.events(id))
     }
 
     /// Returns entries of an organisation's feed after a position, at most `limit`. Those whose
@@ -692,27 +700,18 @@ impl Store {
     /// The documents that could not be read, newest first, at most `limit`. Rows that cannot be
     /// read are left out.
     pub async fn dead_letters(&self, limit: usize) -> Result<Vec<DeadLetter>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.dead_letters(limit),
-            Engine::Postgres(engine) => Box::pin(engine.dead_letters(limit)).await,
-        }
+        read_engine!(self, engine => engine.dead_letters(limit))
     }
 
     /// How much of the provider's reports waits for its message or for a reader.
     pub async fn event_backlog(&self) -> Result<EventBacklog, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.event_backlog(),
-            Engine::Postgres(engine) => Box::pin(engine.event_backlog()).await,
-        }
+        read_engine!(self, engine => engine.event_backlog())
     }
 
     /// Messages whose body was lost, as far as no operator has acknowledged them and the last loss
     /// is less than 24 hours ago at `now`.
     pub async fn lost_messages(&self, now: Timestamp) -> Result<Option<LostMessages>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.lost_messages(now),
-            Engine::Postgres(engine) => Box::pin(engine.lost_messages(now)).await,
-        }
+        read_engine!(self, engine => engine.lost_messages(now))
     }
 
     /// Ends the count, because an operator has seen it; returns what it was.
@@ -726,10 +725,7 @@ impl Store {
     /// Returns the file's record of the clock, or `None` if the file is new or of an earlier
     /// version.
     pub async fn time_record(&self) -> Result<Option<TimeRecord>, StoreError> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.time_record(),
-            Engine::Postgres(engine) => Box::pin(engine.time_record()).await,
-        }
+        read_engine!(self, engine => engine.time_record())
     }
 
     /// Stores the file's record of the clock.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a command beside a PostgreSQL server of its own, in a temporary directory that goes with it.
-# The command finds the server's port on 127.0.0.1 in PILLARBOX_TEST_POSTGRES; the user is
+# The command finds the server's port on 127.0.0.1 in TEST_POSTGRES_PORT; the user is
 # "pillarbox", and needs no password.
 #
 #     tests/with-postgres.sh cargo test --lib conformance
@@ -40,4 +40,4 @@ port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
     "${as_user[@]}" "$bin/pg_ctl" -D data -l log -w start -o "-p $port -k $directory \
         -c listen_addresses=127.0.0.1 -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" >/dev/null
 ) || { cat "$directory/log" >&2; exit 1; }
-PILLARBOX_TEST_POSTGRES="$port" "$@"
+TEST_POSTGRES_PORT="$port" "$@"

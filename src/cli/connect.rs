@@ -14,7 +14,7 @@ use crate::admin::{Admin, Call};
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::{Clock, ConfirmedBy};
-use crate::config::{self, Config};
+use crate::config::{self, Config, StoreConfig};
 use crate::store::{FILE_NAME, FileCopy, OpenError, OwnFiles, Store};
 
 /// Heading of these options in a command's help.
@@ -171,7 +171,7 @@ async fn open_file(
 ) -> Result<Admin, CliError> {
     let directory = &config.data_dir;
     // Made here, it would belong to the wrong user.
-    if !directory.is_dir() {
+    if config.store != StoreConfig::Redb || !directory.is_dir() {
         return Err(CliError::NoData { connect, directory: directory.clone() });
     }
     let admin = open_directory(directory).await.map_err(|error| match error {

@@ -11,7 +11,7 @@ use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 26] = [
+pub(super) const KEYS: [&str; 35] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -38,6 +38,15 @@ pub(super) const KEYS: [&str; 26] = [
     "ses.endpoint",
     "ses.configuration_set",
     "ses.events.queue_url",
+    "store.engine",
+    "store.postgres.hosts",
+    "store.postgres.database",
+    "store.postgres.user",
+    "store.postgres.password_file",
+    "store.postgres.ca_file",
+    "store.postgres.answer_timeout",
+    "cluster.node",
+    "cluster.dead_after",
 ];
 
 /// Keys of earlier versions, by their full names, with what to do instead.
@@ -46,7 +55,8 @@ const REMOVED: [(&str, &str); 2] =
 const POSTS_REMOVED: &str = "events come through an SQS queue alone. Remove the key and set \
                              ses.events.queue_url; pillarbox aws setup makes the queue and sets it";
 
-const SECTIONS: [&str; 5] = ["tls", "smtp", "sending", "ses", "ses.events"];
+const SECTIONS: [&str; 8] =
+    ["tls", "smtp", "sending", "ses", "ses.events", "store", "store.postgres", "cluster"];
 const PREFIX: &str = "PILLARBOX_";
 /// How alike two names must be, from 0 to 1, for one to be taken for a slip of the other.
 const LIKENESS: f64 = 0.7;

@@ -12,7 +12,7 @@ use http::Uri;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
-use crate::config::{MaxRate, OnUnknown};
+use crate::config::{Engine, MaxRate, OnUnknown};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
@@ -138,6 +138,51 @@ fn is_host_name(text: &str) -> bool {
     let mut labels = text.split('.');
     text.len() <= 253
         && labels.all(|label| (1..=63).contains(&label.len()) && label.bytes().all(allowed))
+}
+
+/// What stores.
+pub(super) fn engine(given: &Given) -> Result<Engine, String> {
+    match given.text() {
+        Some("redb") => Ok(Engine::Redb),
+        Some("postgres") => Ok(Engine::Postgres),
+        _ => Err("\"redb\" or \"postgres\"".to_owned()),
+    }
+}
+
+/// Hosts with their ports.
+pub(super) fn servers(given: &Given) -> Result<Vec<(String, u16)>, String> {
+    let texts: Option<Vec<&str>> = match (&given.value, given.variable_text()) {
+        (_, Some(text)) => Some(text.split(',').map(str::trim).collect()),
+        (ValueKind::Array(values), None) => values
+            .iter()
+            .map(|value| match &value.kind {
+                ValueKind::String(text) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect(),
+        _ => None,
+    };
+    let server = |text: &str| {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_host = is_host_name(host) || host.parse::<std::net::IpAddr>().is_ok();
+        Some((is_host.then(|| host.to_owned())?, port.parse().ok()?))
+    };
+    texts
+        .filter(|texts| (1..=MAX_HOST_NAMES).contains(&texts.len()))
+        .and_then(|texts| texts.into_iter().map(server).collect())
+        .ok_or_else(|| {
+            format!("a list of 1 to {MAX_HOST_NAMES} hosts with ports, such as [\"db1:5432\"]")
+        })
+}
+
+/// A name of a database, of its user or of a node.
+pub(super) fn name(given: &Given) -> Result<String, String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    let text = given.text().filter(|text| (1..=63).contains(&text.len()));
+    text.filter(|text| text.bytes().all(allowed))
+        .map(str::to_owned)
+        .ok_or_else(|| "1 to 63 letters, digits, hyphens, underscores and dots".to_owned())
 }
 
 /// A path that a file or directory can have. The replacement character stands where a variable's

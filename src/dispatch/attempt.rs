@@ -17,7 +17,7 @@ use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
 use crate::domain::message::{
-    Acceptance, Cancellation, Failure, FailureCode, Recorded, Transition,
+    Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
 use crate::domain::organisation::SenderStatus;
 use crate::in_flight::InFlightGuard;
@@ -88,12 +88,21 @@ impl<P: Provider> Dispatcher<P> {
         if let Some(why) = cancelled {
             return Ok(Hold::End(why.transition(claim.acceptance)));
         }
+        if claim.attempts > 0 && self.store.is_shared() && self.is_settled(parcel).await? {
+            return Ok(Hold::Settled);
+        }
         if self.store.suppression_epoch() != parcel.suppression_epoch
             && self.is_suppressed(parcel).await?
         {
             return Ok(Hold::End(Transition::Suppressed));
         }
         Ok(Hold::None)
+    }
+
+    /// Returns true if a report that another node applied has settled the message.
+    async fn is_settled(&self, parcel: &Parcel) -> Result<bool, StoreError> {
+        let message = self.store.message(parcel.id, self.clock.window_time()).await?;
+        Ok(message.is_none_or(|message| message.status() != Status::Queued))
     }
 
     async fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
@@ -299,6 +308,8 @@ pub(super) enum Hold {
     End(Transition),
     /// Its sender's domain is not verified for now.
     DomainUnverified,
+    /// Another node has learned meanwhile that it was sent.
+    Settled,
 }
 
 /// A call as the dispatcher started it.

@@ -7,12 +7,19 @@ use crate::dispatch::circuit_breaker::{Cause, CircuitBreaker, Permit};
 use crate::dispatch::token_bucket::{Rate, TokenBucket};
 use crate::domain::retry::Backoff;
 
+/// A node without a part of the pace as good as stands still.
+const LEAST_SHARE: f64 = 1e-6;
+
 /// Token bucket, circuit breaker and quota, which change together.
 #[derive(Debug)]
 pub(super) struct Throttle {
     pub(super) bucket: TokenBucket,
     pub(super) breaker: CircuitBreaker,
     quota: Option<DailyQuota>,
+    /// Limit of the pace of all nodes together.
+    pub(super) rate: Rate,
+    /// This node's part of it, from 0 to 1.
+    pub(super) share: f64,
 }
 
 /// How many recipients the account may send to in 24 hours.
@@ -30,7 +37,17 @@ impl Throttle {
             bucket: TokenBucket::new(rate, now),
             breaker: CircuitBreaker::new(backoff, now),
             quota: None,
+            rate,
+            share: 1.0,
         }
+    }
+
+    /// Limits the pace to this node's part of it.
+    pub(super) fn limit_pace(&mut self, now: Instant) {
+        let Rate::PerSecond(all) = self.rate else {
+            return self.bucket.set_limit(self.rate, now);
+        };
+        self.bucket.set_limit(Rate::PerSecond(all * self.share.max(LEAST_SHARE)), now);
     }
 
     /// What the next call has to wait for; `None` if it may start.

@@ -8,7 +8,7 @@ use crate::admin::socket::BindError;
 use crate::http::tls::TlsError;
 use crate::ses::SesError;
 use crate::ses::sqs::NotAQueue;
-use crate::store::OpenError;
+use crate::store::{ConnectError, OpenError};
 
 /// A listener, by the setting that gives its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,9 @@ pub enum ServiceError {
         /// Why.
         source: OpenError,
     },
+    /// The database cannot be joined.
+    #[error("cannot join the nodes on the database: {0}")]
+    Connect(#[from] ConnectError),
     /// TLS cannot be spoken.
     #[error(transparent)]
     Tls(#[from] TlsError),

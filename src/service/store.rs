@@ -1,30 +1,132 @@
 //! The store in the service: opened, and what was found there told in the log.
 
-use std::fs::DirBuilder;
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use secrecy::SecretString;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
-use crate::store::{FILE_NAME, FileOrigin, Store};
+use crate::store::{FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store};
 
 /// Rights of a data directory that the service creates: the files in it hold recipients and subjects.
 const DIRECTORY_MODE: u32 = 0o700;
+/// File with the node's random number, which is locked as long as it runs.
+const NODE_FILE: &str = "node";
+/// Exit code of a node that the others took for dead: `EX_TEMPFAIL` of sysexits.h.
+const EXIT_FENCED: i32 = 75;
 /// How often the store looks at its file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause between two times that the use of API keys is stored. A crash forgets at most what came
 /// since the last one.
 const KEY_USE_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Opens the store and settles what the last process left; the log says what that was.
-pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+/// Opens the store and settles what the last process left; the log says what that was. The lock of
+/// the data directory is to be held as long as the store.
+pub(super) async fn open(
+    config: &Config,
+    clock: &Clock,
+) -> Result<(Store, Option<File>), ServiceError> {
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
+    let (store, lock) = match &config.store {
+        StoreConfig::Redb => (open_file(config, clock).await?, None),
+        StoreConfig::Postgres(postgres) => {
+            let (store, lock) = connect(config, postgres, clock).await?;
+            (store, Some(lock))
+        }
+    };
+    if let Ok(Some(lost)) = store.lost_messages(clock.now()).await {
+        warn!(
+            messages = lost.messages, last_at = %lost.last_at,
+            "messages failed because their process ended before they were sent; after looking at \
+             them, run: pillarbox status --acknowledge"
+        );
+    }
+    Ok((store, lock))
+}
+
+/// Joins the other nodes on a database.
+async fn connect(
+    config: &Config,
+    postgres: &Postgres,
+    clock: &Clock,
+) -> Result<(Store, File), ServiceError> {
+    let unusable = |source| ServiceError::System { what: "cannot use the data directory", source };
+    let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
+    let read = |path: &PathBuf| fs::read(path);
+    let password = postgres.password_file.as_ref().map(read).transpose();
+    let password = password.map_err(|source| ServiceError::System {
+        what: "cannot read store.postgres.password_file",
+        source,
+    })?;
+    let password = password.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
+    let authorities = postgres.ca_file.as_ref().map(|path| authorities(path)).transpose();
+    let authorities = authorities.map_err(|source| ServiceError::System {
+        what: "cannot read store.postgres.ca_file",
+        source,
+    })?;
+    let server = PostgresServer {
+        hosts: postgres.hosts.clone(),
+        database: postgres.database.clone(),
+        user: postgres.user.clone(),
+        password: password.map(SecretString::from),
+        authorities,
+    };
+    let node = postgres.node.clone();
+    let identity = NodeIdentity { name: node.clone(), directory, dead_after: postgres.dead_after };
+    let (store, bodies_lost) =
+        Store::connect(&server, identity, postgres.answer_timeout, clock.now()).await?;
+    info!(bodies_lost, node, database = postgres.database, "joined the nodes on the database");
+    Ok((store, lock))
+}
+
+/// Locks the data directory, and returns the random number that lies in it.
+fn node_directory(path: &Path) -> io::Result<(File, [u8; 16])> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(path.join(NODE_FILE))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    let mut number = [0; 16];
+    if file.read_exact(&mut number).is_err() {
+        getrandom::fill(&mut number).map_err(io::Error::other)?;
+        file.rewind()?;
+        file.write_all(&number)?;
+        file.sync_all()?;
+    }
+    Ok((file, number))
+}
+
+/// Reads certificates as PEM.
+fn authorities(path: &Path) -> io::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(io::Error::other)? {
+        roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+    }
+    Ok(roots)
+}
+
+/// Ends the process if the other nodes took this one for dead: what it holds has failed, and a new
+/// start joins them again.
+pub(super) async fn end_if_fenced(store: Store) {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        if store.is_fenced() {
+            std::process::exit(EXIT_FENCED);
+        }
+    }
+}
+
+async fn open_file(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
     let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
@@ -46,13 +148,6 @@ pub(super) async fn open(config: &Config, clock: &Clock) -> Result<Store, Servic
         "opened the store in {}",
         config.data_dir.display()
     );
-    if let Ok(Some(lost)) = store.lost_messages(clock.now()).await {
-        warn!(
-            messages = lost.messages, last_at = %lost.last_at,
-            "messages failed because their process ended before they were sent; after looking at \
-             them, run: pillarbox status --acknowledge"
-        );
-    }
     Ok(store)
 }
 

@@ -84,7 +84,7 @@ impl Fixture {
     }
 }
 
-/// Opens the store that belongs to a directory: a file in it, or, if `PILLARBOX_TEST_POSTGRES` has
+/// Opens the store that belongs to a directory: a file in it, or, if `TEST_POSTGRES_PORT` has
 /// the port of a server, a database of its own there.
 pub(super) async fn in_directory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
     reopened(directory, now).await.0
@@ -92,7 +92,7 @@ pub(super) async fn in_directory(directory: &tempfile::TempDir, now: Timestamp) 
 
 /// As [`in_directory`], with the number of messages that the end of the last process failed.
 async fn reopened(directory: &tempfile::TempDir, now: Timestamp) -> (Store, usize) {
-    if let Ok(port) = std::env::var("PILLARBOX_TEST_POSTGRES") {
+    if let Ok(port) = std::env::var("TEST_POSTGRES_PORT") {
         return postgres(directory.path(), port.parse().unwrap(), now).await;
     }
     let (store, recovery) = Store::open(directory.path(), now).unwrap();
@@ -101,7 +101,7 @@ async fn reopened(directory: &tempfile::TempDir, now: Timestamp) -> (Store, usiz
 
 /// As [`in_directory`], on a disk in memory if the store is a file.
 async fn in_memory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
-    match std::env::var("PILLARBOX_TEST_POSTGRES") {
+    match std::env::var("TEST_POSTGRES_PORT") {
         Ok(_) => in_directory(directory, now).await,
         Err(_) => Store::on_disk_in_memory(now),
     }

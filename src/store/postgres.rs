@@ -67,6 +67,8 @@ const ACCEPTING: usize = 2;
 const LISTINGS_AT_ONCE: usize = 4;
 const LISTINGS_OF_ONE: usize = 2;
 const LISTINGS_WAITING: usize = 64;
+/// How long a start waits for its part of the pace.
+const FIRST_SHARE: Duration = Duration::from_secs(10);
 /// How often the node looks at what other nodes changed.
 const FOLLOW: Duration = Duration::from_millis(250);
 /// How often the node looks for messages of dead nodes.
@@ -166,6 +168,9 @@ impl PostgresStore {
         tasks.spawn(outcomes::work(Arc::clone(&shared), jobs));
         tasks.spawn(node::live(Arc::clone(&shared)));
         tasks.spawn(follow(Arc::clone(&shared)));
+        // Without a part of the pace nothing can be sent. The others make room within a second.
+        let mut share = shared.node.share();
+        let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
         let settled = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
         tasks.spawn(settle(Arc::clone(&shared), changing.clone()));
         let writer = Arc::new(Mutex::new(Session::new(Arc::clone(&shared))));

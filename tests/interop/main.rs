@@ -29,6 +29,7 @@ mod dashboard;
 mod kit;
 mod mail;
 mod metrics;
+mod nodes;
 mod openapi;
 mod pasted;
 mod setup;

@@ -78,8 +78,9 @@ pub enum ConnectError {
     Server(String),
     /// Another node has the name, and lives or died only just now.
     #[error(
-        "a node of the name {0:?} with another data directory works on this database; give this \
-         one a name of its own in [cluster] node, or run there: pillarbox node forget {0}"
+        "a node of the name {0:?} with another data directory works on this database, or did; give \
+         this one another name in [cluster] node. If that machine is gone, the others free its name \
+         after cluster.dead_after"
     )]
     NameTaken(String),
     /// The schema was made by a newer pillarbox that this one cannot work beside.

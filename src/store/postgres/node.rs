@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use uuid::Uuid;
@@ -47,12 +47,37 @@ ORDER BY id LIMIT $1";
 const FORGET_ORPHANS: &str = "
 DELETE FROM pending WHERE id = ANY($1)
 AND NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)";
-const LEAVE: &str = "DELETE FROM node WHERE id = $1";
+const LEAVE: [&str; 3] = [
+    "DELETE FROM quota_share WHERE node = $1",
+    "DELETE FROM duty WHERE node = $1",
+    "DELETE FROM node WHERE id = $1",
+];
 
 /// What a record says of a message whose body was lost.
 const BODY_LOST: &str = "the node that held the message ended before it was sent, and bodies are \
                          kept in memory only; a call to the provider may have been under way, so \
                          whether it was accepted is unknown";
+
+/// How long a share of the pace holds on the server; the node itself holds it for less.
+const SHARE: &str = "
+WITH others AS (
+    SELECT coalesce(sum(rate), 0) AS taken FROM quota_share
+    WHERE node <> $1 AND until > clock_timestamp()
+)
+INSERT INTO quota_share (node, rate, until)
+SELECT $1, greatest(least($2, 1 - taken), 0), clock_timestamp() + interval '30 seconds' FROM others
+ON CONFLICT (node) DO UPDATE SET rate = excluded.rate, until = excluded.until
+RETURNING rate";
+/// Shares are given one after the other.
+const LOCK_SHARES: &str = "SELECT pg_advisory_xact_lock(7811887802133217281)";
+/// Takes a duty, or keeps it.
+const DUTY: &str = "
+INSERT INTO duty (name, node, until) VALUES ($1, $2, clock_timestamp() + interval '30 seconds')
+ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
+WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
+RETURNING 1";
+/// Duty of the node that delivers to endpoints for all.
+const WEBHOOKS: &str = "webhooks";
 
 /// What a node is known by.
 #[derive(Debug, Clone)]
@@ -74,6 +99,10 @@ pub(super) struct Node {
     confirmed: Mutex<Duration>,
     /// Whether the others took it for dead.
     is_fenced: AtomicBool,
+    /// Its part of the pace of all nodes, from 0 to 1.
+    share: watch::Sender<f64>,
+    /// Whether it delivers to endpoints, for all nodes.
+    delivers: watch::Sender<bool>,
 }
 
 impl Node {
@@ -83,6 +112,8 @@ impl Node {
             id: AtomicI32::new(0),
             confirmed: Mutex::new(Duration::ZERO),
             is_fenced: AtomicBool::new(false),
+            share: watch::Sender::new(0.0),
+            delivers: watch::Sender::new(false),
         }
     }
 
@@ -99,6 +130,40 @@ impl Node {
 
     fn confirm(&self, sent: Duration) {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+    }
+
+    /// Its part of the pace of all nodes, from 0 to 1.
+    pub(super) fn share(&self) -> watch::Receiver<f64> {
+        self.share.subscribe()
+    }
+
+    /// Whether it delivers to endpoints, for all nodes.
+    pub(super) fn delivers(&self) -> watch::Receiver<bool> {
+        self.delivers.subscribe()
+    }
+
+    /// Takes its part of the pace and its duties. They hold for longer than the lease of a node
+    /// that does not come back: by then it starts nothing.
+    async fn take_part(&self, connection: &Connection, nodes: usize) -> Result<(), QueryError> {
+        let id = self.id();
+        let ask = 1.0 / f64::from(u32::try_from(nodes.max(1)).unwrap_or(u32::MAX));
+        // Lowered before it is given up, raised after it was given.
+        self.share.send_if_modified(|share| {
+            let is_lower = ask < *share;
+            *share = share.min(ask);
+            is_lower
+        });
+        connection.batch("BEGIN").await?;
+        connection.query(LOCK_SHARES, &[]).await?;
+        let share: f64 = connection.query_one(SHARE, &[&id, &ask]).await?.get(0);
+        let delivers = connection.query_opt(DUTY, &[&WEBHOOKS, &id]).await?.is_some();
+        connection.batch("COMMIT").await?;
+        self.share.send_if_modified(|known| {
+            let before = std::mem::replace(known, share);
+            before.to_bits() != share.to_bits()
+        });
+        self.delivers.send_if_modified(|known| std::mem::replace(known, delivers) != delivers);
+        Ok(())
     }
 
     /// Notes that the others took it for dead.
@@ -140,7 +205,11 @@ pub(super) async fn join(
                 connection.batch("ROLLBACK").await?;
                 return Ok::<_, QueryError>(None);
             }
-            connection.execute(BURY, &[&row.get::<_, i32>(0), &row.get::<_, i64>(2)]).await?;
+            let before = row.get::<_, i32>(0);
+            connection.execute(BURY, &[&before, &row.get::<_, i64>(2)]).await?;
+            for statement in LEAVE {
+                connection.execute(statement, &[&before]).await?;
+            }
         }
         let version = env!("CARGO_PKG_VERSION");
         let started_at = super::millis(now);
@@ -230,6 +299,7 @@ async fn beat(
         }
         present.insert(other, Seen { beat, since });
     }
+    shared.node.take_part(connection, 1 + present.len()).await?;
     *others = present;
     Ok(())
 }
@@ -273,6 +343,14 @@ pub(super) async fn settle_orphans(
 }
 
 impl PostgresStore {
+    pub(in crate::store) fn share(&self) -> watch::Receiver<f64> {
+        self.shared.node.share()
+    }
+
+    pub(in crate::store) fn delivers(&self) -> watch::Receiver<bool> {
+        self.shared.node.delivers()
+    }
+
     pub(in crate::store) fn is_fenced(&self) -> bool {
         self.shared.node.is_fenced()
     }
@@ -281,7 +359,10 @@ impl PostgresStore {
     pub(in crate::store) async fn leave(&self) {
         let left = async {
             let connection = self.shared.readers.get(&self.shared.connector).await?;
-            connection.execute(LEAVE, &[&self.shared.node.id()]).await
+            for statement in LEAVE {
+                connection.execute(statement, &[&self.shared.node.id()]).await?;
+            }
+            Ok::<_, QueryError>(())
         };
         if let Err(error) = left.await {
             tracing::warn!(%error, "the node could not leave; its next start will say so");

@@ -4,6 +4,8 @@
 mod nodes;
 #[cfg(feature = "interop")]
 mod proxy;
+#[cfg(feature = "interop")]
+mod standby;
 
 use crate::domain::id::MessageId;
 use crate::store::postgres::connection::Connector;

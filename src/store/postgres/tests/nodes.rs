@@ -24,19 +24,19 @@ use crate::store::{
     Accepted, Health, MessageFilter, NewMessage, NodeIdentity, PostgresServer, Store, StoreError,
 };
 
-const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
+pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 /// Far shorter than in use: tests wait for it.
 const DEAD_AFTER: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Database of a test's own.
-struct Database {
-    server: PostgresServer,
+pub(super) struct Database {
+    pub(super) server: PostgresServer,
 }
 
 impl Database {
-    async fn new() -> Self {
-        let port = std::env::var("PILLARBOX_TEST_POSTGRES");
+    pub(super) async fn new() -> Self {
+        let port = std::env::var("TEST_POSTGRES_PORT");
         let port = port.expect("run this with tests/with-postgres.sh").parse().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let name = format!("nodes_{}", name_of(directory.path()));
@@ -58,7 +58,7 @@ impl Database {
         Self { server: PostgresServer { hosts, ..self.server.clone() } }
     }
 
-    async fn node(&self, name: &str) -> Store {
+    pub(super) async fn node(&self, name: &str) -> Store {
         let identity = NodeIdentity {
             name: name.to_owned(),
             directory: *Sha256::digest(name).first_chunk().unwrap(),
@@ -72,7 +72,7 @@ fn name_of(path: &Path) -> String {
     hex::encode(&Sha256::digest(path.as_os_str().as_encoded_bytes())[..8])
 }
 
-async fn organisation(store: &Store) -> OrganisationId {
+pub(super) async fn organisation(store: &Store) -> OrganisationId {
     let added = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
     let domain = DomainName::parse("example.com").unwrap();
     store.put_domain(added.id, domain, DomainState::Assumed, START).await.unwrap();
@@ -80,7 +80,7 @@ async fn organisation(store: &Store) -> OrganisationId {
 }
 
 /// Accepts a message; `handed_over` counts what is the node's to send.
-async fn accept(
+pub(super) async fn accept(
     store: &Store,
     organisation: OrganisationId,
     id: MessageId,
@@ -112,7 +112,7 @@ async fn accept(
     store.accept(NewMessage::new(id, organisation, &admitted, START, START, on_new)).await
 }
 
-async fn all(store: &Store) -> Vec<Message> {
+pub(super) async fn all(store: &Store) -> Vec<Message> {
     let mut filter = MessageFilter::default();
     let mut all = Vec::new();
     loop {
@@ -123,7 +123,7 @@ async fn all(store: &Store) -> Vec<Message> {
     }
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(super) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so().await {
         assert!(Instant::now() < end, "{what}");
