@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redb::{ReadTransaction, ReadableTable};
 
@@ -12,12 +13,19 @@ use crate::domain::time::Timestamp;
 use crate::shared_limits::TooMany;
 use crate::store::damage::Damage;
 use crate::store::listing::{self, Page};
+use crate::store::metrics::StoreMetrics;
 use crate::store::record::decode_message;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, MESSAGES, META};
 use crate::store::redb::{RedbStore, Shared};
 use crate::store::{ListError, StoreError};
 use crate::store::{Lister, MessageFilter, MessagePage};
+
+/// How many rows are read before the reader looks whether it should rest: well under a millisecond,
+/// and more than a short list looks at.
+const ROWS_WITHOUT_REST: usize = 64;
+/// How long after a commit the writer counts as busy.
+const BUSY: Duration = Duration::from_millis(20);
 
 impl RedbStore {
     pub(in crate::store) fn message(
@@ -75,7 +83,8 @@ impl RedbStore {
         let window_now = window_now.into();
         let listed = self.read_in_turn(lister, move |shared| {
             let page = shared.database.read(|transaction| {
-                read_page(transaction, &shared.damage, &filter, limit, &window_now)
+                let rests = Rests::new(&shared.metrics, Instant::now());
+                read_page(transaction, &shared.damage, &filter, limit, &window_now, rests)
             });
             page.map(then)
         });
@@ -110,6 +119,7 @@ fn read_page(
     filter: &MessageFilter,
     limit: usize,
     window_now: &WindowTime,
+    mut rests: Rests<'_>,
 ) -> Result<MessagePage, ReadError> {
     let rows = transaction.open_table(MESSAGES)?;
     let mut page = Page::new(filter, limit, window_now);
@@ -124,8 +134,49 @@ fn read_page(
             page.look_at(damage.left_out(read), row.value().len());
         }
         last = Some(id);
+        rests.after_row();
     }
     Ok(page.ending(None))
+}
+
+/// Rests of a long read. While the writer commits, the read rests as long as it works, so that
+/// acceptance has the processor.
+struct Rests<'a> {
+    metrics: &'a StoreMetrics,
+    /// Commits at the last look.
+    commits: u64,
+    /// When the last commit was noticed.
+    last_commit: Option<Instant>,
+    works_since: Instant,
+    rows: usize,
+}
+
+impl<'a> Rests<'a> {
+    fn new(metrics: &'a StoreMetrics, now: Instant) -> Self {
+        Self { metrics, commits: metrics.commits(), last_commit: None, works_since: now, rows: 0 }
+    }
+
+    /// Rests if it is time to and the writer is busy.
+    fn after_row(&mut self) {
+        self.rows += 1;
+        if !self.rows.is_multiple_of(ROWS_WITHOUT_REST) {
+            return;
+        }
+        let due = self.due(self.metrics.commits(), Instant::now());
+        if !due.is_zero() {
+            std::thread::sleep(due);
+        }
+        self.works_since = Instant::now();
+    }
+
+    /// Returns how long to rest after so many commits.
+    fn due(&mut self, commits: u64, now: Instant) -> Duration {
+        if commits != self.commits {
+            (self.commits, self.last_commit) = (commits, Some(now));
+        }
+        let is_busy = self.last_commit.is_some_and(|at| now.saturating_duration_since(at) < BUSY);
+        if is_busy { now.saturating_duration_since(self.works_since) } else { Duration::ZERO }
+    }
 }
 
 type Ids = Box<dyn Iterator<Item = Result<MessageId, redb::StorageError>>>;
@@ -171,4 +222,25 @@ pub(super) fn visible(
     let Some(row) = row else { return Ok(None) };
     let message = decode_message(id, row).in_row(MESSAGES, id)?;
     Ok(listing::visible(message, window_now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_rests_as_long_as_it_works_while_the_writer_commits() {
+        const WORK: Duration = Duration::from_micros(60);
+        let metrics = StoreMetrics::default();
+        let start = Instant::now();
+        let mut rests = Rests::new(&metrics, start);
+        assert_eq!(rests.due(0, start + WORK), Duration::ZERO, "nobody else works");
+        assert_eq!(rests.due(1, start + WORK), WORK);
+        // No commit between two looks: the next one is on its way.
+        rests.works_since = start + BUSY / 2;
+        assert_eq!(rests.due(1, start + BUSY / 2 + WORK), WORK);
+        rests.works_since = start + BUSY * 2;
+        assert_eq!(rests.due(1, start + BUSY * 2 + WORK), Duration::ZERO, "the writer is idle");
+        assert_eq!(rests.due(2, start + BUSY * 2 + WORK), WORK);
+    }
 }

@@ -1,6 +1,7 @@
 //! What the operators' page reads beyond messages: history, organisations, domains; and that no
 //! amount of records makes it slow or delays acceptance.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pillarbox::clock::Clock;
@@ -171,7 +172,9 @@ async fn organisations_and_domains_are_listed_with_what_the_store_knows() {
 
 /// The long form: ten million records.
 const RECORDS: usize = if cfg!(feature = "long") { 10_000_000 } else { 12_000 };
-const POSTS: usize = if cfg!(feature = "long") { 2_000 } else { 50 };
+const POSTS: usize = if cfg!(feature = "long") { 1_000 } else { 50 };
+/// How often acceptance is measured alone and beside searches.
+const ROUNDS: usize = if cfg!(feature = "long") { 9 } else { 1 };
 /// The longest that an answer may take: ten times as long in the everyday tests, which are not
 /// optimised and share the machine.
 const LONGEST_ANSWER: Duration =
@@ -219,7 +222,6 @@ async fn whatever_the_page_asks_is_bounded_and_acceptance_goes_on() {
     let store = place.service.store();
     let acme = store.organisation(&"acme".parse().unwrap()).unwrap().id;
     fill(store, acme, place.clock.now()).await;
-    let alone = durations(&place, "alone").await;
 
     let asking = async {
         let paths = [
@@ -258,16 +260,46 @@ async fn whatever_the_page_asks_is_bounded_and_acceptance_goes_on() {
         }
         (longest, looked_back)
     };
-    let ((longest, looked_back), beside) = tokio::join!(asking, durations(&place, "beside"));
-    let p99 = |durations: &[Duration]| durations[durations.len() * 99 / 100];
-    println!(
-        "{RECORDS} records: the longest answer took {longest:?}; acceptance p99 {:?} alone, {:?} \
-         beside searches",
-        p99(&alone),
-        p99(&beside)
-    );
+    let ((longest, looked_back), _) = tokio::join!(asking, durations(&place, "asked"));
+    println!("{RECORDS} records: the longest answer took {longest:?}");
     assert!(longest <= LONGEST_ANSWER, "{longest:?}");
-    let slower = p99(&beside).as_secs_f64() / p99(&alone).as_secs_f64();
-    assert!(slower <= MOST_SLOWER, "{slower}");
     assert!(cfg!(feature = "long") || looked_back == 5, "a short history is searched to its end");
+
+    // In turn, because a machine that others use is at times slower by itself.
+    let p99 = |durations: &[Duration]| durations[durations.len() * 99 / 100];
+    let mut slower = Vec::new();
+    for round in 0..ROUNDS {
+        let alone = p99(&durations(&place, &format!("alone{round}-")).await);
+        let (beside, searches) = beside_searches(&place, &format!("beside{round}-")).await;
+        let beside = p99(&beside);
+        println!("acceptance p99 {alone:?} alone, {beside:?} beside {searches} searches");
+        slower.push(beside.as_secs_f64() / alone.as_secs_f64());
+    }
+    slower.sort_by(f64::total_cmp);
+    let median = slower[slower.len() / 2];
+    println!("{median:.2} times as long, the median of {slower:.2?}");
+    assert!(median <= MOST_SLOWER, "{slower:?}");
+}
+
+/// The duration of posts while somebody searches the whole history without pause, and how many
+/// pages that were.
+async fn beside_searches(place: &LocalService, name: &str) -> (Vec<Duration>, usize) {
+    let is_over = AtomicBool::new(false);
+    let searching = async {
+        let (mut next, mut pages) = (String::new(), 0);
+        while !is_over.load(Ordering::Relaxed) {
+            let path = format!("/page/messages?subject=absent{next}");
+            let page = read(&place.client, &place.service, &path).await;
+            next = page["next"].as_str().map_or_else(String::new, |id| format!("&before={id}"));
+            pages += 1;
+        }
+        pages
+    };
+    let posting = async {
+        let posts = durations(place, name).await;
+        is_over.store(true, Ordering::Relaxed);
+        posts
+    };
+    let (pages, posts) = tokio::join!(searching, posting);
+    (posts, pages)
 }
