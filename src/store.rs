@@ -591,7 +591,8 @@ impl Store {
         ask_engine!(self, engine => engine.set_webhook_state(id, state))
     }
 
-    /// Gives an endpoint a new secret. The one before signs as well for [`ROTATION_OVERLAP`].
+    /// Gives an endpoint a new secret. The one before signs as well for
+    /// [`ROTATION_OVERLAP`](crate::domain::webhook::ROTATION_OVERLAP).
     pub async fn rotate_webhook(
         &self,
         id: WebhookId,

@@ -269,7 +269,12 @@ impl PostgresStore {
                 let connection = slot.get(&shared.connector).await?;
                 connection.query(sql, parameters).await
             });
-            match rows.await.unwrap_or(Err(QueryError::TimedOut(limit))) {
+            let Ok(rows) = rows.await else {
+                // The beat says whether the server answers at all.
+                tracing::warn!(?limit, "PostgreSQL did not answer a read in time");
+                return Err(StoreError::Unavailable);
+            };
+            match rows {
                 Ok(rows) => return Ok(rows),
                 Err(QueryError::Server(_)) if asked == 1 => {}
                 Err(error) => return Err(shared.refused(error)),
@@ -302,7 +307,11 @@ impl Shared {
 
     /// Notes that the server could not be reached, or that others took this node for dead.
     fn lost(&self, error: &QueryError) {
-        if matches!(error, QueryError::Row(_)) || error.is_conflict() {
+        if matches!(error, QueryError::Row(_)) {
+            return;
+        }
+        if error.is_refusal() {
+            tracing::error!(%error, "PostgreSQL refused a request");
             return;
         }
         if matches!(error, QueryError::Fenced) {

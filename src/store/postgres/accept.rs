@@ -35,11 +35,13 @@ const CONFLICTS: usize = 5;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
-/// nothing is accepted. A key that is 24 hours old is taken over, else its message is the answer.
+/// nothing is accepted; nor if the session `$12` is gone, because the commit is sent with the
+/// statement. A key that is 24 hours old is taken over, else its message is the answer.
 /// The keys are in order, so that two transactions do not wait for each other.
 const ACCEPT: &str = "
 WITH current AS (
-    SELECT 1 FROM cluster WHERE directory_version = $1
+    SELECT 1 FROM cluster
+    WHERE directory_version = $1 AND EXISTS (SELECT FROM session WHERE session.id = $12)
 ), keyed AS (
     INSERT INTO idempotency AS known (organisation, key, message, created_at)
     SELECT new.organisation, new.key, new.message, new.created_at

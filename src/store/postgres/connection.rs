@@ -27,7 +27,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// tables that grow by the hour are always behind.
 const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
                        -c lock_timeout=20s -c idle_in_transaction_session_timeout=10s \
-                       -c plan_cache_mode=force_generic_plan -c jit=off";
+                       -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
+                       -c enable_hashjoin=off -c enable_mergejoin=off";
 
 /// Server that the store is on.
 #[derive(Debug, Clone)]

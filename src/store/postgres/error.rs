@@ -29,6 +29,14 @@ pub(super) enum QueryError {
 }
 
 impl QueryError {
+    /// Returns true if the server answered, and refused this one request: others may go on.
+    pub(super) fn is_refusal(&self) -> bool {
+        let Self::Server(error) = self else { return false };
+        let code = error.code().map(SqlState::code);
+        // Class 57 is an operator's intervention, such as a shutdown; 25006 a server that only reads.
+        code.is_some_and(|code| !code.starts_with("57P") && code != "25006")
+    }
+
     /// Returns true if the same transaction may succeed if it is made again at once.
     pub(super) fn is_conflict(&self) -> bool {
         let Self::Server(error) = self else { return false };

@@ -64,7 +64,8 @@ impl Session {
         Self { shared, open: None }
     }
 
-    /// Makes one statement a transaction, in one round trip.
+    /// Makes one statement a transaction, in one round trip. Its last parameter is the session's
+    /// number: it must write nothing if there is no row of it.
     pub(super) async fn run(
         &mut self,
         sql: &'static str,
@@ -80,12 +81,14 @@ impl Session {
         let warnings = connection.warnings();
         let id = open.id;
         let fence: [&(dyn ToSql + Sync); 1] = [&id];
+        let mut parameters = parameters.to_vec();
+        parameters.push(&id);
         open.is_begun = true;
         let sent = timeout(COMMIT_TIMEOUT, async {
             tokio::join!(
                 connection.batch("BEGIN"),
                 connection.execute(COUNT, &fence),
-                connection.query(sql, parameters),
+                connection.query(sql, &parameters),
                 connection.batch("COMMIT"),
             )
         });

@@ -266,13 +266,27 @@ async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
     let database = Database::new().await;
     let (frozen, living) = (database.node("a").await, database.node("b").await);
     let organisation = organisation(&living).await;
-    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let (ids, handed_over) = (MessageIds::new(), Arc::new(AtomicUsize::new(0)));
     let held = ids.next(START);
     accept(&frozen, organisation, held, None, &handed_over).await.unwrap();
+    // At one time, so that each of its connections that accept is in use.
+    let many = async |count: usize| {
+        let mut accepting = JoinSet::new();
+        for _ in 0..count {
+            let (frozen, id) = (frozen.clone(), ids.next(START));
+            let handed_over = Arc::clone(&handed_over);
+            accepting
+                .spawn(async move { accept(&frozen, organisation, id, None, &handed_over).await });
+        }
+        accepting.join_all().await
+    };
+    let before = 1 + many(600).await.into_iter().flatten().count();
+    assert_eq!(before, 601);
     // As if nobody had seen a beat of it: the row goes, and its sessions with it.
     living.bury("a").await;
-    let late = accept(&frozen, organisation, ids.next(START), None, &handed_over).await;
-    assert_eq!(late, Err(StoreError::Unavailable));
+    for late in many(20).await {
+        assert_eq!(late, Err(StoreError::Unavailable));
+    }
     let transition = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
     assert_eq!(frozen.record(held, 1, transition, START).await, Err(StoreError::Unavailable));
     assert!(frozen.is_fenced());
@@ -282,7 +296,8 @@ async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
         message.failure().is_some_and(|failure| failure.code == FailureCode::BodyLostOnRestart)
     })
     .await;
-    assert_eq!(all(&living).await.len(), 1);
+    assert_eq!(all(&living).await.len(), before);
+    assert_eq!(handed_over.load(Ordering::SeqCst), before);
 }
 
 /// Whatever is lost, the commit or its answer: what was answered with success is there once, what
