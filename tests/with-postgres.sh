@@ -33,11 +33,17 @@ stop() {
 trap stop EXIT
 
 port="$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+# With a certificate of its own, which clients are told to trust.
+export TEST_POSTGRES_CA="$directory/server.crt"
+"${as_user[@]}" openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+    -subj /CN=test -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=IP:127.0.0.1,DNS:localhost \
+    -keyout "$directory/server.key" -out "$TEST_POSTGRES_CA" 2>/dev/null
 (
     cd "$directory"
     "${as_user[@]}" "$bin/initdb" -D data -U pillarbox -A trust --no-sync -E UTF8 --locale=C >/dev/null
     # Tests ask what happens if a process ends, not if the machine does.
     "${as_user[@]}" "$bin/pg_ctl" -D data -l log -w start -o "-p $port -k $directory \
-        -c listen_addresses=127.0.0.1 -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" >/dev/null
+        -c listen_addresses=127.0.0.1 -c ssl=on -c ssl_cert_file=$TEST_POSTGRES_CA \
+        -c ssl_key_file=$directory/server.key -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" >/dev/null
 ) || { cat "$directory/log" >&2; exit 1; }
 TEST_POSTGRES_PORT="$port" "$@"

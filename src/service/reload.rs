@@ -72,6 +72,7 @@ impl Service {
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),
             ("ses.configuration_set", old.ses.configuration_set != new.ses.configuration_set),
             ("ses.events", old.ses.events != new.ses.events),
+            ("store", old.store != new.store),
         ]
         .into_iter()
         .filter_map(|(key, differs)| differs.then_some(key))

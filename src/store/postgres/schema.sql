@@ -27,9 +27,7 @@ CREATE TABLE node (
     directory bytea NOT NULL,
     version text NOT NULL,
     beat bigint NOT NULL DEFAULT 0,
-    started_at bigint NOT NULL,
-    drained boolean NOT NULL DEFAULT false,
-    load bytea
+    started_at bigint NOT NULL
 ) WITH (fillfactor = 50);
 
 -- One connection that writes. Without its row it writes nothing.
@@ -39,12 +37,14 @@ CREATE TABLE session (
     writes bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
+-- What one node does for all.
 CREATE TABLE duty (
     name text PRIMARY KEY,
     node integer NOT NULL,
     until timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
+-- Part of the pace of all nodes that one holds, from 0 to 1.
 CREATE TABLE quota_share (
     node integer PRIMARY KEY,
     rate double precision NOT NULL,
@@ -61,9 +61,7 @@ CREATE INDEX message_by_organisation ON message (organisation, id);
 -- Messages that a node holds in memory.
 CREATE TABLE pending (
     id uuid PRIMARY KEY,
-    node integer NOT NULL,
-    attempts integer NOT NULL DEFAULT 0,
-    is_sending boolean NOT NULL DEFAULT false
+    node integer NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX pending_by_node ON pending (node, id);
 

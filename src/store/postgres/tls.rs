@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
@@ -18,8 +19,11 @@ pub(super) struct Tls(TlsConnector);
 
 impl Tls {
     pub(super) fn new(authorities: RootCertStore) -> Self {
-        let config =
-            ClientConfig::builder().with_root_certificates(authorities).with_no_client_auth();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the default versions")
+            .with_root_certificates(authorities)
+            .with_no_client_auth();
         Self(TlsConnector::from(Arc::new(config)))
     }
 }
