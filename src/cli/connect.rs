@@ -88,7 +88,9 @@ impl Connection {
         match Client::connect_to(&config.admin_socket, &config.data_dir).await {
             Ok(_) => Err(CliError::Running { socket: config.admin_socket }),
             Err(connect @ (ConnectError::Absent { .. } | ConnectError::Refused { .. })) => {
-                if config.data_dir.is_dir() {
+                if config.store != StoreConfig::Redb {
+                    Err(CliError::NoNode(connect))
+                } else if config.data_dir.is_dir() {
                     Ok(config.data_dir)
                 } else {
                     Err(CliError::NoData { connect, directory: config.data_dir })
@@ -171,7 +173,10 @@ async fn open_file(
 ) -> Result<Admin, CliError> {
     let directory = &config.data_dir;
     // Made here, it would belong to the wrong user.
-    if config.store != StoreConfig::Redb || !directory.is_dir() {
+    if config.store != StoreConfig::Redb {
+        return Err(CliError::NoNode(connect));
+    }
+    if !directory.is_dir() {
         return Err(CliError::NoData { connect, directory: directory.clone() });
     }
     let admin = open_directory(directory).await.map_err(|error| match error {

@@ -61,6 +61,12 @@ pub(super) enum CliError {
         /// The directory.
         directory: PathBuf,
     },
+    /// No service runs here, and there is no file to work on.
+    #[error(
+        "{0}. The store is on PostgreSQL, so commands go to a running node; start this one, or run \
+         the command where one runs"
+    )]
+    NoNode(ConnectError),
     /// No service runs, and its file cannot be opened.
     #[error("no service runs, and its data file {} cannot be opened: {source}", file.display())]
     Open {
@@ -206,6 +212,7 @@ impl CliError {
             | Self::Unwell { .. }
             | Self::InUse { .. }
             | Self::NoData { .. }
+            | Self::NoNode(_)
             | Self::Open { .. }
             | Self::Running { .. }
             | Self::OwnFile { .. }

@@ -4,6 +4,7 @@
 //! Must not know requests.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -66,7 +67,41 @@ impl Site {
              data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{more}\n\
              [ses]\n{ses}"
         );
+        let text = match database_port() {
+            Some(port) if !text.contains("[store]") => text + &self.on_database(port),
+            Some(_) | None => text,
+        };
         std::fs::write(self.config(), text).unwrap();
+    }
+
+    /// Makes a database of the site's own; returns the configuration that uses it.
+    fn on_database(&self, port: u16) -> String {
+        let name = self.directory.path().file_name().unwrap().to_str().unwrap();
+        // Letters of both cases and dots: as numbers, so that no two sites have one database.
+        let numbers: Vec<String> = name.bytes().map(|byte| byte.to_string()).collect();
+        let name = format!("site_{}", numbers.join("_"));
+        let make = format!("CREATE DATABASE {name}");
+        let port = port.to_string();
+        // It is there already if the site is configured once more.
+        let made = Command::new("psql")
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &port,
+                "-U",
+                "pillarbox",
+                "-q",
+                "postgres",
+                "-c",
+                &make,
+            ])
+            .output();
+        made.expect("psql is beside the server");
+        format!(
+            "\n[store]\nengine = \"postgres\"\n[store.postgres]\n\
+             hosts = [\"127.0.0.1:{port}\"]\ndatabase = \"{name}\"\n[cluster]\nnode = \"a\"\n"
+        )
     }
 
     /// Changes the configuration file.
@@ -109,7 +144,17 @@ impl Site {
 
     /// Runs an administration command.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
+        let socket = self.directory.path().join("admin.sock");
+        if database_port().is_none() || UnixStream::connect(socket).is_ok() {
+            return self.command(arguments).output().unwrap();
+        }
+        // There is no file that a command could work on without a service.
+        let process = Process::spawn(self.service());
+        process.listening();
+        let output = self.command(arguments).output().unwrap();
+        process.signal("TERM");
+        process.wait();
+        output
     }
 
     /// Runs an administration command that must succeed.
@@ -196,4 +241,11 @@ impl Site {
         command.env("RUST_LOG", "trace");
         command
     }
+}
+
+/// Port of the server that `tests/with-postgres.sh` has started, if `TEST_ENGINE=postgres` says that
+/// sites are to use it.
+fn database_port() -> Option<u16> {
+    std::env::var("TEST_ENGINE").ok().filter(|engine| engine == "postgres")?;
+    std::env::var("TEST_POSTGRES_PORT").ok()?.parse().ok()
 }
