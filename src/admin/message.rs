@@ -255,8 +255,9 @@ impl Call for MessageCancel {
     async fn answer(self, admin: &Admin) -> Result<MessagesCancelled, Refusal> {
         if let Place::File = admin.place {
             return Err(Refusal::new(
-                "no service runs, so nothing is queued and there is nothing to cancel: what was \
-                 queued failed with body_lost_on_restart when the service ended",
+                "no service runs, so no message is sent and there is nothing to cancel: bodies are \
+                 kept in memory only, and the next start fails what is still queued with \
+                 body_lost_on_restart",
             ));
         }
         let selection = match &self.messages {

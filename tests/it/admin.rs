@@ -717,8 +717,11 @@ async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
     kit::accept(&store, acme, draft, id, now).await;
     let id = id.to_string();
     drop(store);
-    for command in [["message", "list"], ["org", "list"], ["key", "list"]] {
-        let ran = offline.command(&command).await;
+    let reading: [&[&str]; 3] = [&["message", "list"], &["org", "list"], &["key", "list"]];
+    let writing: [&[&str]; 2] =
+        [&["org", "add", "other"], &["suppression", "add", "--all", "eve@example.org"]];
+    for command in reading.into_iter().chain(writing) {
+        let ran = offline.command(command).await;
         assert_eq!(ran.code, 0, "{ran:?}");
     }
     // Some of what it finds is not in order on a machine without a service.
@@ -726,6 +729,10 @@ async fn commands_on_the_file_leave_what_is_pending_to_the_next_start() {
     assert!(!examined.out.is_empty(), "{examined:?}");
     let shown = offline.command(&["message", "show", &id, "--json"]).await.json();
     assert_eq!(shown["status"], "queued", "{shown}");
+    // Nobody can send it any more, and it has not failed yet.
+    let cancelled = offline.command(&["message", "cancel", &id]).await;
+    assert_eq!(cancelled.code, 1, "{cancelled:?}");
+    assert!(cancelled.err.contains("the next start fails what is still queued"), "{cancelled:?}");
     let (_, recovery) = Store::open(directory, now).unwrap();
     assert_eq!(recovery.bodies_lost, 1);
 }

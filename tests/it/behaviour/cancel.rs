@@ -138,7 +138,7 @@ async fn messages_are_cancelled_by_id_organisation_and_domain() {
     let offline = site.run(&["message", "cancel", "--org", "acme"]);
     assert_eq!(offline.status.code(), Some(1));
     let said = String::from_utf8(offline.stderr).unwrap();
-    assert!(said.contains("no service runs, so nothing is queued"), "{said}");
+    assert!(said.contains("no service runs, so no message is sent"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
