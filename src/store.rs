@@ -60,6 +60,8 @@ pub mod metrics;
 mod postgres;
 mod record;
 mod redb;
+mod suppression_filter;
+mod tag;
 mod transitions;
 
 /// Asks whichever engine the store has, and waits for its answer. What waits for a server is large,

@@ -110,9 +110,9 @@ pub fn listen_address(text: &str) -> Option<SocketAddr> {
     text.parse().ok()
 }
 
-/// Names of hosts, in lower case.
-pub(super) fn host_names(given: &Given) -> Result<Vec<String>, String> {
-    let names: Option<Vec<&str>> = match (&given.value, given.variable_text()) {
+/// The texts of a list. A variable separates them by commas.
+fn texts(given: &Given) -> Option<Vec<&str>> {
+    match (&given.value, given.variable_text()) {
         (_, Some(text)) => Some(text.split(',').map(str::trim).collect()),
         (ValueKind::Array(values), None) => values
             .iter()
@@ -122,7 +122,12 @@ pub(super) fn host_names(given: &Given) -> Result<Vec<String>, String> {
             })
             .collect(),
         _ => None,
-    };
+    }
+}
+
+/// Names of hosts, in lower case.
+pub(super) fn host_names(given: &Given) -> Result<Vec<String>, String> {
+    let names = texts(given);
     names
         .filter(|names| names.len() <= MAX_HOST_NAMES && names.iter().all(|name| is_host_name(name)))
         .map(|names| names.into_iter().map(str::to_ascii_lowercase).collect())
@@ -151,24 +156,13 @@ pub(super) fn engine(given: &Given) -> Result<Engine, String> {
 
 /// Hosts with their ports.
 pub(super) fn servers(given: &Given) -> Result<Vec<(String, u16)>, String> {
-    let texts: Option<Vec<&str>> = match (&given.value, given.variable_text()) {
-        (_, Some(text)) => Some(text.split(',').map(str::trim).collect()),
-        (ValueKind::Array(values), None) => values
-            .iter()
-            .map(|value| match &value.kind {
-                ValueKind::String(text) => Some(text.as_str()),
-                _ => None,
-            })
-            .collect(),
-        _ => None,
-    };
     let server = |text: &str| {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let is_host = is_host_name(host) || host.parse::<std::net::IpAddr>().is_ok();
         Some((is_host.then(|| host.to_owned())?, port.parse().ok()?))
     };
-    texts
+    texts(given)
         .filter(|texts| (1..=MAX_HOST_NAMES).contains(&texts.len()))
         .and_then(|texts| texts.into_iter().map(server).collect())
         .ok_or_else(|| {

@@ -100,6 +100,16 @@ pub struct SenderDomain {
 }
 
 impl SenderDomain {
+    /// Returns a domain that is added now.
+    pub fn new(
+        organisation: OrganisationId,
+        name: String,
+        state: DomainState,
+        now: Timestamp,
+    ) -> Self {
+        Self { organisation, name, state, added_at: now, since: now, last_check: None }
+    }
+
     /// Returns the domain in this state, which it keeps if it is in it already.
     #[must_use]
     pub fn moved(self, state: DomainState, now: Timestamp) -> Self {

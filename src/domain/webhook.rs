@@ -170,6 +170,13 @@ pub struct Webhook {
 }
 
 impl Webhook {
+    /// Gives it a new secret. The one before signs as well for [`ROTATION_OVERLAP`].
+    pub fn rotate(&mut self, secret: SigningSecret, now: Timestamp) {
+        let replaced = std::mem::replace(&mut self.secret, secret);
+        self.replaced =
+            Some(ReplacedSecret { secret: replaced, until: now.plus(ROTATION_OVERLAP) });
+    }
+
     /// The secrets that sign at `now`, the newest first.
     pub fn secrets(&self, now: Timestamp) -> impl Iterator<Item = &SigningSecret> {
         let replaced = self.replaced.as_ref().filter(|replaced| now < replaced.until);

@@ -17,7 +17,7 @@ use crate::domain::organisation::{
     ApiKeyEntry, DomainState, Organisation, SenderDomain, SenderStatus,
 };
 use crate::domain::time::Timestamp;
-use crate::domain::webhook::Webhook;
+use crate::domain::webhook::{Webhook, WebhookId};
 use crate::store::error::DamagedRow;
 use crate::store::record::webhooks::decode_webhook;
 use crate::store::record::{decode_api_key, decode_domain, decode_organisation};
@@ -90,6 +90,22 @@ impl OrganisationIndex {
             .iter()
             .map(|&position| &self.api_keys[position])
             .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
+    }
+
+    /// The organisation with this name.
+    pub(super) fn named(&self, name: &str) -> Option<&Organisation> {
+        self.organisations.iter().find(|organisation| organisation.name.as_str() == name)
+    }
+
+    /// Returns true if the organisation has this name, or is not known any more.
+    pub(super) fn may_be_named(&self, id: OrganisationId, name: &str) -> bool {
+        self.organisation(id).is_none_or(|organisation| organisation.name.as_str() == name)
+    }
+
+    /// The endpoint with this number.
+    pub(super) fn webhook(&self, id: WebhookId) -> Option<&Webhook> {
+        let position = self.webhooks.binary_search_by_key(&id, |webhook| webhook.id).ok()?;
+        Some(&self.webhooks[position])
     }
 
     /// The organisation with this number.

@@ -1,6 +1,9 @@
-//! Listing of messages: which rows a page looks at, and which messages it shows.
+//! Listing: turns to read much; of messages, which rows a page looks at and which it shows.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::event::EventType;
@@ -11,7 +14,8 @@ use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::search::{SearchText, is_sent_from};
 use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
-use crate::store::{MessageFilter, MessagePage};
+use crate::shared_limits::{Slot, Slots, TooMany};
+use crate::store::{ListError, Lister, MessageFilter, MessagePage};
 
 /// How many rows one page looks at. A filter that matches little ends its page here.
 pub(super) const MAX_ROWS: usize = 10_000;
@@ -21,6 +25,42 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_TIME: Duration = Duration::from_millis(100);
 /// How many rows one page looks at however long that takes, so that whoever goes on gets on.
 pub(super) const SURE_ROWS: usize = 1_000;
+
+/// Listings that may read at one time: they must not take the processor from acceptance.
+const LISTINGS_AT_ONCE: usize = 4;
+/// Listings of one lister that may read at one time, and how many more may wait.
+const LISTINGS_OF_ONE: usize = 2;
+const LISTINGS_WAITING: usize = 64;
+
+/// Turns to read much: only so many do so at one time, and fewer of one lister.
+pub(super) struct Listings {
+    all: Arc<Semaphore>,
+    of_one: Slots<Lister>,
+}
+
+/// Turn to read much. It ends when this is dropped.
+pub(super) struct Turn {
+    _own: Slot<Lister>,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Default for Listings {
+    fn default() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
+            of_one: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
+        }
+    }
+}
+
+impl Listings {
+    /// Waits for a turn, unless too many of the lister's wait already.
+    pub(super) async fn turn(&self, lister: Lister) -> Result<Turn, ListError> {
+        let own = self.of_one.take(lister).await.map_err(|TooMany| ListError::TooMany)?;
+        let of_all = Arc::clone(&self.all).acquire_owned().await;
+        Ok(Turn { _own: own, _of_all: of_all.expect("the semaphore is never closed") })
+    }
+}
 
 /// Returns a message as readers see it, with the corrected time of its acceptance, unless its
 /// retention is over at `window_now`.

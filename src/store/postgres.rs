@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Mutex, Notify, Semaphore, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Row;
@@ -18,11 +18,12 @@ use uuid::Uuid;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::Timestamp;
-use crate::shared_limits::Slots;
 use crate::store::damage::Damage;
 use crate::store::directory::KeyUse;
+use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
-use crate::store::{DamagedRow, Health, Lister, StoreError};
+use crate::store::suppression_filter::SuppressionFilter;
+use crate::store::{DamagedRow, Health, StoreError};
 use accept::Request;
 use connection::{Connection, Connector, Slot};
 use directory::Directory;
@@ -31,7 +32,6 @@ use feed::Feeds;
 use node::Node;
 use outcomes::Job;
 use session::{Session, Transaction};
-use suppressions::Filter;
 
 pub use connection::PostgresServer;
 pub use error::ConnectError;
@@ -62,11 +62,6 @@ mod working_set;
 
 /// How many transactions of acceptances are under way at one time.
 const ACCEPTING: usize = 2;
-/// Listings that may read at one time, and of one lister, and how many more may wait: as in the
-/// default engine.
-const LISTINGS_AT_ONCE: usize = 4;
-const LISTINGS_OF_ONE: usize = 2;
-const LISTINGS_WAITING: usize = 64;
 /// How long a start waits for its part of the pace.
 const FIRST_SHARE: Duration = Duration::from_secs(10);
 /// How often the node looks at what other nodes changed.
@@ -108,7 +103,9 @@ struct Shared {
     listers: Slot,
     directory: Directory,
     key_use: ArcSwap<KeyUse>,
-    suppressions: RwLock<Filter>,
+    suppressions: RwLock<SuppressionFilter>,
+    /// Position up to which the filter has what other nodes added.
+    suppressions_followed: AtomicI64,
     suppression_epoch: AtomicU64,
     feed: Feeds,
     /// The most that an id is known to be ahead of its acceptance, in milliseconds.
@@ -119,8 +116,7 @@ struct Shared {
     health_changed: Notify,
     metrics: StoreMetrics,
     damage: Damage,
-    listings: Arc<Semaphore>,
-    listings_of: Slots<Lister>,
+    listings: Listings,
 }
 
 impl PostgresStore {
@@ -147,6 +143,7 @@ impl PostgresStore {
             directory: Directory::default(),
             key_use: ArcSwap::default(),
             suppressions: RwLock::default(),
+            suppressions_followed: AtomicI64::new(0),
             suppression_epoch: AtomicU64::new(0),
             feed: Feeds::default(),
             id_lead: AtomicI64::new(0),
@@ -154,8 +151,7 @@ impl PostgresStore {
             health_changed: Notify::new(),
             metrics: StoreMetrics::default(),
             damage: Damage::default(),
-            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
-            listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
+            listings: Listings::default(),
         });
         shared.load(&connection).await.map_err(failed)?;
         drop(connection);

@@ -10,21 +10,21 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use arc_swap::{ArcSwap, Guard};
 use redb::{ReadTransaction, TableHandle};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
-use crate::shared_limits::Slots;
 use crate::store::damage::Damage;
 use crate::store::directory::{KeyUse, OrganisationIndex};
+use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
-use crate::store::{DamagedRow, Health, Lister, StoreError};
+use crate::store::suppression_filter::SuppressionFilter;
+use crate::store::{DamagedRow, Health, StoreError};
 use database::SharedDatabase;
 use error::ReadError;
 use feed::FeedIndex;
 use idempotency::IdempotencyIndex;
 use open::Opener;
-use suppressions::SuppressionFilter;
 use writer::{Writer, WriterThread};
 
 pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Snapshot};
@@ -82,11 +82,6 @@ pub const CACHE_BYTES: usize = 64 << 20;
 
 /// About how many bytes an operation on a small row writes.
 const ROW_WEIGHT: usize = 128;
-/// Listings that may read at one time: they must not take the processor from acceptance.
-const LISTINGS_AT_ONCE: usize = 4;
-/// Listings of one lister that may read at one time, and how many more may wait.
-const LISTINGS_OF_ONE: usize = 2;
-const LISTINGS_WAITING: usize = 64;
 
 /// The engine, open. Cheap to clone; the file is closed when the last clone is gone.
 #[derive(Debug, Clone)]
@@ -257,8 +252,7 @@ struct Shared {
     metrics: StoreMetrics,
     /// Rows that cannot be read.
     damage: Damage,
-    listings: Arc<Semaphore>,
-    listings_of: Slots<Lister>,
+    listings: Listings,
 }
 
 impl std::fmt::Debug for Shared {
@@ -283,8 +277,7 @@ impl Shared {
             feed: FeedIndex::default(),
             metrics: StoreMetrics::default(),
             damage,
-            listings: Arc::new(Semaphore::new(LISTINGS_AT_ONCE)),
-            listings_of: Slots::new(LISTINGS_OF_ONE, LISTINGS_WAITING),
+            listings: Listings::default(),
         }
     }
 
@@ -341,16 +334,6 @@ fn read_lock<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 /// Locks for writing, as [`read_lock`] does for reading.
 fn write_lock<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The 32 bits that a table in memory keeps of a hash: its tag.
-const fn tag_of(hash: u64) -> u32 {
-    (hash >> 32) as u32
-}
-
-/// A tag as a hash for the table, which looks at the highest bits and at the lowest.
-fn spread(tag: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(tag)
 }
 
 /// An organisation's rows, for the log.

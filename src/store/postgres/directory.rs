@@ -50,11 +50,6 @@ impl Directory {
         self.known.load().version
     }
 
-    /// Returns the organisation with this name.
-    pub(super) fn named(&self, name: &str) -> Option<OrganisationId> {
-        self.load().organisations.iter().find(|o| o.name.as_str() == name).map(|o| o.id)
-    }
-
     /// Is told of each change.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -162,7 +157,7 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn organisation(&self, name: &OrganisationName) -> Option<Organisation> {
-        self.shared.directory.load().organisations.iter().find(|o| o.name == *name).cloned()
+        self.shared.directory.load().named(name.as_str()).cloned()
     }
 
     pub(in crate::store) fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
@@ -185,14 +180,7 @@ impl PostgresStore {
             }
             let domain = match read_domain(connection, organisation, name).await? {
                 Some(known) => known.moved(state, now),
-                None => SenderDomain {
-                    organisation,
-                    name: name.to_owned(),
-                    state,
-                    added_at: now,
-                    since: now,
-                    last_check: None,
-                },
+                None => SenderDomain::new(organisation, name.to_owned(), state, now),
             };
             write_domain(connection, &domain).await?;
             change.commit(Some(domain)).await

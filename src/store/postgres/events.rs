@@ -7,6 +7,11 @@ use crate::store::error::DamagedRow;
 use crate::store::postgres::{PostgresStore, uuid_of};
 use crate::store::record::decode_event;
 
+/// Finds events by their messages and keys.
+pub(super) const FIND: &str = "
+SELECT event.message, event.key, event.event FROM event
+JOIN unnest($1::uuid[], $2::bytea[]) AS asked (message, key) USING (message, key)";
+
 impl PostgresStore {
     pub(in crate::store) async fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
         const READ: &str = "SELECT event FROM event WHERE message = $1 ORDER BY key";

@@ -18,7 +18,7 @@ use crate::store::listing;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::working_set::position_number;
-use crate::store::postgres::{PostgresStore, message_id, number, uuid_of};
+use crate::store::postgres::{PostgresStore, events, message_id, number, uuid_of};
 use crate::store::record::{EventKey, FeedRow, ReportedChange, decode_feed, decode_message};
 use crate::store::{FeedPage, ListError, Lister, StoreError};
 
@@ -31,9 +31,6 @@ ORDER BY position LIMIT $3";
 const READ_ONE: &str = "SELECT position, entry FROM feed WHERE organisation = $1 AND position = $2";
 const MESSAGES: &str = "SELECT id, record FROM message WHERE id = ANY($1)";
 const OVERTURNED: &str = "SELECT id, failure FROM overturned_failure WHERE id = ANY($1)";
-const EVENTS: &str = "
-SELECT event.message, event.key, event.event FROM event
-JOIN unnest($1::uuid[], $2::bytea[]) AS asked (message, key) USING (message, key)";
 
 /// Ends of the feeds, as far as this node has followed them.
 pub(super) struct Feeds {
@@ -118,7 +115,7 @@ impl PostgresStore {
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        let _turns = self.turns(Lister::Organisation(organisation)).await?;
+        let _turn = self.shared.listings.turn(Lister::Organisation(organisation)).await?;
         Ok(then(self.read_feed(&query, after).await?))
     }
 
@@ -239,7 +236,7 @@ impl<'a> Referred<'a> {
                 ReportedChange::Sent | ReportedChange::Failed | ReportedChange::Suppressed => None,
             });
             let keys: Vec<Vec<u8>> = keys.collect();
-            for row in store.list_rows(EVENTS, &[&observed, &keys]).await? {
+            for row in store.list_rows(events::FIND, &[&observed, &keys]).await? {
                 referred.events.insert((message_id(row.get(0)), row.get(1)), row.get(2));
             }
         }

@@ -73,7 +73,7 @@ impl PostgresStore {
     ) -> Result<History, ListError> {
         const READ: &str = "
             SELECT hour, organisation, counts FROM history WHERE hour >= $1 AND hour < $2";
-        let _turns = self.turns(Lister::Operators).await?;
+        let _turn = self.shared.listings.turn(Lister::Operators).await?;
         let (first, end) = (hour_number(steps.first()), hour_number(steps.end()));
         let rows = self.list_rows(READ, &[&first, &end]).await?;
         let nothing = vec![OrganisationCounts::default(); steps.count()];

@@ -1,6 +1,5 @@
 //! Messages, read back: one by its id, or a page of them, newest first.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use uuid::Uuid;
@@ -9,7 +8,6 @@ use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
-use crate::shared_limits::TooMany;
 use crate::store::error::DamagedRow;
 use crate::store::listing::{self, MAX_ROWS, Page, SURE_ROWS};
 use crate::store::postgres::{PostgresStore, message_id, number, uuid_of};
@@ -75,17 +73,8 @@ impl PostgresStore {
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let window_now = window_now.into();
-        let _turns = self.turns(lister).await?;
+        let _turn = self.shared.listings.turn(lister).await?;
         Ok(then(self.page(&filter, limit, &window_now).await?))
-    }
-
-    /// Waits for a turn to read much: only so many do so at one time, and fewer of one lister.
-    pub(super) async fn turns(&self, lister: Lister) -> Result<impl Send + use<>, ListError> {
-        let own = self.shared.listings_of.take(lister).await;
-        let own = own.map_err(|TooMany| ListError::TooMany)?;
-        let listings = Arc::clone(&self.shared.listings);
-        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
-        Ok((own, turn))
     }
 
     /// Reads a page in steps, so that one that is full soon reads little.

@@ -113,8 +113,9 @@ impl Job {
                         Reference::ProviderId => MessageOf::SesId(report.ses_message_id.clone()),
                     };
                     let named = report.organisation.as_deref();
-                    let named = named.and_then(|name| shared.directory.named(name));
-                    needs.organisations.extend(named);
+                    let directory = shared.directory.load();
+                    let named = named.and_then(|name| directory.named(name));
+                    needs.organisations.extend(named.map(|organisation| organisation.id));
                     needs.events.extend(report.event.clone().map(|event| (message, event)));
                 }
             }

@@ -4,11 +4,8 @@
 //! down: who gets a hit asks the server. It follows what other nodes add by the positions of
 //! their commits.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-
-use hashbrown::HashTable;
 
 use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
@@ -38,17 +35,15 @@ impl PostgresStore {
     ) -> Result<bool, StoreError> {
         const FIND: &str = "
             SELECT FROM suppression WHERE address = $1 AND organisation IN ($2, 0) LIMIT 1";
-        let organisation = number(organisation);
         let address = address.as_str();
         let possible = {
             let filter = self.shared.suppressions.read().unwrap_or_else(PoisonError::into_inner);
-            filter.may_contain(organisation, address)
-                || filter.may_contain(ALL_ORGANISATIONS, address)
+            filter.may_contain(organisation.0, address) || filter.may_contain(0, address)
         };
         if !possible {
             return Ok(false);
         }
-        Ok(self.query_opt(FIND, &[&address, &organisation]).await?.is_some())
+        Ok(self.query_opt(FIND, &[&address, &number(organisation)]).await?.is_some())
     }
 
     pub(in crate::store) async fn suppress(
@@ -168,7 +163,7 @@ impl Shared {
         }
         let mut filter = self.suppressions.write().unwrap_or_else(PoisonError::into_inner);
         for (organisation, address) in addresses {
-            filter.insert(number(*organisation), address);
+            filter.insert(organisation.0, address);
         }
         drop(filter);
         self.suppression_epoch.fetch_add(1, Ordering::AcqRel);
@@ -179,55 +174,20 @@ impl Shared {
         &self,
         connection: &Connection,
     ) -> Result<(), QueryError> {
-        let known = self.suppressions.read().unwrap_or_else(PoisonError::into_inner).position;
+        let known = self.suppressions_followed.load(Ordering::Acquire);
         let rows = connection.query(NEW, &[&known]).await?;
         let Some(last) = rows.last() else { return Ok(()) };
         let mut filter = self.suppressions.write().unwrap_or_else(PoisonError::into_inner);
-        filter.position = last.get(3);
         for row in &rows {
             let (scope, address): (i32, &str) = (row.get(0), row.get(1));
-            filter.insert(scope, address);
+            filter.insert(scope.unsigned_abs(), address);
             if let Err(reason) = decode_suppression(address, row.get(2)) {
                 self.damage.note(damaged_suppression(scope.unsigned_abs(), address, &reason));
             }
         }
         drop(filter);
+        self.suppressions_followed.store(last.get(3), Ordering::Release);
         self.suppression_epoch.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
-}
-
-/// Suppressed addresses of all scopes, and some that are so no longer: 32 bits of each one's hash.
-#[derive(Debug, Default)]
-pub(super) struct Filter {
-    /// Keyed against chosen collisions: clients choose the addresses.
-    hasher: RandomState,
-    tags: HashTable<u32>,
-    /// Position up to which it has what is stored.
-    position: i64,
-}
-
-impl Filter {
-    fn insert(&mut self, scope: i32, address: &str) {
-        let tag = self.tag(scope, address);
-        self.tags.entry(spread(tag), |other| *other == tag, |other| spread(*other)).insert(tag);
-    }
-
-    fn may_contain(&self, scope: i32, address: &str) -> bool {
-        if self.tags.is_empty() {
-            return false;
-        }
-        let tag = self.tag(scope, address);
-        self.tags.find(spread(tag), |other| *other == tag).is_some()
-    }
-
-    fn tag(&self, scope: i32, address: &str) -> u32 {
-        let hash = self.hasher.hash_one((scope, address));
-        u32::try_from(hash >> 32).expect("32 bits are left")
-    }
-}
-
-/// A tag as a hash for the table, which looks at the highest bits and at the lowest.
-fn spread(tag: u32) -> u64 {
-    u64::from(tag) << 32 | u64::from(tag)
 }

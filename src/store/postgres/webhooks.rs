@@ -8,8 +8,8 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
-    PausedBy, ROTATION_OVERLAP, Redelivery, ReplacedSecret, SigningSecret, WaitingDelivery,
-    Webhook, WebhookCursor, WebhookId, WebhookState,
+    PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor, WebhookId,
+    WebhookState,
 };
 use crate::store::error::DamagedRow;
 use crate::store::postgres::connection::Connection;
@@ -110,12 +110,7 @@ impl PostgresStore {
         secret: SigningSecret,
         now: Timestamp,
     ) -> Result<Option<Webhook>, StoreError> {
-        let rotate = |webhook: &mut Webhook| {
-            let replaced = std::mem::replace(&mut webhook.secret, secret.clone());
-            let until = now.plus(ROTATION_OVERLAP);
-            webhook.replaced = Some(ReplacedSecret { secret: replaced, until });
-        };
-        self.change_webhook(id, rotate).await
+        self.change_webhook(id, move |webhook| webhook.rotate(secret, now)).await
     }
 
     async fn change_webhook(
@@ -139,9 +134,7 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn webhook(&self, id: WebhookId) -> Option<Webhook> {
-        let index = self.shared.directory.load();
-        let position = index.webhooks.binary_search_by_key(&id, |webhook| webhook.id).ok()?;
-        Some(index.webhooks[position].clone())
+        self.shared.directory.load().webhook(id).cloned()
     }
 
     pub(in crate::store) fn webhook_changes(&self) -> watch::Receiver<()> {

@@ -18,7 +18,7 @@ use crate::store::directory::OrganisationIndex;
 use crate::store::error::DamagedRow;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
-use crate::store::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
+use crate::store::postgres::{Shared, events, message_id, millis, number, timestamp, uuid_of};
 use crate::store::record::{
     EventKey, FeedRow, ReportedChange, UnmatchedEvent, decode_message, decode_suppression,
     decode_unmatched, encode_feed, encode_message, encode_overturned, encode_suppression,
@@ -38,9 +38,6 @@ const FIND_SENT: &str =
 const LOCK_UNMATCHED: &str = "
 SELECT ses_message_id, digest, event FROM unmatched_event WHERE ses_message_id = ANY($1)
 ORDER BY ses_message_id, digest FOR UPDATE";
-const FIND_EVENTS: &str = "
-SELECT event.message, event.key, event.event FROM event
-JOIN unnest($1::uuid[], $2::bytea[]) AS asked (message, key) USING (message, key)";
 const FIND_SUPPRESSIONS: &str = "
 SELECT s.organisation, s.address, s.suppression FROM suppression AS s
 JOIN unnest($1::integer[], $2::text[]) AS asked (organisation, address)
@@ -252,7 +249,7 @@ impl WorkingSet {
         if !keys.is_empty() {
             let ids: Vec<Uuid> = keys.iter().map(|(id, _)| uuid_of(*id)).collect();
             let keys: Vec<&[u8]> = keys.iter().map(|(_, key)| key.as_slice()).collect();
-            for row in connection.query(FIND_EVENTS, &[&ids, &keys]).await? {
+            for row in connection.query(events::FIND, &[&ids, &keys]).await? {
                 self.events.insert((message_id(row.get(0)), row.get(1)), row.get(2));
             }
         }
@@ -539,12 +536,11 @@ impl Rows for WorkingSet {
     }
 
     fn may_be_named(&self, organisation: OrganisationId, name: &str) -> bool {
-        let owner = self.directory.organisation(organisation);
-        owner.is_none_or(|owner| owner.name.as_str() == name)
+        self.directory.may_be_named(organisation, name)
     }
 
     fn organisation_named(&self, name: &str) -> Option<OrganisationId> {
-        self.directory.organisations.iter().find(|o| o.name.as_str() == name).map(|o| o.id)
+        self.directory.named(name).map(|organisation| organisation.id)
     }
 
     fn note_damage(&self, row: DamagedRow) {

@@ -147,7 +147,8 @@ impl<F> AcceptAll<F> {
         // A row that cannot be read must be met before the first write.
         for acceptance in &self.acceptances {
             if let Some(claim) = &acceptance.claim {
-                acceptance.find_earlier(batch, claim)?;
+                let hash = acceptance.key_hash(batch, claim);
+                acceptance.find_earlier(batch, claim, hash)?;
             }
         }
         self.acceptances.iter().map(|acceptance| acceptance.decide(batch)).collect()
@@ -157,7 +158,8 @@ impl<F> AcceptAll<F> {
 impl<F> NewMessage<F> {
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Accepted, ReadError> {
         if let Some(claim) = &self.claim {
-            if let Some(earlier) = self.find_earlier(batch, claim)? {
+            let hash = self.key_hash(batch, claim);
+            if let Some(earlier) = self.find_earlier(batch, claim, hash)? {
                 return Ok(Accepted::Replayed(earlier));
             }
             let log_row = IdempotencyRow {
@@ -166,7 +168,7 @@ impl<F> NewMessage<F> {
                 key: claim.key.as_key(),
             };
             batch.tables.idempotency.insert(self.id.as_bytes(), log_row.encode().as_slice())?;
-            batch.claimed.push((self.key_hash(batch, claim), self.id));
+            batch.claimed.push((hash, self.id));
         }
         batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
         batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
@@ -187,8 +189,8 @@ impl<F> NewMessage<F> {
         &self,
         batch: &Batch<'_>,
         claim: &KeyClaim,
+        hash: KeyHash,
     ) -> Result<Option<MessageId>, ReadError> {
-        let hash = self.key_hash(batch, claim);
         let claimed = batch.claimed.iter().filter(|(other, _)| *other == hash).map(|c| c.1);
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();

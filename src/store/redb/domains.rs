@@ -27,14 +27,7 @@ impl RedbStore {
             }
             let domain = match read(batch, organisation, &name)? {
                 Some(known) => known.moved(state, now),
-                None => SenderDomain {
-                    organisation,
-                    name: name.as_str().to_owned(),
-                    state,
-                    added_at: now,
-                    since: now,
-                    last_check: None,
-                },
+                None => SenderDomain::new(organisation, name.as_str().to_owned(), state, now),
             };
             write(batch, &domain)?;
             Ok(Some(domain))

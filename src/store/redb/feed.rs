@@ -19,7 +19,6 @@ use crate::domain::feed::{FeedEntry, FeedId, FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Failure, Message};
 use crate::domain::time::Timestamp;
-use crate::shared_limits::TooMany;
 use crate::store::FeedPage;
 use crate::store::damage::Damage;
 use crate::store::feed_entries::{self, FeedRows, Query};
@@ -56,12 +55,9 @@ impl RedbStore {
         window_now: impl Into<WindowTime>,
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let own = self.shared.listings_of.take(Lister::Organisation(organisation)).await;
-        let own = own.map_err(|TooMany| ListError::TooMany)?;
-        let listings = Arc::clone(&self.shared.listings);
-        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
+        let turn = self.shared.listings.turn(Lister::Organisation(organisation)).await?;
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        Ok(self.read_feed(query, after, (own, turn), then).await?)
+        Ok(self.read_feed(query, after, turn, then).await?)
     }
 
     pub(in crate::store) async fn feed_entry(

@@ -20,7 +20,8 @@ use crate::store::damage::Damage;
 use crate::store::record::IdempotencyRow;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::tables::IDEMPOTENCY;
-use crate::store::redb::{spread, tag_of, time_record};
+use crate::store::redb::time_record;
+use crate::store::tag::{spread, tag_of};
 
 const SHARD_MILLIS: u64 = 3_600_000;
 /// The last 62 bits of an id, behind its variant.

@@ -10,7 +10,6 @@ use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
-use crate::shared_limits::TooMany;
 use crate::store::damage::Damage;
 use crate::store::listing::{self, Page};
 use crate::store::metrics::StoreMetrics;
@@ -98,15 +97,12 @@ impl RedbStore {
         lister: Lister,
         read: impl FnOnce(&Shared) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let own = self.shared.listings_of.take(lister).await;
-        let own = own.map_err(|TooMany| ListError::TooMany)?;
-        let listings = Arc::clone(&self.shared.listings);
-        let turn = listings.acquire_owned().await.expect("the semaphore is never closed");
+        let turn = self.shared.listings.turn(lister).await?;
         self.published().await;
         let shared = Arc::clone(&self.shared);
-        // Whoever asked may go meanwhile; the read does not, so the turns are its own.
+        // Whoever asked may go meanwhile; the read does not, so the turn is its own.
         let reading = tokio::task::spawn_blocking(move || {
-            let _turns = (own, turn);
+            let _turn = turn;
             read(&shared)
         });
         Ok(reading.await.expect("a listing does not panic and is not aborted"))

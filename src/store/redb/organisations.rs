@@ -69,7 +69,7 @@ impl RedbStore {
     }
 
     pub(in crate::store) fn organisation(&self, name: &OrganisationName) -> Option<Organisation> {
-        self.shared.organisations().organisations.iter().find(|o| o.name == *name).cloned()
+        self.shared.organisations().named(name.as_str()).cloned()
     }
 
     pub(in crate::store) fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {

@@ -126,14 +126,11 @@ impl Rows for Batch<'_> {
     }
 
     fn may_be_named(&self, organisation: OrganisationId, name: &str) -> bool {
-        let organisations = self.shared.organisations();
-        let owner = organisations.organisation(organisation);
-        owner.is_none_or(|owner| owner.name.as_str() == name)
+        self.shared.organisations().may_be_named(organisation, name)
     }
 
     fn organisation_named(&self, name: &str) -> Option<OrganisationId> {
-        let index = self.shared.organisations();
-        index.organisations.iter().find(|o| o.name.as_str() == name).map(|o| o.id)
+        self.shared.organisations().named(name).map(|organisation| organisation.id)
     }
 
     fn note_damage(&self, row: DamagedRow) {

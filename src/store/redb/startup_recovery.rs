@@ -12,10 +12,10 @@ use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::feed::FeedIndex;
 use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
-use crate::store::redb::suppressions::SuppressionFilter;
 use crate::store::redb::tables::{MESSAGES, Tables};
 use crate::store::redb::{
-    OpenError, Shared, api_keys, feed, lost_messages, quarantine, time_record, write_lock,
+    OpenError, Shared, api_keys, feed, lost_messages, quarantine, suppressions, time_record,
+    write_lock,
 };
 
 /// How many pending messages a restart settles in one transaction.
@@ -77,7 +77,7 @@ pub(super) fn recover(
     shared.reload_organisations()?;
     shared.key_use.store(Arc::new(shared.database.read(api_keys::load_key_use)?));
     *write_lock(&shared.suppression_filter) =
-        shared.database.read(|transaction| SuppressionFilter::load(transaction, damage))?;
+        shared.database.read(|transaction| suppressions::load_filter(transaction, damage))?;
     let index =
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
     let live_keys = index.len();

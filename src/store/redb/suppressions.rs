@@ -3,11 +3,9 @@
 //! A filter in memory knows of almost every address that it is not suppressed. It only narrows
 //! down: whoever gets a hit looks at the file, so an answer is never a matter of chance.
 
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
-use hashbrown::HashTable;
 use redb::{ReadTransaction, ReadableTable};
 
 use crate::domain::id::OrganisationId;
@@ -19,7 +17,8 @@ use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::of_organisation;
 use crate::store::redb::tables::{ALL_ORGANISATIONS, SUPPRESSIONS};
-use crate::store::redb::{ROW_WEIGHT, RedbStore, read_lock, spread, tag_of, write_lock};
+use crate::store::redb::{ROW_WEIGHT, RedbStore, read_lock, write_lock};
+use crate::store::suppression_filter::SuppressionFilter;
 use crate::store::{Change, StoreError};
 
 impl RedbStore {
@@ -157,68 +156,19 @@ fn read_page(
     Ok(page)
 }
 
-/// The suppressed addresses of all scopes, and some that are so no longer: 32 bits of each one's
-/// hash, which is 5 to 11 bytes a suppression, depending on how full the table is. If a million are
-/// suppressed, one in thousands of the free addresses is looked up all the same.
-#[derive(Debug, Default)]
-pub(super) struct SuppressionFilter {
-    /// Keyed against chosen collisions: clients choose the addresses.
-    hasher: RandomState,
-    tags: HashTable<u32>,
-}
-
-impl SuppressionFilter {
-    /// Reads the file. A row that cannot be read suppresses as well, and is noted.
-    pub(super) fn load(transaction: &ReadTransaction, damage: &Damage) -> Result<Self, ReadError> {
-        let mut filter = Self::default();
-        for row in transaction.open_table(SUPPRESSIONS)?.iter()? {
-            let (key, row) = row?;
-            let (scope, address) = key.value();
-            filter.insert(scope, address);
-            if let Err(reason) = decode_suppression(address, row.value()) {
-                damage.note(damaged_suppression(scope, address, &reason));
-            }
+/// Reads the file. A row that cannot be read suppresses as well, and is noted.
+pub(super) fn load_filter(
+    transaction: &ReadTransaction,
+    damage: &Damage,
+) -> Result<SuppressionFilter, ReadError> {
+    let mut filter = SuppressionFilter::default();
+    for row in transaction.open_table(SUPPRESSIONS)?.iter()? {
+        let (key, row) = row?;
+        let (scope, address) = key.value();
+        filter.insert(scope, address);
+        if let Err(reason) = decode_suppression(address, row.value()) {
+            damage.note(damaged_suppression(scope, address, &reason));
         }
-        Ok(filter)
     }
-
-    /// Adds an address: before its row is committed, so that none on disk is ever missing here.
-    /// One whose commit fails, or that is removed later, stays until the next start, and costs
-    /// a look at the file.
-    fn insert(&mut self, scope: u32, address: &str) {
-        let tag = self.tag(scope, address);
-        self.tags.entry(spread(tag), |other| *other == tag, |other| spread(*other)).insert(tag);
-    }
-
-    /// Whether the address may be suppressed in this scope.
-    fn may_contain(&self, scope: u32, address: &str) -> bool {
-        if self.tags.is_empty() {
-            return false;
-        }
-        let tag = self.tag(scope, address);
-        self.tags.find(spread(tag), |other| *other == tag).is_some()
-    }
-
-    fn tag(&self, scope: u32, address: &str) -> u32 {
-        tag_of(self.hasher.hash_one((scope, address)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_added_is_always_found_and_little_else() {
-        let mut filter = SuppressionFilter::default();
-        assert!(!filter.may_contain(1, "0@example.org"));
-        for number in 0..10_000 {
-            filter.insert(1, &format!("{number}@example.org"));
-            filter.insert(1, &format!("{number}@example.org"));
-        }
-        assert!(filter.tags.len() <= 10_000);
-        assert!((0..10_000).all(|n| filter.may_contain(1, &format!("{n}@example.org"))));
-        let others = (0..10_000).filter(|n| filter.may_contain(2, &format!("{n}@example.org")));
-        assert!(others.count() < 10);
-    }
+    Ok(filter)
 }

@@ -15,8 +15,8 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
-    PausedBy, ROTATION_OVERLAP, Redelivery, ReplacedSecret, SigningSecret, WaitingDelivery,
-    Webhook, WebhookCursor, WebhookId, WebhookState,
+    PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor, WebhookId,
+    WebhookState,
 };
 use crate::store::record::webhooks::{
     CursorRow, decode_cursor, decode_redelivery, decode_webhook, encode_cursor, encode_redelivery,
@@ -99,12 +99,7 @@ impl RedbStore {
         secret: SigningSecret,
         now: Timestamp,
     ) -> Result<Option<Webhook>, StoreError> {
-        let rotate = move |webhook: &mut Webhook| {
-            let replaced = std::mem::replace(&mut webhook.secret, secret);
-            let until = now.plus(ROTATION_OVERLAP);
-            webhook.replaced = Some(ReplacedSecret { secret: replaced, until });
-        };
-        self.change_webhook(id, rotate).await
+        self.change_webhook(id, move |webhook| webhook.rotate(secret, now)).await
     }
 
     async fn change_webhook(
@@ -126,9 +121,7 @@ impl RedbStore {
     }
 
     pub(in crate::store) fn webhook(&self, id: WebhookId) -> Option<Webhook> {
-        let index = self.shared.organisations();
-        let position = index.webhooks.binary_search_by_key(&id, |webhook| webhook.id).ok()?;
-        Some(index.webhooks[position].clone())
+        self.shared.organisations().webhook(id).cloned()
     }
 
     pub(in crate::store) fn webhook_changes(&self) -> watch::Receiver<()> {

@@ -1,0 +1,60 @@
+//! Filter of suppressions in memory: it knows of almost every address that it is not suppressed.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+
+use crate::store::tag::{spread, tag_of};
+
+/// The suppressed addresses of all scopes, and some that are so no longer: 32 bits of each one's
+/// hash, which is 5 to 11 bytes a suppression, depending on how full the table is. If a million are
+/// suppressed, one in thousands of the free addresses is looked up all the same.
+#[derive(Debug, Default)]
+pub(super) struct SuppressionFilter {
+    /// Keyed against chosen collisions: clients choose the addresses.
+    hasher: RandomState,
+    tags: HashTable<u32>,
+}
+
+impl SuppressionFilter {
+    /// Adds an address: before its row is committed, so that none that is stored is ever
+    /// missing here.
+    /// One whose commit fails, or that is removed later, stays until the next start, and costs
+    /// a look at the row.
+    pub(super) fn insert(&mut self, scope: u32, address: &str) {
+        let tag = self.tag(scope, address);
+        self.tags.entry(spread(tag), |other| *other == tag, |other| spread(*other)).insert(tag);
+    }
+
+    /// Whether the address may be suppressed in this scope.
+    pub(super) fn may_contain(&self, scope: u32, address: &str) -> bool {
+        if self.tags.is_empty() {
+            return false;
+        }
+        let tag = self.tag(scope, address);
+        self.tags.find(spread(tag), |other| *other == tag).is_some()
+    }
+
+    fn tag(&self, scope: u32, address: &str) -> u32 {
+        tag_of(self.hasher.hash_one((scope, address)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_added_is_always_found_and_little_else() {
+        let mut filter = SuppressionFilter::default();
+        assert!(!filter.may_contain(1, "0@example.org"));
+        for number in 0..10_000 {
+            filter.insert(1, &format!("{number}@example.org"));
+            filter.insert(1, &format!("{number}@example.org"));
+        }
+        assert!(filter.tags.len() <= 10_000);
+        assert!((0..10_000).all(|n| filter.may_contain(1, &format!("{n}@example.org"))));
+        let others = (0..10_000).filter(|n| filter.may_contain(2, &format!("{n}@example.org")));
+        assert!(others.count() < 10);
+    }
+}
