@@ -55,6 +55,7 @@ mod directory;
 mod error;
 mod feed_entries;
 mod interface;
+mod limits;
 mod listing;
 pub mod metrics;
 mod postgres;

@@ -6,9 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::domain::id::MessageId;
 use crate::store::error::{DamagedRow, RowError};
+use crate::store::limits::ALL_ORGANISATIONS;
 
-/// Scope of a suppression that holds for every organisation.
-const ALL_ORGANISATIONS: u32 = 0;
 /// How many damaged rows are remembered; the log has all of them.
 const MAX_NOTED: usize = 1_000;
 

@@ -1,6 +1,7 @@
 //! Documents of the provider that could not be read, and events that wait for their message.
 
 use crate::store::error::DamagedRow;
+use crate::store::limits::{self, DEAD_LETTERS, MAX_DEAD_LETTERS};
 use crate::store::postgres::{PostgresStore, millis, timestamp};
 use crate::store::record::{decode_dead_letter, encode_dead_letter};
 use crate::store::{DeadLetter, EventBacklog, StoreError};
@@ -14,10 +15,10 @@ impl PostgresStore {
             INSERT INTO dead_letter (key, received_at, letter)
             SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[])
             ON CONFLICT DO NOTHING";
-        // At most 1,000 are kept.
         const LIMIT: &str = "
             DELETE FROM dead_letter WHERE key IN (
-                SELECT key FROM dead_letter ORDER BY received_at DESC OFFSET 1000)";
+                SELECT key FROM dead_letter ORDER BY received_at DESC OFFSET $1)";
+        let most = i64::try_from(MAX_DEAD_LETTERS).unwrap_or(i64::MAX);
         let keys: Vec<Vec<u8>> = letters.iter().map(|letter| letter.key().to_vec()).collect();
         let times: Vec<i64> = letters.iter().map(|letter| millis(letter.received_at)).collect();
         let rows: Vec<Vec<u8>> = letters.iter().map(encode_dead_letter).collect();
@@ -25,7 +26,8 @@ impl PostgresStore {
             let change = self.begin().await?;
             let connection = change.connection();
             connection.execute(KEEP, &[&keys, &times, &rows]).await?;
-            connection.execute(LIMIT, &[]).await?;
+            let removed = connection.execute(LIMIT, &[&most]).await?;
+            limits::warn_removed(removed, DEAD_LETTERS);
             change.commit(()).await
         });
         kept.await

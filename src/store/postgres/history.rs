@@ -7,15 +7,10 @@ use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::organisation_counts::OrganisationCounts;
 use crate::store::error::DamagedRow;
+use crate::store::limits::{ALL_ORGANISATIONS, MAX_COUNTED_ORGANISATIONS};
 use crate::store::postgres::{PostgresStore, number};
 use crate::store::record::history::{decode_counts, encode_counts};
 use crate::store::{CountsByOrganisation, History, ListError, Lister, StoreError};
-
-/// How many organisations of one node have counts of their own in one hour. The others are in the
-/// total alone.
-const MAX_ORGANISATIONS: usize = 100;
-/// Number under which the counts of all organisations together are.
-const ALL_ORGANISATIONS: i32 = 0;
 
 impl PostgresStore {
     pub(in crate::store) async fn add_to_history(
@@ -41,10 +36,10 @@ impl PostgresStore {
         by_mail.sort_by_key(|(_, counts)| Reverse(counts.accepted + counts.sent));
         let mut added: BTreeMap<i32, OrganisationCounts> = by_mail
             .into_iter()
-            .take(MAX_ORGANISATIONS)
+            .take(MAX_COUNTED_ORGANISATIONS)
             .map(|(organisation, counts)| (number(organisation), counts))
             .collect();
-        added.insert(ALL_ORGANISATIONS, total);
+        added.insert(number(OrganisationId(ALL_ORGANISATIONS)), total);
         let organisations: Vec<i32> = added.keys().copied().collect();
         let stored = self.changed(async {
             let change = self.begin().await?;
@@ -87,11 +82,11 @@ impl PostgresStore {
             let counts = counts.map_err(|reason| DamagedRow::new("history", id, &reason));
             let counts = self.shared.damage.left_out(counts);
             if let (Some(step), Some(counts)) = (steps.position_of(hour), counts) {
-                let sums = match organisation {
+                let sums = match organisation.unsigned_abs() {
                     ALL_ORGANISATIONS => &mut total,
-                    own => organisations
-                        .entry(OrganisationId(own.unsigned_abs()))
-                        .or_insert_with(|| nothing.clone()),
+                    own => {
+                        organisations.entry(OrganisationId(own)).or_insert_with(|| nothing.clone())
+                    }
                 };
                 sums[step] = sums[step].plus(&counts);
             }

@@ -1,19 +1,17 @@
 //! Single facts about all nodes together: lost messages, the record of the clock, the lead of ids.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::domain::clock_corrections::TimeRecord;
 use crate::domain::time::Timestamp;
 use crate::store::error::DamagedRow;
+use crate::store::limits::LOST_SHOWN;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{PostgresStore, Shared, timestamp};
 use crate::store::record::{decode_time, encode_time};
 use crate::store::{LostMessages, StoreError};
 
-/// How long after the last loss the count is shown if nobody acknowledges it.
-const SHOWN: Duration = Duration::from_hours(24);
 const LOST: &str = "SELECT lost_messages, lost_messages_at FROM cluster";
 
 impl PostgresStore {
@@ -70,7 +68,8 @@ impl PostgresStore {
 fn lost(messages: i64, at: i64, now: Timestamp) -> Option<LostMessages> {
     let last_at = timestamp(at);
     let messages = messages.unsigned_abs();
-    (messages > 0 && !last_at.is_past(SHOWN, now)).then_some(LostMessages { messages, last_at })
+    (messages > 0 && !last_at.is_past(LOST_SHOWN, now))
+        .then_some(LostMessages { messages, last_at })
 }
 
 impl Shared {

@@ -12,13 +12,11 @@ use crate::domain::history::Hour;
 use crate::domain::id::MessageId;
 use crate::domain::message::State;
 use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
+use crate::store::limits::UNMATCHED_WAIT;
 use crate::store::postgres::working_set::position_number;
 use crate::store::postgres::{PostgresStore, message_id, millis, uuid_of};
 use crate::store::record::decode_message;
 use crate::store::{Purged, StoreError};
-
-/// How long an event waits for its message (contract, section 3).
-const WAIT: Duration = Duration::from_hours(24);
 
 const MESSAGES: &str = "
 DELETE FROM message WHERE id IN (
@@ -55,7 +53,7 @@ impl PostgresStore {
         };
         let (records, keys) = (runs(RECORD_RETENTION), runs(IDEMPOTENCY_WINDOW));
         let retained = window_now.now().minus(RECORD_RETENTION);
-        let waiting = millis(window_now.now().minus(WAIT));
+        let waiting = millis(window_now.now().minus(UNMATCHED_WAIT));
         let end = position_number(FeedPosition::first_of(retained));
         let hour = i32::try_from(Hour::of(retained).number()).unwrap_or(i32::MAX);
         let purged = self.changed(async {

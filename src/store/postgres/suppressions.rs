@@ -10,14 +10,12 @@ use std::sync::atomic::Ordering;
 use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::store::damage::damaged_suppression;
+use crate::store::limits::ALL_ORGANISATIONS;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{PostgresStore, Shared, number};
 use crate::store::record::{decode_suppression, encode_suppression};
 use crate::store::{Change, StoreError, SuppressionPage};
-
-/// Scope of a suppression that holds for every organisation.
-const ALL_ORGANISATIONS: i32 = 0;
 
 const NEW: &str = "
 SELECT organisation, address, suppression, position FROM suppression
@@ -38,7 +36,8 @@ impl PostgresStore {
         let address = address.as_str();
         let possible = {
             let filter = self.shared.suppressions.read().unwrap_or_else(PoisonError::into_inner);
-            filter.may_contain(organisation.0, address) || filter.may_contain(0, address)
+            filter.may_contain(organisation.0, address)
+                || filter.may_contain(ALL_ORGANISATIONS, address)
         };
         if !possible {
             return Ok(false);
@@ -152,7 +151,7 @@ impl PostgresStore {
 }
 
 fn scope_of(organisation: Option<OrganisationId>) -> i32 {
-    organisation.map_or(ALL_ORGANISATIONS, number)
+    number(organisation.unwrap_or(OrganisationId(ALL_ORGANISATIONS)))
 }
 
 impl Shared {

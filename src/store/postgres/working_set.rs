@@ -16,6 +16,7 @@ use crate::organisation_counts::Increment;
 use crate::store::Change;
 use crate::store::directory::OrganisationIndex;
 use crate::store::error::DamagedRow;
+use crate::store::limits::{self, LOST_SHOWN, MAX_UNMATCHED, UNMATCHED};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{Shared, events, message_id, millis, number, timestamp, uuid_of};
@@ -62,14 +63,13 @@ const WRITE_UNMATCHED: &str = "
 INSERT INTO unmatched_event (ses_message_id, digest, received_at, event)
 SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bytea[])
 ON CONFLICT DO NOTHING";
-/// At most 10,000 wait.
 const LIMIT_UNMATCHED: &str = "
 DELETE FROM unmatched_event WHERE (ses_message_id, digest) IN (
-    SELECT ses_message_id, digest FROM unmatched_event ORDER BY received_at DESC OFFSET 10000)";
+    SELECT ses_message_id, digest FROM unmatched_event ORDER BY received_at DESC OFFSET $1)";
 const WRITE_LOST: &str = "
 UPDATE cluster SET
-    -- A count that is a day old is not shown any more, and begins anew.
-    lost_messages = $1 + CASE WHEN lost_messages_at + 86400000 > $2 THEN lost_messages ELSE 0 END,
+    -- A count that is not shown any more begins anew.
+    lost_messages = $1 + CASE WHEN lost_messages_at + $3 > $2 THEN lost_messages ELSE 0 END,
     lost_messages_at = greatest(lost_messages_at, $2)";
 /// Gives `$2` positions, none before the first one of the instant. Locked last: see `schema.sql`.
 const TAKE_POSITIONS: &str =
@@ -284,7 +284,8 @@ impl WorkingSet {
         write_reports(connection, &self.events, &changes).await?;
         let (lost, lost_at) = changes.lost;
         if lost > 0 {
-            connection.execute(WRITE_LOST, &[&lost, &lost_at]).await?;
+            let shown = i64::try_from(LOST_SHOWN.as_millis()).unwrap_or(i64::MAX);
+            connection.execute(WRITE_LOST, &[&lost, &lost_at, &shown]).await?;
         }
         let feed_ends = write_positions(connection, &changes).await?;
         let suppressed = changes.suppressions.into_keys().collect();
@@ -354,10 +355,9 @@ async fn write_reports(
         let times: Vec<i64> = all.iter().map(|(_, _, time, _)| millis(*time)).collect();
         let rows: Vec<&[u8]> = all.iter().map(|(.., row)| row.as_slice()).collect();
         connection.execute(WRITE_UNMATCHED, &[&ses_ids, &digests, &times, &rows]).await?;
-        let removed = connection.execute(LIMIT_UNMATCHED, &[]).await?;
-        if removed > 0 {
-            tracing::warn!(removed, "too many events without a message: the oldest were removed");
-        }
+        let most = i64::try_from(MAX_UNMATCHED).unwrap_or(i64::MAX);
+        let removed = connection.execute(LIMIT_UNMATCHED, &[&most]).await?;
+        limits::warn_removed(removed, UNMATCHED);
     }
     Ok(())
 }

@@ -7,13 +7,12 @@
 //! the tags exist only after the message is durable: it is kept if it has suppressed somebody, so
 //! that a repeat of it is told.
 
-use std::time::Duration;
-
 use redb::{ReadableTable, ReadableTableMetadata, StorageError};
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
+use crate::store::limits::{self, MAX_DEAD_LETTERS, MAX_UNMATCHED, UNMATCHED_WAIT};
 use crate::store::record::{
     UnmatchedEvent, decode_dead_letter, decode_unmatched, encode_dead_letter,
 };
@@ -26,12 +25,6 @@ use crate::store::transitions::DIGEST_BYTES;
 use crate::store::{Change, StoreError};
 use crate::store::{DeadLetter, EventBacklog};
 
-/// How many dead letters are kept; beyond, the oldest go.
-const MAX_LETTERS: u64 = 1_000;
-/// How many events wait; beyond, the oldest go.
-const MAX_EVENTS: u64 = 10_000;
-/// How long an event waits for its message (contract, section 3).
-const WAIT: Duration = Duration::from_hours(24);
 /// The part of a full table that goes at once, so that not every new row looks at all others.
 const SHARE: usize = 10;
 
@@ -46,7 +39,7 @@ impl RedbStore {
             for letter in letters {
                 let key = letter.key();
                 if table.get(key.as_slice())?.is_none() {
-                    make_room(table, MAX_LETTERS, "unreadable documents")?;
+                    make_room(table, MAX_DEAD_LETTERS, limits::DEAD_LETTERS)?;
                     let row = encode_dead_letter(&letter);
                     let row = (letter.received_at.unix_millis(), row.as_slice());
                     table.insert(key.as_slice(), row)?;
@@ -115,7 +108,7 @@ pub(super) fn keep_unmatched(
     if table.get(key.as_slice())?.is_some() {
         return Ok(Change::None);
     }
-    make_room(table, MAX_EVENTS, "events without a message")?;
+    make_room(table, MAX_UNMATCHED, limits::UNMATCHED)?;
     table.insert(key.as_slice(), (now.unix_millis(), row))?;
     Ok(Change::Made)
 }
@@ -151,7 +144,10 @@ fn prefix(ses_message_id: &str) -> Vec<u8> {
 
 /// Removes the events that have waited long enough, and dead letters past a record's retention.
 pub(super) fn expire(tables: &mut Tables<'_>, window_now: &WindowTime) -> Result<(), ReadError> {
-    let both = [(tables.unmatched.open()?, WAIT), (tables.dead_letters.open()?, RECORD_RETENTION)];
+    let both = [
+        (tables.unmatched.open()?, UNMATCHED_WAIT),
+        (tables.dead_letters.open()?, RECORD_RETENTION),
+    ];
     for (table, window) in both {
         if !table.is_empty()? {
             table.retain_in::<&[u8]>(.., |_, (time, _)| {
@@ -163,8 +159,12 @@ pub(super) fn expire(tables: &mut Tables<'_>, window_now: &WindowTime) -> Result
 }
 
 /// Removes the oldest rows of a table that has `max` of them.
-fn make_room(table: &mut Table<'_, Row, TimedRow>, max: u64, what: &str) -> Result<(), ReadError> {
-    if table.len()? < max {
+fn make_room(
+    table: &mut Table<'_, Row, TimedRow>,
+    max: usize,
+    what: &str,
+) -> Result<(), ReadError> {
+    if table.len()? < max as u64 {
         return Ok(());
     }
     let mut times: Vec<u64> = table
@@ -182,6 +182,6 @@ fn make_room(table: &mut Table<'_, Row, TimedRow>, max: u64, what: &str) -> Resu
         }
         !goes
     })?;
-    tracing::warn!(number, "too many {what} are kept: the oldest were removed");
+    limits::warn_removed(number as u64, what);
     Ok(())
 }

@@ -14,18 +14,15 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::organisation_counts::OrganisationCounts;
 use crate::store::damage::Damage;
+use crate::store::limits::{ALL_ORGANISATIONS, MAX_COUNTED_ORGANISATIONS};
 use crate::store::record::history::{decode_counts, encode_counts};
 use crate::store::redb::batch::Batch;
 use crate::store::redb::changes::Table;
 use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::tables::{ALL_ORGANISATIONS, HISTORY, Row, Tables};
+use crate::store::redb::tables::{HISTORY, Row, Tables};
 use crate::store::redb::{ROW_WEIGHT, RedbStore};
 use crate::store::{CountsByOrganisation, History, Lister};
 use crate::store::{ListError, StoreError};
-
-/// How many organisations have counts of their own in one hour. The others are in the total alone,
-/// so that 90 days take at most about 10 MB of the file.
-pub(super) const MAX_ORGANISATIONS: usize = 100;
 
 impl RedbStore {
     pub(in crate::store) async fn add_to_history(
@@ -33,7 +30,7 @@ impl RedbStore {
         hour: Hour,
         counts: CountsByOrganisation,
     ) -> Result<(), StoreError> {
-        let weight = ROW_WEIGHT * (1 + counts.len().min(MAX_ORGANISATIONS));
+        let weight = ROW_WEIGHT * (1 + counts.len().min(MAX_COUNTED_ORGANISATIONS));
         self.writer.run(weight, move |batch| add(batch, hour, &counts)).await
     }
 
@@ -65,7 +62,7 @@ fn add(batch: &mut Batch<'_>, hour: Hour, counts: &CountsByOrganisation) -> Resu
     for (organisation, counts) in by_mail {
         let key = (hour, organisation.0);
         if table.get(key)?.is_none() {
-            if own == MAX_ORGANISATIONS {
+            if own == MAX_COUNTED_ORGANISATIONS {
                 continue;
             }
             own += 1;

@@ -4,18 +4,14 @@
 //! The count is written in the transaction that fails the messages. So a crash neither loses nor
 //! doubles it.
 
-use std::time::Duration;
-
 use redb::ReadableTable;
 
 use crate::domain::time::Timestamp;
+use crate::store::limits::LOST_SHOWN;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{LOST_MESSAGES, LOST_MESSAGES_AT, META, Tables};
 use crate::store::redb::{ROW_WEIGHT, RedbStore};
 use crate::store::{LostMessages, StoreError};
-
-/// How long after the last loss the count is shown if nobody acknowledges it.
-const SHOWN: Duration = Duration::from_hours(24);
 
 impl RedbStore {
     pub(in crate::store) fn lost_messages(
@@ -62,5 +58,5 @@ fn read(
     };
     let last_at = Timestamp::from_unix_millis(last_at.value());
     let lost = LostMessages { messages: messages.value(), last_at };
-    Ok((!last_at.is_past(SHOWN, now)).then_some(lost))
+    Ok((!last_at.is_past(LOST_SHOWN, now)).then_some(lost))
 }

@@ -46,9 +46,6 @@ pub(super) const JOURNAL_EPOCH: &str = "journal_epoch";
 /// The key of [`META`] that holds the number of the last record of the journal that the file has.
 pub(super) const JOURNAL_RECORD: &str = "journal_record";
 
-/// A suppression's scope where it holds for every organisation; no organisation has this number.
-pub(super) const ALL_ORGANISATIONS: u32 = 0;
-
 /// The key of tables by message: its id.
 pub(super) type IdKey = [u8; 16];
 /// A row as `record` encodes it.
