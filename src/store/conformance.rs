@@ -110,15 +110,7 @@ async fn in_memory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
 async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize) {
     let digest = Sha256::digest(directory.as_os_str().as_encoded_bytes());
     let database = format!("test_{}", hex::encode(&digest[..8]));
-    let mut server = PostgresServer {
-        hosts: vec![("127.0.0.1".to_owned(), port)],
-        database: "postgres".to_owned(),
-        user: "pillarbox".to_owned(),
-        password: None,
-        authorities: None,
-    };
-    server.create_database(&database).await;
-    server.database = database;
+    let server = PostgresServer::with_database(port, &database).await;
     let identity = NodeIdentity {
         name: "test".to_owned(),
         directory: *digest.first_chunk().unwrap(),

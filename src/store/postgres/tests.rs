@@ -14,13 +14,21 @@ use crate::store::postgres::connection::Connector;
 use crate::store::postgres::{PostgresServer, PostgresStore, uuid_of};
 
 impl PostgresServer {
-    /// Makes a database, unless it is there.
-    pub(in crate::store) async fn create_database(&self, name: &str) {
-        let connection = Connector::new(self).connect().await.unwrap();
+    /// The tests' server on a port, with a database that it makes unless it is there.
+    pub(in crate::store) async fn with_database(port: u16, name: &str) -> Self {
+        let server = |database: &str| Self {
+            hosts: vec![("127.0.0.1".to_owned(), port)],
+            database: database.to_owned(),
+            user: "pillarbox".to_owned(),
+            password: None,
+            authorities: None,
+        };
+        let connection = Connector::new(&server("postgres")).connect().await.unwrap();
         let rows = connection.query("SELECT FROM pg_database WHERE datname = $1", &[&name]).await;
         if rows.unwrap().is_empty() {
             connection.batch(&format!("CREATE DATABASE {name}")).await.unwrap();
         }
+        server(name)
     }
 }
 

@@ -40,16 +40,7 @@ impl Database {
         let port = port.expect("run this with tests/with-postgres.sh").parse().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let name = format!("nodes_{}", name_of(directory.path()));
-        let mut server = PostgresServer {
-            hosts: vec![("127.0.0.1".to_owned(), port)],
-            database: "postgres".to_owned(),
-            user: "pillarbox".to_owned(),
-            password: None,
-            authorities: None,
-        };
-        server.create_database(&name).await;
-        server.database = name;
-        Self { server }
+        Self { server: PostgresServer::with_database(port, &name).await }
     }
 
     /// The same database behind a proxy.
