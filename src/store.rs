@@ -661,23 +661,27 @@ impl Store {
     }
 
     /// Moves an endpoint's cursor back, so that everything after `position` is delivered again;
-    /// leaves it if it is there already, or before. `None` if the endpoint is gone.
+    /// leaves it if nothing after that was attempted, as far as the cursor or `attempted_to` says.
+    /// `None` if the endpoint is gone.
     pub async fn move_webhook_back(
         &self,
         id: WebhookId,
         position: FeedPosition,
+        attempted_to: FeedPosition,
     ) -> Result<Option<Change>, StoreError> {
-        ask_engine!(self, engine => engine.move_webhook_back(id, position))
+        ask_engine!(self, engine => engine.move_webhook_back(id, position, attempted_to))
     }
 
-    /// Has one event delivered again, from `now` on. `None` if the endpoint is gone.
+    /// Has one event delivered again, from `now` on; changes nothing if it was not attempted yet, as
+    /// far as the cursor and `attempted_to` say. `None` if the endpoint is gone.
     pub async fn redeliver(
         &self,
         id: WebhookId,
         position: FeedPosition,
+        attempted_to: FeedPosition,
         now: Timestamp,
     ) -> Result<Option<Change>, StoreError> {
-        ask_engine!(self, engine => engine.redeliver(id, position, now))
+        ask_engine!(self, engine => engine.redeliver(id, position, attempted_to, now))
     }
 
     /// Removes rows of endpoints that are gone, and of deliveries that failed and whose event is

@@ -393,16 +393,18 @@ impl Call for WebhookDeliveryList {
 impl Call for WebhookReplay {
     async fn answer(self, admin: &Admin) -> Result<WebhookReplayed, Refusal> {
         let webhook = admin.webhook(self.id)?;
+        let attempted_to = admin.attempted_to(webhook.id);
         let change = match &self.events {
             ReplayedEvents::Since(time) => {
                 let since = replay_start(time, admin.clock.now())?;
                 let first = FeedPosition::first_of(since).number();
                 let before = FeedPosition::from_number(first.saturating_sub(1));
-                admin.store.move_webhook_back(webhook.id, before).await?
+                admin.store.move_webhook_back(webhook.id, before, attempted_to).await?
             }
             ReplayedEvents::One(event) => {
                 let position = admin.event_position(&webhook, event).await?;
-                admin.store.redeliver(webhook.id, position, admin.clock.now()).await?
+                let now = admin.clock.now();
+                admin.store.redeliver(webhook.id, position, attempted_to, now).await?
             }
         };
         let change = change.ok_or_else(|| no_webhook(self.id))?;
@@ -458,6 +460,17 @@ impl Admin {
 
     fn webhook(&self, id: u32) -> Result<Endpoint, Refusal> {
         self.store.webhook(WebhookId(id)).ok_or_else(|| no_webhook(id))
+    }
+
+    /// Position of the last event that an attempt was made for, as far as the stored cursor does not
+    /// say it. If another node delivers, only that node knows, and every event counts as attempted:
+    /// it is delivered twice at worst, and never left out.
+    fn attempted_to(&self, id: WebhookId) -> FeedPosition {
+        match self.deliveries() {
+            Some(_) if !*self.store.delivers().borrow() => FeedPosition::from_number(u64::MAX),
+            Some(webhooks) => webhooks.status(id).attempted_to.unwrap_or(FeedPosition::START),
+            None => FeedPosition::START,
+        }
     }
 
     /// What the running service knows of its deliveries; `None` where none runs.

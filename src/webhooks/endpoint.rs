@@ -657,9 +657,11 @@ impl Endpoint {
     fn tell(&self) {
         let behind = self.slots.get(self.attempted).map(|slot| slot.recorded_at);
         let in_flight = self.attempts.len();
+        let last_attempted = self.attempted.checked_sub(1).map(|last| self.slots[last].position);
         self.webhooks.note(self.id(), |status| {
             status.behind_since = behind;
             status.in_flight = in_flight;
+            status.attempted_to = Some(last_attempted.unwrap_or(self.cursor));
         });
     }
 

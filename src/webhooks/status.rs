@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::domain::feed::FeedPosition;
 use crate::domain::time::Timestamp;
 
 /// How many deliveries of each endpoint are remembered.
@@ -25,6 +26,10 @@ pub struct EndpointStatus {
     pub waiting: u64,
     /// When the oldest event was recorded that no attempt was made for.
     pub behind_since: Option<Timestamp>,
+    /// Position of the last event that an attempt was made for. It runs ahead of the stored cursor.
+    /// Position of the last event that an attempt was made for; `None` before the first look. The
+    /// stored cursor follows it.
+    pub attempted_to: Option<FeedPosition>,
     /// Events that were delivered.
     pub delivered: u64,
     /// Attempts that failed and are followed by another.

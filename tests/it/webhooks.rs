@@ -403,6 +403,33 @@ async fn events_are_replayed_from_a_time_on_or_one_by_one() {
 }
 
 #[tokio::test]
+async fn delivered_events_are_replayed_while_an_earlier_one_is_still_under_way() {
+    let site = Site::new().await;
+    let server = site.start();
+    let receiver = Receiver::start(Reply::Status(200)).await;
+    receiver.next([Reply::Slow(Duration::from_secs(5), 200)]);
+    let (id, _) = add(&site, &receiver.url, &[]);
+    server.send(&message()).await;
+    receiver.wait_for(1).await;
+    server.send(&message()).await;
+    let delivered = receiver.wait_for(2).await.remove(1).id;
+    until("it is delivered", async || list(&site)[0]["deliveries"]["delivered"] == 1).await;
+    let replay = |arguments: &[&str]| {
+        let replayed = site.done(&[&["webhook", "replay", &*id], arguments].concat());
+        String::from_utf8(replayed.stdout).unwrap()
+    };
+    let said = replay(&["--event", &delivered]);
+    assert!(said.contains("again"), "{said}");
+    assert_eq!(receiver.wait_for(3).await.remove(2).id, delivered);
+    let said = replay(&["--since", "1h"]);
+    assert!(said.contains("again"), "{said}");
+    let again: BTreeSet<_> =
+        receiver.wait_for(5).await.into_iter().skip(3).map(|one| one.id).collect();
+    assert_eq!(again.len(), 2, "both once more");
+    server.terminate().await;
+}
+
+#[tokio::test]
 async fn an_endpoint_that_fails_is_told_of_on_every_way_until_it_takes_events_again() {
     let site = Site::new().await;
     let server = site.start();

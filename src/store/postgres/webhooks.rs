@@ -235,14 +235,17 @@ impl PostgresStore {
         &self,
         id: WebhookId,
         position: FeedPosition,
+        attempted_to: FeedPosition,
     ) -> Result<Option<Change>, StoreError> {
         let moved = self.changed_directory(async {
             let change = self.begin_directory().await?;
             let connection = change.connection();
             let Some(row) = lock_cursor(connection, id).await? else { return Ok(None) };
-            if row.cursor.position <= position {
+            if row.cursor.position.max(attempted_to) <= position {
                 return Ok(Some(Change::None));
             }
+            // What was attempted and not stored yet comes again too.
+            let position = position.min(row.cursor.position);
             let cursor = WebhookCursor { turn: row.cursor.turn + 1, position };
             put_cursor(connection, id, &CursorRow { cursor, moved_to: Some(position) }).await?;
             change.commit(Some(Change::Made)).await
@@ -254,6 +257,7 @@ impl PostgresStore {
         &self,
         id: WebhookId,
         position: FeedPosition,
+        attempted_to: FeedPosition,
         now: Timestamp,
     ) -> Result<Option<Change>, StoreError> {
         const REMOVE: &str = "DELETE FROM webhook_failed WHERE webhook = $1 AND position = $2";
@@ -261,7 +265,7 @@ impl PostgresStore {
             let change = self.begin_directory().await?;
             let connection = change.connection();
             let Some(row) = lock_cursor(connection, id).await? else { return Ok(None) };
-            if position > row.cursor.position {
+            if position > row.cursor.position.max(attempted_to) {
                 return Ok(Some(Change::None));
             }
             connection.execute(REMOVE, &[&key(id), &position_number(position)]).await?;

@@ -245,12 +245,15 @@ impl RedbStore {
         &self,
         id: WebhookId,
         position: FeedPosition,
+        attempted_to: FeedPosition,
     ) -> Result<Option<Change>, StoreError> {
         let replay = self.writer.run(ROW_WEIGHT, move |batch| {
             let Some(row) = read_cursor(batch, id)? else { return Ok(None) };
-            if row.cursor.position <= position {
+            if row.cursor.position.max(attempted_to) <= position {
                 return Ok(Some(Change::None));
             }
+            // What was attempted and not stored yet comes again too.
+            let position = position.min(row.cursor.position);
             let cursor = WebhookCursor { turn: row.cursor.turn + 1, position };
             put_cursor(&mut batch.tables, id, &CursorRow { cursor, moved_to: Some(position) })?;
             batch.organisations = Change::Made;
@@ -263,11 +266,12 @@ impl RedbStore {
         &self,
         id: WebhookId,
         position: FeedPosition,
+        attempted_to: FeedPosition,
         now: Timestamp,
     ) -> Result<Option<Change>, StoreError> {
         let redeliver = self.writer.run(ROW_WEIGHT, move |batch| {
             let Some(row) = read_cursor(batch, id)? else { return Ok(None) };
-            if position > row.cursor.position {
+            if position > row.cursor.position.max(attempted_to) {
                 return Ok(Some(Change::None));
             }
             let delivery = Redelivery { position, attempts: 0, last: None };
