@@ -218,6 +218,14 @@ impl Endpoint {
         while self.load().await == Goes::On {
             loop {
                 self.look().await;
+                // A change that was made before an event was recorded holds for that event: a pause,
+                // or a new secret.
+                if changes.has_changed().unwrap_or(false) {
+                    changes.mark_unchanged();
+                    if self.changed().await == Reloads::Yes {
+                        break;
+                    }
+                }
                 self.begin_attempts();
                 self.begin_commit();
                 self.tell();
