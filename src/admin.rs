@@ -32,6 +32,7 @@ pub mod key;
 pub mod live;
 pub mod message;
 mod moment;
+pub mod node;
 pub mod organisation;
 pub mod socket;
 pub mod status;

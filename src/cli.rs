@@ -23,6 +23,7 @@ mod generated;
 mod key;
 mod manual;
 mod message;
+mod node;
 mod org;
 mod output;
 mod run;
@@ -66,6 +67,8 @@ enum Command {
     Webhook(webhook::Webhook),
     /// Show and clear delivery events that could not be read.
     DeadLetter(dead_letter::DeadLetter),
+    /// List, drain and forget nodes on one database.
+    Node(node::Node),
     /// Set up AWS for delivery events.
     Aws(aws::Aws),
     /// Show how the service is doing.
@@ -142,6 +145,7 @@ impl Command {
             Self::Message(message) => one_thread()?.block_on(message.run()),
             Self::Webhook(webhook) => one_thread()?.block_on(webhook.run()),
             Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
+            Self::Node(node) => one_thread()?.block_on(node.run()),
             Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
             Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),

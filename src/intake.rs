@@ -20,7 +20,7 @@ use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
 use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
 use crate::ses::send::encode;
-use crate::store::{Accepted, NewMessage, Store, StoreError};
+use crate::store::{Accepted, DrainOrder, NewMessage, Store, StoreError};
 
 pub use batch::{BatchRefusal, PreparedBatch};
 
@@ -45,7 +45,7 @@ pub enum Refusal {
     StorageUnavailable,
     /// The store did not say in time whether the record is durable.
     OutcomeOpen,
-    /// The service is stopping.
+    /// The service is stopping, or an operator drains it.
     ShuttingDown,
     /// The store is damaged.
     Internal,
@@ -70,6 +70,8 @@ pub struct Intake {
     ids: MessageIds,
     configuration_set: Option<String>,
     closed: AtomicBool,
+    /// Whether an operator drains this node.
+    drained: AtomicBool,
     /// Acceptances whose message may still come into the queue.
     under_way: InFlight,
 }
@@ -90,6 +92,7 @@ impl Intake {
             ids,
             configuration_set,
             closed: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
             under_way: InFlight::default(),
         }
     }
@@ -97,6 +100,21 @@ impl Intake {
     /// Refuses new messages from now on; replays are still answered.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses new messages as long as an operator drains this node; replays are still answered.
+    pub fn drain(&self, drain: DrainOrder) {
+        self.drained.store(drain == DrainOrder::Begin, Ordering::SeqCst);
+    }
+
+    /// Whether new messages are refused, be it that the service is stopping or that it is drained.
+    pub fn refuses_new(&self) -> bool {
+        self.is_closed() || self.is_drained()
+    }
+
+    /// Whether new messages are refused because an operator drains this node.
+    pub fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::SeqCst)
     }
 
     /// Whether new messages are refused because the service is stopping.
@@ -167,7 +185,7 @@ impl Intake {
         let Origin { organisation, key, suppression_epoch, request_id } = origin;
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
         let under_way = self.under_way.enter();
-        if self.is_closed() {
+        if self.refuses_new() {
             return Err(Refusal::ShuttingDown);
         }
         // Not the wall clock's time: if that is wrong, the new message could be expired at once.

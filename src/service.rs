@@ -38,7 +38,7 @@ use crate::ses::credentials::Credentials;
 use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
 use crate::smtp::Smtp;
-use crate::store::{FILE_NAME, Store};
+use crate::store::{DrainOrder, FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
@@ -51,6 +51,7 @@ pub use error::{ListenerName, ServiceError};
 pub use inherited::Inherited;
 pub use reload::load_tls;
 pub use run::{serve, simulate};
+pub(crate) use store::postgres_server;
 
 mod dev;
 mod error;
@@ -137,7 +138,7 @@ impl Service {
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
-        let (mut background, history) = upkeep(keeper, &store, &dispatcher, &ses, &clock);
+        let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
         let (max_rate, rates) = watch::channel(config.sending.max_rate);
         let (check, account) = watch::channel(AccountCheck::Unasked);
         background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
@@ -464,6 +465,26 @@ async fn follow_share(mut share: watch::Receiver<f64>, dispatcher: Arc<Dispatche
     }
 }
 
+/// Refuses new messages while an operator drains this node.
+async fn follow_drain(mut drains: watch::Receiver<DrainOrder>, intake: Arc<Intake>) {
+    loop {
+        let drain = *drains.borrow_and_update();
+        match (intake.is_drained(), drain) {
+            (false, DrainOrder::Begin) => {
+                warn!("an operator drains this node: new messages are refused");
+            }
+            (true, DrainOrder::End) => {
+                info!("the drain of this node ended: it accepts messages again");
+            }
+            (false, DrainOrder::End) | (true, DrainOrder::Begin) => {}
+        }
+        intake.drain(drain);
+        if drains.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they
 /// are told to come back.
 async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
@@ -528,6 +549,7 @@ fn upkeep(
     keeper: Option<Timekeeper>,
     store: &Store,
     dispatcher: &Arc<Dispatcher<SesClient>>,
+    intake: &Arc<Intake>,
     ses: &SesClient,
     clock: &Clock,
 ) -> (JoinSet<()>, Arc<HistoryKeeper>) {
@@ -539,6 +561,7 @@ fn upkeep(
     }
     if store.is_shared() {
         tasks.spawn(follow_share(store.share(), Arc::clone(dispatcher)));
+        tasks.spawn(follow_drain(store.drains(), Arc::clone(intake)));
         tasks.spawn(store::end_if_fenced(store.clone()));
     }
     tasks.spawn(store::watch_file(store.clone()));

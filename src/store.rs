@@ -32,6 +32,10 @@ use metrics::StoreMetrics;
 use postgres::PostgresStore;
 use redb::{Pending, RedbStore};
 
+pub use cluster::{
+    CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeLoad, NodeState,
+    NodeStatus, SeenFrom, Standby,
+};
 pub use error::{DamagedRow, ListError, StoreError};
 pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
@@ -48,6 +52,7 @@ pub use redb::{
     Restored, SaveError, Snapshot, Unclosed,
 };
 
+mod cluster;
 #[cfg(test)]
 mod conformance;
 mod damage;
@@ -58,6 +63,7 @@ mod interface;
 mod limits;
 mod listing;
 pub mod metrics;
+mod node;
 mod postgres;
 mod record;
 mod redb;
@@ -146,44 +152,6 @@ impl Store {
     /// one is open: its lock keeps others off until then.
     pub fn replacement(directory: &Path) -> Result<FileCopy, CopyError> {
         RedbStore::replacement(directory)
-    }
-
-    /// Leaves the other nodes, with nothing held. Nobody has to wait until this one is taken for
-    /// dead.
-    pub async fn leave(&self) {
-        if let Engine::Postgres(engine) = &self.engine {
-            engine.leave().await;
-        }
-    }
-
-    /// Returns true if other nodes work on the same store.
-    pub fn is_shared(&self) -> bool {
-        matches!(self.engine, Engine::Postgres(_))
-    }
-
-    /// This node's part of the pace of all nodes, from 0 to 1.
-    pub fn share(&self) -> watch::Receiver<f64> {
-        match &self.engine {
-            Engine::Redb(_) => watch::channel(1.0).1,
-            Engine::Postgres(engine) => engine.share(),
-        }
-    }
-
-    /// Whether this node delivers to endpoints, for all nodes.
-    pub fn delivers(&self) -> watch::Receiver<bool> {
-        match &self.engine {
-            Engine::Redb(_) => watch::channel(true).1,
-            Engine::Postgres(engine) => engine.delivers(),
-        }
-    }
-
-    /// Returns true if the other nodes took this one for dead. What it holds has failed, and it
-    /// takes nothing any more: the process has to end.
-    pub fn is_fenced(&self) -> bool {
-        match &self.engine {
-            Engine::Redb(_) => false,
-            Engine::Postgres(engine) => engine.is_fenced(),
-        }
     }
 
     /// Metrics of the store's work.

@@ -1,4 +1,5 @@
-//! Examinations of the set-up at AWS: what is looked at, how it is, and what to do.
+//! Examinations of the set-up at AWS and of the database: what is looked at, how it is, and what to
+//! do.
 //!
 //! Only asks: nothing here changes anything. A running service examines with its own credentials
 //! and clock; where none runs, the command does the same in its own process.
@@ -12,6 +13,7 @@ use crate::ses::error::CallError;
 use crate::ses::{SesClient, Skew};
 
 mod account;
+pub(crate) mod database;
 mod events;
 
 /// From here on a clock deserves a look.
@@ -46,6 +48,8 @@ pub enum Part {
     ConfigurationSet,
     /// The way that events come by.
     Events,
+    /// The database, and the nodes on it. Nothing is to be said of a data file.
+    Database,
 }
 
 /// What an examination came to.
@@ -134,7 +138,13 @@ impl Call for Examine {
         let Place::Service { ses, facts: Some(facts), .. } = &admin.place else {
             return Err(Refusal::new("no service runs that could be examined"));
         };
-        let findings = Examiner::new(ses, &facts.events).examine(&self.part).await?;
+        let findings = match &self.part {
+            Part::Database => {
+                let (database, nodes) = (admin.store.database(), admin.store.nodes());
+                database.map_or_else(Vec::new, |database| database::findings(&database, &nodes))
+            }
+            part => Examiner::new(ses, &facts.events).examine(part).await?,
+        };
         Ok(Examined { findings })
     }
 }
@@ -155,6 +165,8 @@ impl<'a> Examiner<'a> {
             }
             Part::ConfigurationSet => self.configuration_set().await,
             Part::Events => self.event_route().await,
+            // Not at AWS.
+            Part::Database => Vec::new(),
         })
     }
 

@@ -35,6 +35,7 @@ use crate::admin::key::{Key, KeyAdd, KeyAdded, KeyList, KeyRevoke, Keys};
 use crate::admin::message::{
     MessageCancel, MessageList, MessageShow, MessageShown, Messages, MessagesCancelled,
 };
+use crate::admin::node::{NodeDrain, NodeDrained, NodeForget, NodeForgotten, NodeList, Nodes};
 use crate::admin::organisation::{
     Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
     Organisations,
@@ -130,6 +131,9 @@ calls![
     "webhook-test": WebhookTest => WebhookTested,
     "webhook-delivery-list": WebhookDeliveryList => WebhookDeliveryPage,
     "webhook-replay": WebhookReplay => WebhookReplayed,
+    "node-list": NodeList => Nodes,
+    "node-drain": NodeDrain => NodeDrained,
+    "node-forget": NodeForget => NodeForgotten,
     "identify": Identify => Identity,
     "status": Status => ServiceStatus,
     "acknowledge": Acknowledge => Acknowledged,

@@ -67,6 +67,10 @@ impl Doctor {
         report.add(synchronisation().await);
         let (client, findings) = socket::look(&config).await;
         report.add_all(findings);
+        report.add_all(match &client {
+            Ok(client) => client.call(&Examine { part: Part::Database }).await?.findings,
+            Err(_) => machine::database(&config).await,
+        });
         let (asker, domains) = match client {
             Ok(client) => {
                 let list = client.call(&DomainList { organisation: None }).await?;

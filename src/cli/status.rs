@@ -118,6 +118,10 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::RowsDamaged
         | Kind::BodiesLost => true,
         Kind::Stopping
+        | Kind::Draining
+        | Kind::NodeSilent
+        | Kind::StandbyLost
+        | Kind::ClocksDiffer
         | Kind::Starting
         | Kind::QueueFilling
         | Kind::QueueStuck

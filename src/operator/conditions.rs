@@ -25,6 +25,8 @@ pub const SLOW_COMMIT_ONE_IN: u64 = 100;
 /// How long a store that takes writes again is still told of: on a disk with a little room left it
 /// fails and recovers by turns, many times a second.
 pub const STORE_FAILED: Duration = Duration::from_mins(1);
+/// The difference of two clocks from which lists and times of several nodes are wrong.
+pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// The queue is stuck if messages wait and none is sent for so long.
 pub const STUCK: Duration = Duration::from_mins(15);
 /// The part of a limit above which it is nearly reached.
@@ -75,6 +77,8 @@ impl From<Condition> for live::Condition {
 pub enum Kind {
     /// The service stops.
     Stopping,
+    /// An operator drains this node.
+    Draining,
     /// No commit succeeds.
     StoreRefusing,
     /// Some commits fail.
@@ -101,6 +105,12 @@ pub enum Kind {
     RequestsRefused,
     /// The wall clock is in doubt.
     ClockJumped,
+    /// Another node gives no sign of life.
+    NodeSilent,
+    /// Commits no longer wait for a standby.
+    StandbyLost,
+    /// This machine's clock and the database's differ.
+    ClocksDiffer,
     /// The provider refuses a sender's domain.
     DomainPaused,
     /// Calls take long.
@@ -204,8 +214,9 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 46] = [
         Self::Stopping,
+        Self::Draining,
         Self::StoreRefusing,
         Self::StoreFailing,
         Self::DataFileLost,
@@ -224,6 +235,9 @@ impl Kind {
         Self::QueueStuck,
         Self::RequestsRefused,
         Self::ClockJumped,
+        Self::NodeSilent,
+        Self::StandbyLost,
+        Self::ClocksDiffer,
         Self::DomainPaused,
         Self::ProviderSlow,
         Self::OutcomesUnknown,
@@ -259,6 +273,13 @@ impl Kind {
                 Alerts::None("Somebody stops the service; PillarboxDown fires if it stays away"),
                 "The service is stopping: new messages are refused",
                 "Wait for its next start",
+            ),
+            Self::Draining => (
+                "draining",
+                NotReady,
+                Alerts::None("Somebody drains the node; the other nodes accept messages"),
+                "An operator drains this node: it accepts no new messages and sends what it holds",
+                "Stop it once it holds none, or end the drain with: pillarbox node drain --undo NODE",
             ),
             Self::StoreRefusing => (
                 "store_refusing",
@@ -357,6 +378,30 @@ impl Kind {
                 Rules(&[("PillarboxClockJumped", Ticket)]),
                 "The wall clock is in doubt: nothing is purged and no idempotency key expires",
                 "Set the clock right. If it is right, confirm it: pillarbox clock confirm",
+            ),
+            Self::NodeSilent => (
+                "node_silent",
+                Ready,
+                Rules(&[("PillarboxNodeSilent", Ticket)]),
+                "Another node has given no sign of life for 20 seconds; the other nodes go on",
+                "Start it again; its messages fail once cluster.dead_after is over. If its machine \
+                 is gone for good: pillarbox node forget NODE",
+            ),
+            Self::StandbyLost => (
+                "standby_lost",
+                Ready,
+                Rules(&[("PillarboxStandbyLost", Page)]),
+                "Commits no longer wait for a standby: if the database's machine is lost, accepted \
+                 messages are lost with it",
+                "Bring the standby back. synchronous_standby_names of the primary names it again then",
+            ),
+            Self::ClocksDiffer => (
+                "clocks_differ",
+                Ready,
+                Rules(&[("PillarboxClocksDiffer", Ticket)]),
+                "This machine's clock and the database's differ by more than 5 seconds",
+                "Have a time daemon keep both, such as chrony. Times of messages and the order of \
+                 lists are wrong until then",
             ),
             Self::DomainPaused => (
                 "domain_paused",
@@ -565,6 +610,7 @@ mod tests {
 
     use super::*;
     use crate::domain::policy::RECORD_RETENTION;
+    use crate::store::LEASE;
     use crate::store::metrics::SLOW_COMMIT;
 
     const RULES: &str = include_str!("../../monitoring/alerts.yml");
@@ -649,7 +695,8 @@ mod tests {
         let least = |limit: Limit| limit.least.to_string();
         let kept = RECORD_RETENTION + PURGE_SLACK;
         let slow_commit = number(SLOW_COMMIT.as_secs_f64());
-        let expected: [(&str, Vec<String>); 19] = [
+        let expected: [(&str, Vec<String>); 20] = [
+            ("PillarboxClocksDiffer", vec![number(CLOCKS_DIFFER.as_secs_f64())]),
             ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
             ("PillarboxQueueStuck", vec![minutes(STUCK)]),
             ("PillarboxQueueFilling", vec![number(NEAR_LIMIT)]),
@@ -693,6 +740,8 @@ mod tests {
         let hours = |time: Duration| format!("{} hours", time.as_secs() / 3_600);
         says(Kind::QueueStuck, format!("{} minutes", STUCK.as_secs() / 60));
         says(Kind::ProviderSlow, format!("{} seconds", recent_calls::SLOW.as_secs_f64()));
+        says(Kind::ClocksDiffer, format!("{} seconds", CLOCKS_DIFFER.as_secs()));
+        says(Kind::NodeSilent, format!("{} seconds", LEASE.as_secs()));
         says(Kind::PurgeBehind, format!("{} days", RECORD_RETENTION.as_secs() / 86_400));
         says(Kind::Bounces, hours(DAY));
         says(Kind::Complaints, hours(DAY));

@@ -1,5 +1,7 @@
 //! What of the list of conditions is so now, as far as one look tells; `trends` looks back in time.
 
+use std::time::Duration;
+
 use crate::admin::status::StoreHealth;
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
@@ -7,13 +9,14 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::operator::conditions::{
-    Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
+    CLOCKS_DIFFER, Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately,
+    several,
 };
 use crate::operator::process::Process;
 use crate::operator::{Parts, StoredState};
 use crate::queue::Fill;
 use crate::quota::AccountCheck;
-use crate::store::{DamagedRow, Health};
+use crate::store::{DamagedRow, DatabaseStatus, Health, NodeState, NodeStatus, SeenFrom, Standby};
 use crate::webhooks::EndpointStatus;
 
 /// The most endpoints that are told of one by one.
@@ -25,6 +28,12 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
     let mut found = Vec::new();
     if parts.intake.is_closed() {
         found.push(Kind::Stopping.found());
+    }
+    if parts.intake.is_drained() {
+        let this = parts.store.nodes().into_iter().find(|node| node.seen_from == SeenFrom::Itself);
+        let name = this.map_or_else(|| "NODE".to_owned(), |node| node.name);
+        let message = Kind::Draining.definition().meaning.to_owned();
+        found.push(Kind::Draining.names(message, "NODE", &name));
     }
     found
         .extend(store(parts.store.health(), parts.store.metrics().has_failed_within(STORE_FAILED)));
@@ -85,6 +94,7 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
     found.extend(connections("client", parts.clients.connections.count(), most));
     found.extend(connections("SMTP", parts.smtp.connections.count(), most));
     found.extend(descriptors(Process::now()));
+    found.extend(cluster(&parts.store.nodes(), parts.store.database().as_ref()));
     if let Ok(Some(lost)) = stored.lost {
         found.push(Kind::BodiesLost.says(format!(
             "The process ended before it sent {}, last at {}; that mail has failed",
@@ -95,6 +105,34 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
     let limit = RECORD_RETENTION + PURGE_SLACK;
     if stored.oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
         found.push(Kind::PurgeBehind.found());
+    }
+    found
+}
+
+/// Other nodes that are silent, and a database that is not as it was.
+fn cluster(nodes: &[NodeStatus], database: Option<&DatabaseStatus>) -> Vec<Condition> {
+    let silent = nodes.iter().filter_map(|node| match node.state {
+        NodeState::Silent(since) if node.seen_from == SeenFrom::Another => {
+            let (name, seconds) = (&node.name, since.as_secs());
+            let message = format!("Node {name} has given no sign of life for {seconds} seconds");
+            Some(Kind::NodeSilent.names(message, "NODE", name))
+        }
+        NodeState::Silent(_) | NodeState::Working | NodeState::Draining => None,
+    });
+    let mut found: Vec<_> = silent.collect();
+    let Some(database) = database else { return found };
+    match database.standby {
+        Standby::Lost => found.push(Kind::StandbyLost.found()),
+        Standby::Synchronous | Standby::None => {}
+    }
+    let apart = Duration::from_millis(database.clock_offset_millis.unsigned_abs());
+    if apart > CLOCKS_DIFFER {
+        let ahead = if database.clock_offset_millis < 0 { "ahead of" } else { "behind" };
+        let message = format!(
+            "This machine's clock is {:.1} seconds {ahead} the database's",
+            apart.as_secs_f64()
+        );
+        found.push(Kind::ClocksDiffer.says(message));
     }
     found
 }
@@ -239,7 +277,9 @@ fn account(check: &AccountCheck) -> Option<Condition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::time::Timestamp;
     use crate::operator::conditions::Readiness::{NotReady, Ready};
+    use crate::store::NodeLoad;
 
     fn codes(found: impl IntoIterator<Item = Condition>) -> Vec<&'static str> {
         found.into_iter().map(|condition| condition.code).collect()
@@ -263,6 +303,42 @@ mod tests {
         assert_eq!(told(Health::Writable, false), None);
         assert_eq!(told(Health::Writable, true), Some(Ready));
         assert_eq!(told(Health::Refusing, false), Some(NotReady));
+    }
+
+    #[test]
+    fn silent_nodes_a_lost_standby_and_clocks_that_differ_are_told_of() {
+        let node = |state, seen_from| NodeStatus {
+            name: "mail-b".to_owned(),
+            version: String::new(),
+            schema: 2,
+            started_at: Timestamp::from_unix_millis(0),
+            state,
+            seen_from,
+            share: 0.5,
+            duties: Vec::new(),
+            load: NodeLoad::default(),
+        };
+        let silent = NodeState::Silent(Duration::from_secs(21));
+        let told = |nodes: &[NodeStatus]| codes(cluster(nodes, None));
+        assert!(told(&[node(NodeState::Draining, SeenFrom::Another)]).is_empty());
+        assert!(told(&[node(silent, SeenFrom::Itself)]).is_empty());
+        assert_eq!(told(&[node(silent, SeenFrom::Another)]), ["node_silent"]);
+        let database = |standby, clock_offset_millis| DatabaseStatus {
+            server_version: String::new(),
+            server_version_number: 150_000,
+            schema: Some(2),
+            standby,
+            waits_for_disk: true,
+            max_connections: 97,
+            transactions_behind: 0,
+            clock_offset_millis,
+        };
+        let told = |standby, offset| codes(cluster(&[], Some(&database(standby, offset))));
+        assert!(told(Standby::Synchronous, 5_000).is_empty());
+        assert!(told(Standby::None, -5_000).is_empty());
+        assert_eq!(told(Standby::Lost, 0), ["standby_lost"]);
+        assert_eq!(told(Standby::None, 5_001), ["clocks_differ"]);
+        assert_eq!(told(Standby::None, -5_001), ["clocks_differ"]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::live;
+use crate::admin::node::Node;
 use crate::http::body::ResponseBody;
 use crate::operator::conditions::{BOUNCES, COMPLAINTS, Condition, Limit};
 use crate::operator::diagnosis;
@@ -22,6 +23,7 @@ use crate::operator::process::unix_seconds;
 use crate::operator::trends::Trends;
 use crate::operator::{Parts, StoredState};
 use crate::organisation_counts::OrganisationCounts;
+use crate::store::NodeLoad;
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -54,6 +56,10 @@ pub(super) async fn look(
         let stored = parts.ask_store().await;
         let state = State::now(&parts, &stored, &now.1, &before.1, now.0 - before.0, &trends);
         let event = event("state", &state);
+        parts.store.say_load(NodeLoad {
+            pending: state.queue.messages as u64,
+            conditions: state.conditions.iter().map(|one| one.code.to_owned()).collect(),
+        });
         let conditions = state.conditions.into_iter().map(live::Condition::from);
         parts.conditions.send_replace(conditions.collect());
         told.send_modify(|told| {
@@ -86,6 +92,8 @@ struct State {
     /// Changes of records so far: whoever shows records reads them again after one.
     changes: u64,
     organisations: Vec<Organisation>,
+    /// All nodes on the database; none if the store is a file.
+    nodes: Vec<Node>,
     /// How many messages were caught; nothing where none are.
     caught: Option<u64>,
     sample: Sample,
@@ -225,6 +233,7 @@ impl State {
                 .iter()
                 .map(|one| Organisation::of(&one.name, &trends.of_day(one)))
                 .collect(),
+            nodes: parts.store.nodes().into_iter().map(Node::from).collect(),
             caught: parts.catcher.get().map(|catcher| catcher.total()),
             sample,
         }

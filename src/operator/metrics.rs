@@ -28,7 +28,7 @@ use crate::operator::Parts;
 use crate::operator::process::{Process, unix_seconds};
 use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault};
-use crate::store::Health;
+use crate::store::{Health, NodeState, SeenFrom, Standby};
 use crate::webhooks::EndpointStatus;
 
 /// The format's media type.
@@ -97,6 +97,7 @@ impl Collector for Gauges {
         clients(&self.0, to)?;
         sending(&self.0, to)?;
         store(&self.0, to)?;
+        cluster(&self.0, to)?;
         events(&self.0, to)
     }
 }
@@ -305,6 +306,60 @@ fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     plain(to, gauges)
 }
 
+/// The nodes and the database. A data file has neither: they are named all the same.
+fn cluster(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let nodes = parts.store.nodes();
+    let is_shared = parts.store.is_shared();
+    let in_state = |state: &str| {
+        let nodes = nodes.iter().filter(|node| match node.state {
+            NodeState::Working => state == "working",
+            NodeState::Draining => state == "draining",
+            NodeState::Silent(_) => state == "silent",
+        });
+        count(nodes.count() as u64)
+    };
+    let states =
+        ["working", "draining", "silent"].map(|state| ([("state", state)], in_state(state)));
+    let states = states.into_iter().filter(|_| is_shared);
+    labelled(to, "pillarbox_nodes", "Nodes on the database, by their state.", states)?;
+    let database = parts.store.database();
+    let database = database.as_ref();
+    let this = nodes.iter().find(|node| node.seen_from == SeenFrom::Itself);
+    let gauges = [
+        (
+            "pillarbox_node_share",
+            "This node's part of the pace of all nodes, from 0 to 1.",
+            this.map(|node| node.share),
+        ),
+        (
+            "pillarbox_postgres_waits_for_standby",
+            "1 while a commit waits for a synchronous standby.",
+            database.map(|database| flag(database.standby == Standby::Synchronous)),
+        ),
+        (
+            "pillarbox_postgres_standby_lost",
+            "1 while no commit waits for a standby, though one did since this process was started.",
+            database.map(|database| flag(database.standby == Standby::Lost)),
+        ),
+        (
+            "pillarbox_postgres_clock_offset_seconds",
+            "How far the database's clock is ahead of this machine's.",
+            database.map(|database| millis_as_seconds(database.clock_offset_millis)),
+        ),
+        (
+            "pillarbox_postgres_transactions_behind",
+            "Transactions since the oldest that a snapshot or a replication slot still needs.",
+            database.map(|database| count(database.transactions_behind.unsigned_abs())),
+        ),
+    ];
+    plain(to, gauges)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+fn millis_as_seconds(millis: i64) -> f64 {
+    millis as f64 / 1e3
+}
+
 fn events(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let backlog = parts.stored.load().backlog;
     let gauges = [
@@ -340,11 +395,11 @@ fn plain<const N: usize>(
 }
 
 /// Writes a gauge by labels.
-fn labelled<L: EncodeLabelSet, const N: usize>(
+fn labelled<L: EncodeLabelSet>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: [(L, f64); N],
+    values: impl IntoIterator<Item = (L, f64)>,
 ) -> fmt::Result {
     let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (labels, value) in values {

@@ -63,6 +63,18 @@ async fn connect(
 ) -> Result<(Store, File), ServiceError> {
     let unusable = |source| ServiceError::System { what: "cannot use the data directory", source };
     let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
+    let server = postgres_server(postgres)?;
+    let node = postgres.node.clone();
+    let identity = NodeIdentity { name: node.clone(), directory, dead_after: postgres.dead_after };
+    let (store, bodies_lost) =
+        Store::connect(&server, identity, postgres.answer_timeout, clock.now()).await?;
+    info!(bodies_lost, node, database = postgres.database, "joined the nodes on the database");
+    Ok((store, lock))
+}
+
+/// Returns the server that the configuration names, with its password and the certificates from
+/// their files.
+pub(crate) fn postgres_server(postgres: &Postgres) -> Result<PostgresServer, ServiceError> {
     let read = |path: &PathBuf| fs::read(path);
     let password = postgres.password_file.as_ref().map(read).transpose();
     let password = password.map_err(|source| ServiceError::System {
@@ -75,19 +87,13 @@ async fn connect(
         what: "cannot read store.postgres.ca_file",
         source,
     })?;
-    let server = PostgresServer {
+    Ok(PostgresServer {
         hosts: postgres.hosts.clone(),
         database: postgres.database.clone(),
         user: postgres.user.clone(),
         password: password.map(SecretString::from),
         authorities,
-    };
-    let node = postgres.node.clone();
-    let identity = NodeIdentity { name: node.clone(), directory, dead_after: postgres.dead_after };
-    let (store, bodies_lost) =
-        Store::connect(&server, identity, postgres.answer_timeout, clock.now()).await?;
-    info!(bodies_lost, node, database = postgres.database, "joined the nodes on the database");
-    Ok((store, lock))
+    })
 }
 
 /// Locks the data directory, and returns the random number that lies in it.

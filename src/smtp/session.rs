@@ -375,7 +375,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Ok((organisation, _)) => organisation,
             Err(reply) => return Ok(reply),
         };
-        if self.shared.intake.is_closed() {
+        if self.shared.intake.refuses_new() {
             return Err(End::Reply(Reply::STOPPING));
         }
         if self.hello == Hello::None || self.recipients.is_some() {

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::Timestamp;
+use crate::store::cluster::DatabaseStatus;
 use crate::store::damage::Damage;
 use crate::store::directory::KeyUse;
 use crate::store::listing::Listings;
@@ -39,6 +40,7 @@ pub use node::NodeIdentity;
 
 mod accept;
 mod api_keys;
+mod cluster;
 mod connection;
 mod dead_letters;
 mod directory;
@@ -50,6 +52,7 @@ mod messages;
 mod meta;
 mod node;
 mod outcomes;
+mod peers;
 mod purge;
 mod schema;
 mod session;
@@ -117,6 +120,8 @@ struct Shared {
     metrics: StoreMetrics,
     damage: Damage,
     listings: Listings,
+    /// The database's state at the last look.
+    database: std::sync::Mutex<Option<DatabaseStatus>>,
 }
 
 impl PostgresStore {
@@ -152,6 +157,7 @@ impl PostgresStore {
             metrics: StoreMetrics::default(),
             damage: Damage::default(),
             listings: Listings::default(),
+            database: std::sync::Mutex::default(),
         });
         shared.load(&connection).await.map_err(failed)?;
         drop(connection);
@@ -164,6 +170,7 @@ impl PostgresStore {
         tasks.spawn(outcomes::work(Arc::clone(&shared), jobs));
         tasks.spawn(node::live(Arc::clone(&shared)));
         tasks.spawn(follow(Arc::clone(&shared)));
+        tasks.spawn(cluster::watch_database(Arc::clone(&shared)));
         // Without a part of the pace nothing can be sent. The others make room within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;

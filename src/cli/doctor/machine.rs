@@ -6,13 +6,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::admin::checks::Finding;
+use crate::admin::checks::database::findings;
 use crate::admin::domain::{Domain, DomainList};
 use crate::admin::status::Status;
 use crate::admin::{Admin, Call};
 use crate::cli::doctor::socket::damaged;
 use crate::cli::error::CliError;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, StoreConfig};
+use crate::error_chain::error_chain;
 use crate::service;
 use crate::store::{FILE_NAME, JOURNAL_NAME, OpenError, Store};
 
@@ -52,6 +54,9 @@ pub(super) fn files(config: &Config) -> Vec<Finding> {
         }
     };
     let mut findings = vec![directory_rights(path, &directory)];
+    if config.store != StoreConfig::Redb {
+        return findings;
+    }
     findings.push(file(FILE, &path.join(FILE_NAME), &directory));
     let journal = path.join(JOURNAL_NAME);
     if journal.exists() {
@@ -117,6 +122,28 @@ fn room(path: &Path) -> Option<Finding> {
     } else {
         Finding::ok(ABOUT, message)
     })
+}
+
+/// The database, if the store is on one and no service runs.
+pub(super) async fn database(config: &Config) -> Vec<Finding> {
+    const ABOUT: &str = "database";
+    let StoreConfig::Postgres(postgres) = &config.store else { return Vec::new() };
+    let server = match service::postgres_server(postgres) {
+        Ok(server) => server,
+        Err(error) => {
+            let advice = "put the file right; if the service's user alone may read it, run this as \
+                          that user";
+            return vec![Finding::not_ok(ABOUT, error_chain(&error), advice)];
+        }
+    };
+    match Store::look_at(&server).await {
+        Ok(database) => findings(&database, &[]),
+        Err(error) => {
+            let advice = "check store.postgres.hosts, the network, the user and its password, and \
+                          whether one of the hosts takes writes";
+            vec![Finding::not_ok(ABOUT, error.to_string(), advice)]
+        }
+    }
 }
 
 /// The sender domains in the file, where no service runs. A file that is not there is not made.

@@ -1,6 +1,6 @@
 // The overview: what is wrong, how it goes now, and counts and plots of a span of time.
 
-import { count, element, find, link, localTime } from "/nodes.js";
+import { cell, count, element, fill, find, link, localTime, mark, when } from "/nodes.js";
 import { Plot } from "/plot.js";
 import { address, place } from "/router.js";
 import { read, report } from "/session.js";
@@ -89,6 +89,7 @@ export function follow(state) {
   showConditions(state);
   showNow(state);
   showOrganisations(state.organisations.map((one) => one.name));
+  showNodes(state.nodes);
   const until = samples.at(-1)?.at ?? Date.now();
   for (const plot of livePlots) plot.draw(samples, { from: until - KEPT * 1000, until, ago: FIVE_MINUTES.ago }, state);
   if (Date.now() - readAt > RANGES[range].refresh * 1000) readHistory();
@@ -124,6 +125,27 @@ function showNow({ queue, rate, quota, totals, started }) {
     ["requests refused", `since ${begun}`, count(refused), null],
   ];
   showTiles(find("now-tiles"), tiles);
+}
+
+const NODE_TONES = { working: "good", draining: "warn", silent: "bad" };
+
+// Shows the nodes on the database. A service with a data file has none to show.
+function showNodes(nodes) {
+  find("nodes").hidden = nodes.length === 0;
+  // Drawn again only if it has changed, so that whoever reads or selects is not disturbed.
+  const text = JSON.stringify(nodes);
+  if (showNodes.last !== text) fill(find("node-rows"), nodes.map(nodeRow));
+  showNodes.last = text;
+}
+
+function nodeRow(node) {
+  const row = element("tr");
+  const state = node.silentSeconds === null ? node.state : `silent for ${count(node.silentSeconds)} s`;
+  row.append(element("th", node.answers ? `${node.name} (this one)` : node.name, { scope: "row" }));
+  row.append(cell("nowrap", mark(state, NODE_TONES[node.state])), cell("nowrap", node.version), cell("time", when(node.startedAt)));
+  row.append(cell("number", count(node.pendingMessages)), cell("number", `${Math.round(node.share * 100)} %`));
+  for (const names of [node.duties, node.conditions]) row.append(cell("text", names.length ? names.join(", ") : "–"));
+  return row;
 }
 
 function showOrganisations(names) {

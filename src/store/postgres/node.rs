@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -19,27 +18,28 @@ use uuid::Uuid;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
+use crate::store::cluster::{DrainOrder, LEASE, NodeLoad};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::outcomes::Job;
+use crate::store::postgres::peers::{BURY, Peer, boot_time, peers};
+use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::{PostgresStore, Shared, message_id};
 
 /// How often a node says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
-/// How long after its last confirmed beat a node still starts something.
-pub(super) const LEASE: Duration = Duration::from_secs(20);
 /// How long the server may take to confirm a beat.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
 const FIND: &str = "SELECT id, directory, beat FROM node WHERE name = $1 FOR UPDATE";
-const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
 const JOIN: &str = "
-INSERT INTO node (name, directory, version, started_at) VALUES ($1, $2, $3, $4) RETURNING id";
-const SAY: &str = "UPDATE node SET beat = beat + 1 WHERE id = $1";
-const OTHERS: &str = "SELECT id, name, beat FROM node WHERE id <> $1";
+INSERT INTO node (name, directory, version, schema, started_at) VALUES ($1, $2, $3, $4, $5)
+RETURNING id";
+const SAY: &str = "
+UPDATE node SET beat = beat + 1, pending = $2, conditions = $3 WHERE id = $1 RETURNING draining";
 const ORPHANS: &str = "
 SELECT id FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
 ORDER BY id LIMIT $1";
@@ -103,6 +103,12 @@ pub(super) struct Node {
     share: watch::Sender<f64>,
     /// Whether it delivers to endpoints, for all nodes.
     delivers: watch::Sender<bool>,
+    /// Whether an operator wants it to accept no more.
+    drains: watch::Sender<DrainOrder>,
+    /// What it says of itself at the next beat.
+    load: Mutex<NodeLoad>,
+    /// All nodes, as they were last seen.
+    peers: Mutex<Arc<HashMap<i32, Peer>>>,
 }
 
 impl Node {
@@ -114,7 +120,25 @@ impl Node {
             is_fenced: AtomicBool::new(false),
             share: watch::Sender::new(0.0),
             delivers: watch::Sender::new(false),
+            drains: watch::Sender::new(DrainOrder::End),
+            load: Mutex::default(),
+            peers: Mutex::default(),
         }
+    }
+
+    /// Whether an operator wants it to accept no more.
+    pub(super) fn drains(&self) -> watch::Receiver<DrainOrder> {
+        self.drains.subscribe()
+    }
+
+    /// Has the next beat say this.
+    pub(super) fn say_load(&self, load: NodeLoad) {
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
+    }
+
+    /// All nodes, as they were last seen, by the numbers of their lives.
+    pub(super) fn peers(&self) -> Arc<HashMap<i32, Peer>> {
+        Arc::clone(&self.peers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Its number.
@@ -183,12 +207,6 @@ impl Node {
     }
 }
 
-/// Time since the machine was started, with the time in which it was suspended.
-fn boot_time() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
-}
-
 /// Joins the others under the configured name. The life before of the same data directory is over,
 /// because that directory's lock is held; a node of the same name elsewhere must be silent.
 pub(super) async fn join(
@@ -214,7 +232,7 @@ pub(super) async fn join(
         let version = env!("CARGO_PKG_VERSION");
         let started_at = super::millis(now);
         let row = connection
-            .query_one(JOIN, &[name, &directory.as_slice(), &version, &started_at])
+            .query_one(JOIN, &[name, &directory.as_slice(), &version, &VERSION, &started_at])
             .await?;
         connection.batch("COMMIT").await?;
         Ok(Some(row.get::<_, i32>(0)))
@@ -230,40 +248,33 @@ pub(super) async fn join(
     }
 }
 
-/// Another node, as it was last seen.
-struct Seen {
-    beat: i64,
-    /// When this beat was first seen.
-    since: Duration,
-}
-
 /// Says that this node lives, and buries those that do not.
 pub(super) async fn live(shared: Arc<Shared>) {
     let mut ticks = interval(BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connection: Option<Connection> = None;
-    let mut others: HashMap<i32, Seen> = HashMap::new();
+    let mut seen: HashMap<i32, Peer> = HashMap::new();
     let mut last = boot_time();
     loop {
         ticks.tick().await;
         let now = boot_time();
         // Who was away himself has observed nothing.
         if now.saturating_sub(last) > LEASE {
-            others.clear();
+            seen.clear();
         }
         last = now;
-        let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut others)).await;
+        let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut seen)).await;
         match beaten {
             Ok(Ok(())) => shared.reached(),
             Ok(Err(QueryError::Fenced)) => shared.node.fence(),
             Ok(Err(error)) => {
                 connection = None;
-                others.clear();
+                seen.clear();
                 shared.lost(&error);
             }
             Err(_) => {
                 connection = None;
-                others.clear();
+                seen.clear();
                 shared.lost(&QueryError::TimedOut(BEAT_TIMEOUT));
             }
         }
@@ -273,7 +284,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
 async fn beat(
     shared: &Shared,
     slot: &mut Option<Connection>,
-    others: &mut HashMap<i32, Seen>,
+    seen: &mut HashMap<i32, Peer>,
 ) -> Result<(), QueryError> {
     if slot.as_ref().is_none_or(Connection::is_closed) {
         *slot = Some(shared.connector.connect().await?);
@@ -281,26 +292,29 @@ async fn beat(
     let connection = slot.as_ref().expect("it was made");
     let id = shared.node.id();
     let sent = boot_time();
-    if connection.execute(SAY, &[&id]).await? == 0 {
-        return Err(QueryError::Fenced);
-    }
+    let load = shared.node.load.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let pending = i64::try_from(load.pending).unwrap_or(i64::MAX);
+    let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions]).await?;
+    let Some(said) = said else { return Err(QueryError::Fenced) };
     shared.node.confirm(sent);
-    let rows = connection.query(OTHERS, &[&id]).await?;
+    let drain = if said.get(0) { DrainOrder::Begin } else { DrainOrder::End };
+    shared.node.drains.send_if_modified(|known| std::mem::replace(known, drain) != drain);
+    let mut peers = peers(connection, id, seen).await?;
     let now = boot_time();
-    let mut present = HashMap::new();
-    for row in rows {
-        let (other, name, beat): (i32, String, i64) = (row.get(0), row.get(1), row.get(2));
-        let since = others.get(&other).filter(|seen| seen.beat == beat).map_or(now, |s| s.since);
-        if now.saturating_sub(since) >= shared.node.identity.dead_after
-            && connection.execute(BURY, &[&other, &beat]).await? == 1
-        {
-            tracing::error!(node = name, "a node is dead: the messages that it held have failed");
-            continue;
+    let silent = |peer: &Peer| now.saturating_sub(peer.since);
+    let dead_after = shared.node.identity.dead_after;
+    let dead = peers.values().filter(|peer| !peer.is_this() && silent(peer) >= dead_after);
+    let dead: Vec<_> = dead.cloned().collect();
+    for peer in dead {
+        if connection.execute(BURY, &[&peer.id, &peer.beat]).await? == 1 {
+            let node = peer.name();
+            tracing::error!(node, "a node is dead: the messages that it held have failed");
+            peers.remove(&peer.id);
         }
-        present.insert(other, Seen { beat, since });
     }
-    shared.node.take_part(connection, 1 + present.len()).await?;
-    *others = present;
+    shared.node.take_part(connection, peers.len()).await?;
+    *shared.node.peers.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(peers.clone());
+    *seen = peers;
     Ok(())
 }
 

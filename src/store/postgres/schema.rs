@@ -4,12 +4,16 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::{ConnectError, QueryError};
 
 /// Version of the schema that this pillarbox makes.
-const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
 /// The oldest version that can work beside nodes of this one.
 const OLDEST_READER: i32 = 1;
+/// Statements that bring a schema to the next version, from the first one on. Nodes of the version
+/// before go on working meanwhile and after: a step only adds, and what it adds has defaults.
+const STEPS: [&str; 1] = [include_str!("schema/2.sql")];
 /// Number of the advisory lock that whoever makes the schema holds.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;
-const TABLES: &str = include_str!("schema.sql");
+const TABLES: &str = include_str!("schema/1.sql");
+const UPGRADE: &str = "UPDATE cluster SET version = $1, oldest_reader = $2";
 
 const EXISTS: &str = "SELECT to_regclass('cluster') IS NOT NULL";
 const VERSIONS: &str = "SELECT version, oldest_reader FROM cluster";
@@ -33,9 +37,18 @@ async fn versions(connection: &Connection) -> Result<(i32, i32), QueryError> {
         connection.batch(TABLES).await?;
         connection.batch("INSERT INTO feed_counter DEFAULT VALUES").await?;
         let feed_id = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
-        connection.execute(BEGIN_CLUSTER, &[&VERSION, &OLDEST_READER, &feed_id]).await?;
+        connection.execute(BEGIN_CLUSTER, &[&1_i32, &1_i32, &feed_id]).await?;
     }
     let row = connection.query_one(VERSIONS, &[]).await?;
+    let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
+    let done = usize::try_from(version - 1).unwrap_or(0);
+    for step in STEPS.iter().skip(done) {
+        connection.batch(step).await?;
+    }
+    if version < VERSION {
+        connection.execute(UPGRADE, &[&VERSION, &OLDEST_READER]).await?;
+        tracing::info!(version = VERSION, "the tables have the version of this pillarbox now");
+    }
     connection.batch("COMMIT").await?;
-    Ok((row.get(0), row.get(1)))
+    Ok((version, oldest_reader))
 }

@@ -71,7 +71,7 @@ UPDATE cluster SET
     -- A count that is not shown any more begins anew.
     lost_messages = $1 + CASE WHEN lost_messages_at + $3 > $2 THEN lost_messages ELSE 0 END,
     lost_messages_at = greatest(lost_messages_at, $2)";
-/// Gives `$2` positions, none before the first one of the instant. Locked last: see `schema.sql`.
+/// Gives `$2` positions, none before the first one of the instant. Locked last: see `schema/1.sql`.
 const TAKE_POSITIONS: &str =
     "UPDATE feed_counter SET last = greatest(last + 1, $1) + $2 - 1 RETURNING last";
 const WRITE_SUPPRESSIONS: &str = "

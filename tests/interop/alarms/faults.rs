@@ -8,6 +8,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use pillarbox::simulator::{Fault as Call, FaultScope, Faults, Options};
@@ -22,7 +23,11 @@ use uuid::{Builder, Uuid};
 use crate::Program;
 use crate::alarms::site::{Metrics, Monitored, Place, Setup, is, message};
 use crate::kit::{Receiver, Reply, SmtpClient};
+use crate::nodes::{self, psql};
 
+/// Beginning of the names of databases, one for each site that has one.
+const DATABASE: &str = "alarms";
+const WAITS_FOR_STANDBY: &str = "pillarbox_postgres_waits_for_standby";
 /// How many files the service may have open where these are few.
 const FILES: usize = 100;
 
@@ -47,7 +52,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 29] = [
+pub(crate) const FAULTS: [Fault; 30] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -352,6 +357,26 @@ pub(crate) const FAULTS: [Fault; 29] = [
         ],
     },
     Fault {
+        name: "database without its standby and one of its nodes",
+        setup: on_database,
+        inject: |site| Box::pin(disturb_database(site)),
+        alarms: &["PillarboxNodeSilent", "PillarboxStandbyLost", "PillarboxClocksDiffer"],
+        page: &[
+            Told {
+                text: "Node gone has given no sign of life",
+                known: |metrics| metrics[r#"pillarbox_nodes{state="silent"}"#] > 0.0,
+            },
+            Told {
+                text: "Commits no longer wait for a standby",
+                known: |metrics| is(metrics, "pillarbox_postgres_standby_lost", 1),
+            },
+            Told {
+                text: "seconds ahead of the database's",
+                known: |metrics| metrics["pillarbox_postgres_clock_offset_seconds"] < -5.0,
+            },
+        ],
+    },
+    Fault {
         name: "disk full",
         setup: || Setup { place: Place::SmallDisk("6m"), ..Setup::default() },
         inject: |site| Box::pin(fill_disk(site)),
@@ -632,6 +657,35 @@ async fn jump(site: &mut Monitored) {
     site.send().await;
     site.until_settled().await;
     std::fs::write(site.clock(), "+0d").unwrap();
+    pending::<()>().await;
+}
+
+/// A site with a database of its own.
+fn on_database() -> Setup {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{DATABASE}{}", MADE.fetch_add(1, Ordering::Relaxed));
+    psql("postgres", &format!("CREATE DATABASE {name}"));
+    Setup {
+        more: nodes::configuration("a", &name).leak(),
+        organisations: &[],
+        place: Place::ClockOff("+0s"),
+        ..Setup::default()
+    }
+}
+
+/// Takes the database its standby, puts the clock ahead of the database's, and adds a node that never
+/// gives a sign of life.
+async fn disturb_database(site: &mut Monitored) {
+    let standby = nodes::Standby::start("alarms", &site.path("standby")).await;
+    site.until(|metrics| metrics.get(WAITS_FOR_STANDBY) == Some(&1.0)).await;
+    drop(standby);
+    std::fs::write(site.clock(), "+30s").unwrap();
+    let text = std::fs::read_to_string(site.path("pillarbox.toml")).unwrap();
+    let (_, rest) = text.split_once("database = \"").unwrap();
+    psql(
+        rest.split('"').next().unwrap(),
+        "INSERT INTO node (name, directory, version, started_at) VALUES ('gone', '', '0.1.0', 0)",
+    );
     pending::<()>().await;
 }
 

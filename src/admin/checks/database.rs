@@ -1,0 +1,243 @@
+//! The nodes, and the database that they work on.
+
+use std::time::Duration;
+
+use crate::admin::checks::Finding;
+use crate::store::{
+    CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
+};
+
+/// From here on a clock deserves a look: lists of messages of several nodes are out of order by so
+/// much.
+const CLOCK_WARNING: Duration = Duration::from_secs(1);
+/// From here on times of messages are wrong.
+const CLOCK_REFUSED: Duration = Duration::from_secs(5);
+/// Transactions that something old holds back, from which the server's cleaning is behind.
+const BEHIND: i64 = 1_000_000;
+
+/// What there is to say of a database, and of the nodes on it. Without a running service no nodes
+/// are known.
+pub(crate) fn findings(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<Finding> {
+    let mut findings = vec![server(database), standby(database), clock(database)];
+    findings.extend(disk(database));
+    findings.extend(connections(database, nodes.len()));
+    findings.extend(cleaning(database));
+    findings.extend(nodes.iter().map(node));
+    findings.extend(versions(database, nodes));
+    findings
+}
+
+fn server(database: &DatabaseStatus) -> Finding {
+    const ABOUT: &str = "database";
+    let schema = match database.schema {
+        Some(schema) => format!("schema {schema}"),
+        None => "no tables yet; the first node makes them".to_owned(),
+    };
+    let message = format!("PostgreSQL {}, {schema}", database.server_version);
+    if database.server_version_number < DatabaseStatus::OLDEST_SERVER {
+        return Finding::not_ok(ABOUT, message, "upgrade the server to PostgreSQL 15 or later");
+    }
+    Finding::ok(ABOUT, message)
+}
+
+fn disk(database: &DatabaseStatus) -> Option<Finding> {
+    (!database.waits_for_disk).then(|| {
+        Finding::not_ok(
+            "database's disk",
+            "the server does not wait for its own disk (fsync = off): a power loss damages the \
+             database",
+            "set fsync = on",
+        )
+    })
+}
+
+fn standby(database: &DatabaseStatus) -> Finding {
+    const ABOUT: &str = "standby";
+    match database.standby {
+        Standby::Synchronous => Finding::ok(ABOUT, "a commit waits for a synchronous standby"),
+        Standby::None => Finding::warning(
+            ABOUT,
+            "a commit is on the server's disk alone: if that machine is lost, accepted messages are \
+             lost with it",
+            "give the server a synchronous standby (synchronous_standby_names), or use a service that \
+             keeps each commit twice and disregard this",
+        ),
+        Standby::Lost => Finding::not_ok(
+            ABOUT,
+            "commits waited for a standby, and no longer do",
+            "bring the standby back; synchronous_standby_names of the primary names it again then",
+        ),
+    }
+}
+
+fn clock(database: &DatabaseStatus) -> Finding {
+    const ABOUT: &str = "database's clock";
+    let apart = Duration::from_millis(database.clock_offset_millis.unsigned_abs());
+    let side = if database.clock_offset_millis < 0 { "behind" } else { "ahead of" };
+    let message = format!("{:.3} seconds {side} this machine's", apart.as_secs_f64());
+    let advice = "have a time daemon keep both clocks, such as chrony or systemd-timesyncd";
+    if apart > CLOCK_REFUSED {
+        Finding::not_ok(ABOUT, message, advice)
+    } else if apart > CLOCK_WARNING {
+        Finding::warning(ABOUT, message, advice)
+    } else {
+        Finding::ok(ABOUT, message)
+    }
+}
+
+fn connections(database: &DatabaseStatus, nodes: usize) -> Option<Finding> {
+    let nodes = i32::try_from(nodes.max(1)).unwrap_or(i32::MAX);
+    // One more node must be able to join, and a person to look.
+    let wanted = CONNECTIONS_OF_A_NODE.saturating_mul(nodes.saturating_add(1)).saturating_add(3);
+    (database.max_connections < wanted).then(|| {
+        Finding::warning(
+            "database connections",
+            format!(
+                "the server takes {} connections of ordinary users; a node holds \
+                 {CONNECTIONS_OF_A_NODE}",
+                database.max_connections
+            ),
+            format!("set max_connections of the server to at least {}", wanted + 3),
+        )
+    })
+}
+
+fn cleaning(database: &DatabaseStatus) -> Option<Finding> {
+    let behind = database.transactions_behind;
+    (behind >= BEHIND).then(|| {
+        Finding::warning(
+            "database's cleaning",
+            format!("something old holds it back, by {behind} transactions: tables grow"),
+            "end long transactions (pg_stat_activity), prepared ones (pg_prepared_xacts) and unused \
+             replication slots (pg_replication_slots)",
+        )
+    })
+}
+
+fn node(node: &NodeStatus) -> Finding {
+    let about = format!("node {}", node.name);
+    let itself = match node.seen_from {
+        SeenFrom::Itself => ", the one that answers",
+        SeenFrom::Another => "",
+    };
+    let message = format!("pillarbox {}{itself}", node.version);
+    match node.state {
+        NodeState::Working => Finding::ok(about, message),
+        NodeState::Draining => Finding::warning(
+            about,
+            format!("{message}, accepts no messages: an operator drains it"),
+            format!("stop it, or end the drain: pillarbox node drain --undo {}", node.name),
+        ),
+        NodeState::Silent(since) => Finding::not_ok(
+            about,
+            format!("{message}, has given no sign of life for {} seconds", since.as_secs()),
+            format!(
+                "start it again; if its machine is gone for good: pillarbox node forget {}",
+                node.name
+            ),
+        ),
+    }
+}
+
+/// Nodes that are behind the schema keep the next version from taking away what only they use.
+fn versions(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Option<Finding> {
+    let schema = database.schema?;
+    let old: Vec<_> = nodes.iter().filter(|node| node.schema < schema).collect();
+    let names: Vec<_> = old.iter().map(|node| node.name.as_str()).collect();
+    (!old.is_empty()).then(|| {
+        Finding::warning(
+            "versions of nodes",
+            format!(
+                "the database has schema {schema}, and an older pillarbox runs on: {}",
+                names.join(", ")
+            ),
+            "upgrade these nodes, one after the other",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::checks::Verdict;
+    use crate::domain::time::Timestamp;
+    use crate::store::NodeLoad;
+
+    fn database() -> DatabaseStatus {
+        DatabaseStatus {
+            server_version: "15.20".to_owned(),
+            server_version_number: 150_020,
+            schema: Some(2),
+            standby: Standby::Synchronous,
+            waits_for_disk: true,
+            max_connections: 97,
+            transactions_behind: 3,
+            clock_offset_millis: -12,
+        }
+    }
+
+    fn node(name: &str, state: NodeState) -> NodeStatus {
+        NodeStatus {
+            name: name.to_owned(),
+            version: "0.1.0".to_owned(),
+            schema: 2,
+            started_at: Timestamp::from_unix_millis(0),
+            state,
+            seen_from: SeenFrom::Another,
+            share: 0.5,
+            duties: Vec::new(),
+            load: NodeLoad::default(),
+        }
+    }
+
+    /// What is not in order.
+    fn told(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<(String, Verdict)> {
+        let findings = findings(database, nodes).into_iter();
+        let told = findings.filter(|finding| finding.verdict != Verdict::Ok);
+        told.inspect(|finding| assert!(finding.advice.is_some(), "{finding:?}"))
+            .map(|finding| (finding.about, finding.verdict))
+            .collect()
+    }
+
+    fn only(about: &str, verdict: Verdict) -> Vec<(String, Verdict)> {
+        vec![(about.to_owned(), verdict)]
+    }
+
+    #[test]
+    fn everything_in_order_has_no_advice() {
+        let nodes = [node("a", NodeState::Working), node("b", NodeState::Working)];
+        assert_eq!(told(&database(), &nodes), []);
+        assert_eq!(findings(&database(), &nodes).len(), 5);
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_database_is_told() {
+        use Verdict::{NotOk, Warning};
+        let with = |change: fn(&mut DatabaseStatus)| {
+            let mut database = database();
+            change(&mut database);
+            told(&database, &[])
+        };
+        assert_eq!(with(|it| it.server_version_number = 140_012), only("database", NotOk));
+        assert_eq!(with(|it| it.standby = Standby::None), only("standby", Warning));
+        assert_eq!(with(|it| it.standby = Standby::Lost), only("standby", NotOk));
+        assert_eq!(with(|it| it.waits_for_disk = false), only("database's disk", NotOk));
+        assert_eq!(with(|it| it.clock_offset_millis = 1_001), only("database's clock", Warning));
+        assert_eq!(with(|it| it.clock_offset_millis = -5_001), only("database's clock", NotOk));
+        assert_eq!(with(|it| it.max_connections = 16), only("database connections", Warning));
+        assert_eq!(
+            with(|it| it.transactions_behind = BEHIND),
+            only("database's cleaning", Warning)
+        );
+    }
+
+    #[test]
+    fn nodes_that_are_silent_drained_or_old_are_told() {
+        let silent = node("b", NodeState::Silent(Duration::from_secs(30)));
+        assert_eq!(told(&database(), &[silent]), only("node b", Verdict::NotOk));
+        let drained = node("b", NodeState::Draining);
+        assert_eq!(told(&database(), &[drained]), only("node b", Verdict::Warning));
+        let old = NodeStatus { schema: 1, ..node("b", NodeState::Working) };
+        assert_eq!(told(&database(), &[old]), only("versions of nodes", Verdict::Warning));
+    }
+}

@@ -1,0 +1,160 @@
+//! Nodes on one database, for operators to look at, to drain and to forget.
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Refusal};
+use crate::store::{Change, DrainOrder, Forgotten, NodeState, NodeStatus, SeenFrom};
+
+/// Lists the nodes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeList {}
+
+/// Has a node accept no more messages, or accept them again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeDrain {
+    /// Its name.
+    pub name: String,
+    /// The change.
+    pub drain: DrainOrder,
+}
+
+/// Removes a node that is gone for good.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeForget {
+    /// Its name.
+    pub name: String,
+}
+
+/// Nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Nodes {
+    /// By name.
+    pub nodes: Vec<Node>,
+}
+
+/// Node, as the one that answers sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// True for the node that answers.
+    pub answers: bool,
+    /// `working`, `draining` or `silent`.
+    pub state: String,
+    /// How long it has given no sign of life, if it is silent.
+    pub silent_seconds: Option<u64>,
+    /// Its version of pillarbox.
+    pub version: String,
+    /// Version of the database's schema that it was built for.
+    pub schema: i32,
+    /// Start of its process.
+    pub started_at: String,
+    /// Messages in its memory that are not settled.
+    pub pending_messages: u64,
+    /// Its part of the pace of all nodes, from 0 to 1.
+    pub share: f64,
+    /// Its duties for all nodes, such as `webhooks`.
+    pub duties: Vec<String>,
+    /// Codes of the conditions that hold for it.
+    pub conditions: Vec<String>,
+}
+
+/// Result of a drain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDrained {
+    /// The node.
+    pub name: String,
+    /// The change.
+    pub drain: DrainOrder,
+}
+
+/// A node is removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeForgotten {
+    /// The node.
+    pub name: String,
+}
+
+impl Call for NodeList {
+    async fn answer(self, admin: &Admin) -> Result<Nodes, Refusal> {
+        shared(admin)?;
+        Ok(Nodes { nodes: admin.store.nodes().into_iter().map(Node::from).collect() })
+    }
+}
+
+impl Call for NodeDrain {
+    async fn answer(self, admin: &Admin) -> Result<NodeDrained, Refusal> {
+        shared(admin)?;
+        let Self { name, drain } = self;
+        let known = admin.store.nodes().into_iter().find(|node| node.name == name);
+        // A node of schema 1 does not look whether it is to drain.
+        if let Some(node) = known.filter(|node| node.schema < 2) {
+            return Err(Refusal::new(format!(
+                "node {name} runs pillarbox {}, which cannot be drained: stop it in order, and it \
+                 sends what it holds within sending.drain",
+                node.version
+            )));
+        }
+        match admin.store.drain_node(&name, drain).await? {
+            Some(Change::Made | Change::None) => Ok(NodeDrained { name, drain }),
+            None => Err(unknown(&name)),
+        }
+    }
+}
+
+impl Call for NodeForget {
+    async fn answer(self, admin: &Admin) -> Result<NodeForgotten, Refusal> {
+        shared(admin)?;
+        let name = self.name;
+        match admin.store.forget_node(&name).await? {
+            Forgotten::Removed => Ok(NodeForgotten { name }),
+            Forgotten::Unknown => Err(unknown(&name)),
+            Forgotten::Lives(since) => Err(Refusal::new(format!(
+                "node {name} gave a sign of life {} seconds ago, and may still send what it holds; \
+                 stop its process, then try again after 20 seconds",
+                since.as_secs()
+            ))),
+        }
+    }
+}
+
+fn shared(admin: &Admin) -> Result<(), Refusal> {
+    if admin.store.is_shared() {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        "the store is a data file, so there is one node alone; several nodes need [store] engine = \
+         \"postgres\"",
+    ))
+}
+
+fn unknown(name: &str) -> Refusal {
+    Refusal::new(format!("there is no node {name}; `pillarbox node list` shows those there are"))
+}
+
+impl From<NodeStatus> for Node {
+    fn from(status: NodeStatus) -> Self {
+        let (state, silent_seconds) = match status.state {
+            NodeState::Working => ("working", None),
+            NodeState::Draining => ("draining", None),
+            NodeState::Silent(since) => ("silent", Some(since.as_secs())),
+        };
+        Self {
+            name: status.name,
+            answers: status.seen_from == SeenFrom::Itself,
+            state: state.to_owned(),
+            silent_seconds,
+            version: status.version,
+            schema: status.schema,
+            started_at: status.started_at.to_string(),
+            pending_messages: status.load.pending,
+            share: status.share,
+            duties: status.duties,
+            conditions: status.load.conditions,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Cluster: the nodes that work on one database and the state of that database, as one node sees
+//! them. Operators' commands, metrics and the page read it; nothing is decided by it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::time::Timestamp;
+
+/// How long after its last sign of life a node still starts something. After it, it is silent.
+pub const LEASE: Duration = Duration::from_secs(20);
+/// Connections that a node holds.
+pub const CONNECTIONS_OF_A_NODE: i32 = 7;
+
+/// Node, as another one or itself sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeStatus {
+    /// Name that the operator gave it.
+    pub name: String,
+    /// Its version of pillarbox.
+    pub version: String,
+    /// Version of the schema that it was built for.
+    pub schema: i32,
+    /// Start of its process.
+    pub started_at: Timestamp,
+    /// Its state.
+    pub state: NodeState,
+    /// Place from which it is seen.
+    pub seen_from: SeenFrom,
+    /// Its part of the pace of all nodes, from 0 to 1.
+    pub share: f64,
+    /// Its duties for all nodes.
+    pub duties: Vec<String>,
+    /// What it last said of itself.
+    pub load: NodeLoad,
+}
+
+/// State of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeState {
+    /// It accepts messages and sends them.
+    Working,
+    /// It accepts none and sends what it holds.
+    Draining,
+    /// It has given no sign of life for so long.
+    Silent(Duration),
+}
+
+/// Place from which a node is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeenFrom {
+    /// It is the one that tells this.
+    Itself,
+    /// Another node tells this.
+    Another,
+}
+
+/// What a node says of itself to the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeLoad {
+    /// Messages in its memory that are not settled.
+    pub pending: u64,
+    /// Codes of the conditions that hold for it.
+    pub conditions: Vec<String>,
+}
+
+/// Change of whether a node accepts messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrainOrder {
+    /// It accepts no more, and sends what it holds.
+    Begin,
+    /// It accepts messages again.
+    End,
+}
+
+/// Result of removing a node from the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forgotten {
+    /// It is removed, and what it held fails.
+    Removed,
+    /// It lives: it gave a sign of life so short a time ago.
+    Lives(Duration),
+    /// There is no node of this name.
+    Unknown,
+}
+
+/// State of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseStatus {
+    /// Version of the server, as it says it, such as `15.20 (Debian 15.20-0+deb12u1)`.
+    pub server_version: String,
+    /// The same as a number, such as 150020.
+    pub server_version_number: i32,
+    /// Version of the schema; `None` if there is none yet.
+    pub schema: Option<i32>,
+    /// Whether commits wait for a synchronous standby.
+    pub standby: Standby,
+    /// Whether commits wait for the server's own disk (`fsync`).
+    pub waits_for_disk: bool,
+    /// Connections that ordinary users may open at one time.
+    pub max_connections: i32,
+    /// Transactions since the oldest one that a snapshot, a prepared transaction or a replication slot
+    /// still needs. The server cannot clean up what is newer.
+    pub transactions_behind: i64,
+    /// Difference of the database's clock and this machine's, in milliseconds; positive if the
+    /// database's is ahead. It is exact to half the time that an answer takes.
+    pub clock_offset_millis: i64,
+}
+
+/// Synchronous standby of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standby {
+    /// Commits wait for one (`synchronous_standby_names`).
+    Synchronous,
+    /// Commits wait for none.
+    None,
+    /// Commits wait for none, though they did since this process was started.
+    Lost,
+}
+
+impl DatabaseStatus {
+    /// The oldest server that nodes work on.
+    pub const OLDEST_SERVER: i32 = 150_000;
+}

@@ -1,0 +1,109 @@
+//! Node: the store as one of several on a database, which shares the pace and the duties with the
+//! others. A data file is a node alone.
+
+use tokio::sync::watch;
+
+use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, NodeLoad, NodeStatus};
+use crate::store::interface::Change;
+use crate::store::postgres::{ConnectError, PostgresServer, PostgresStore};
+use crate::store::{Engine, Store, StoreError};
+
+impl Store {
+    /// Leaves the other nodes, with nothing held. Nobody has to wait until this one is taken for
+    /// dead.
+    pub async fn leave(&self) {
+        if let Engine::Postgres(engine) = &self.engine {
+            engine.leave().await;
+        }
+    }
+
+    /// Returns true if other nodes work on the same store.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.engine, Engine::Postgres(_))
+    }
+
+    /// Connects to a server for one look at its database, without joining the nodes on it.
+    pub async fn look_at(server: &PostgresServer) -> Result<DatabaseStatus, ConnectError> {
+        PostgresStore::look_at(server).await
+    }
+
+    /// All nodes on the database, this one included, by name; none if the store is a file.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        match &self.engine {
+            Engine::Redb(_) => Vec::new(),
+            Engine::Postgres(engine) => engine.nodes(),
+        }
+    }
+
+    /// The database's state, at most ten seconds old; `None` if the store is a file, or if the
+    /// database gave no answer yet.
+    pub fn database(&self) -> Option<DatabaseStatus> {
+        match &self.engine {
+            Engine::Redb(_) => None,
+            Engine::Postgres(engine) => engine.database(),
+        }
+    }
+
+    /// Has this node say this of itself to the other nodes, from its next sign of life on.
+    pub fn say_load(&self, load: NodeLoad) {
+        match &self.engine {
+            Engine::Redb(_) => {}
+            Engine::Postgres(engine) => engine.say_load(load),
+        }
+    }
+
+    /// Whether an operator wants this node to accept no more messages.
+    pub fn drains(&self) -> watch::Receiver<DrainOrder> {
+        match &self.engine {
+            Engine::Redb(_) => watch::channel(DrainOrder::End).1,
+            Engine::Postgres(engine) => engine.drains(),
+        }
+    }
+
+    /// Asks a node to accept no more messages, or to accept them again. It follows within a second.
+    /// Returns `None` if there is no node of this name.
+    pub async fn drain_node(
+        &self,
+        name: &str,
+        drain: DrainOrder,
+    ) -> Result<Option<Change>, StoreError> {
+        match &self.engine {
+            Engine::Redb(_) => Ok(None),
+            Engine::Postgres(engine) => engine.drain_node(name, drain).await,
+        }
+    }
+
+    /// Removes a node that is gone, so that the messages that it held fail now and not only after
+    /// `dead_after`. A node that gave a sign of life within its lease stays: it may still send.
+    pub async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
+        match &self.engine {
+            Engine::Redb(_) => Ok(Forgotten::Unknown),
+            Engine::Postgres(engine) => engine.forget_node(name).await,
+        }
+    }
+
+    /// This node's part of the pace of all nodes, from 0 to 1.
+    pub fn share(&self) -> watch::Receiver<f64> {
+        match &self.engine {
+            Engine::Redb(_) => watch::channel(1.0).1,
+            Engine::Postgres(engine) => engine.share(),
+        }
+    }
+
+    /// Whether this node delivers to endpoints, for all nodes.
+    pub fn delivers(&self) -> watch::Receiver<bool> {
+        match &self.engine {
+            Engine::Redb(_) => watch::channel(true).1,
+            Engine::Postgres(engine) => engine.delivers(),
+        }
+    }
+
+    /// Returns true if the other nodes took this one for dead. What it holds has failed, and it
+    /// takes nothing any more: the process has to end.
+    pub fn is_fenced(&self) -> bool {
+        match &self.engine {
+            Engine::Redb(_) => false,
+            Engine::Postgres(engine) => engine.is_fenced(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Cluster: the nodes and the database as operators see them, and what operators change about nodes.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+
+use crate::store::StoreError;
+use crate::store::cluster::{
+    DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeLoad, NodeStatus, Standby,
+};
+use crate::store::interface::Change;
+use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
+use crate::store::postgres::error::{ConnectError, QueryError};
+use crate::store::postgres::peers::{BURY, boot_time};
+use crate::store::postgres::{PostgresStore, Shared};
+
+/// Time between two looks at the database's state.
+const LOOK: Duration = Duration::from_secs(10);
+
+const DRAIN: &str = "UPDATE node SET draining = $2 WHERE name = $1";
+/// What is visible to an ordinary user: the views leave out what other users do, but not these.
+const DATABASE: &str = "
+SELECT current_setting('server_version'), current_setting('server_version_num')::integer,
+    to_regclass('cluster') IS NOT NULL,
+    current_setting('synchronous_standby_names') <> '', current_setting('fsync')::boolean,
+    current_setting('max_connections')::integer
+        - current_setting('superuser_reserved_connections')::integer,
+    greatest(
+        (SELECT max(age(backend_xmin)) FROM pg_stat_activity),
+        (SELECT max(age(transaction)) FROM pg_prepared_xacts),
+        (SELECT max(age(xmin)) FROM pg_replication_slots), 0)::bigint,
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+const SCHEMA: &str = "SELECT version FROM cluster";
+
+/// Looks at the database again and again.
+pub(super) async fn watch_database(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let looked = async {
+            let connection = shared.listers.get(&shared.connector).await?;
+            database(&connection).await
+        };
+        // The beat says whether the server answers at all.
+        let Ok(mut status) = looked.await else { continue };
+        let mut known = shared.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.as_ref().map(|known| known.standby);
+        if status.standby == Standby::None
+            && matches!(before, Some(Standby::Synchronous | Standby::Lost))
+        {
+            status.standby = Standby::Lost;
+        }
+        *known = Some(status);
+    }
+}
+
+/// Reads the database's state.
+async fn database(connection: &Connection) -> Result<DatabaseStatus, QueryError> {
+    // Not in the time that is measured.
+    connection.prepare(DATABASE).await?;
+    let before = unix_millis();
+    let row = connection.query_one(DATABASE, &[]).await?;
+    let here = before.midpoint(unix_millis());
+    let schema =
+        if row.get(2) { Some(connection.query_one(SCHEMA, &[]).await?.get(0)) } else { None };
+    Ok(DatabaseStatus {
+        server_version: row.get(0),
+        server_version_number: row.get(1),
+        schema,
+        standby: if row.get(3) { Standby::Synchronous } else { Standby::None },
+        waits_for_disk: row.get(4),
+        max_connections: row.get(5),
+        transactions_behind: row.get(6),
+        clock_offset_millis: row.get::<_, i64>(7) - here,
+    })
+}
+
+/// This machine's clock, in milliseconds since the Unix epoch. It is compared with the database's,
+/// so it is not corrected.
+fn unix_millis() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl PostgresStore {
+    /// Connects for one look at the database, without a node.
+    pub(in crate::store) async fn look_at(
+        server: &PostgresServer,
+    ) -> Result<DatabaseStatus, ConnectError> {
+        let failed = |error: QueryError| ConnectError::Server(error.to_string());
+        let connection = Connector::new(server).connect().await.map_err(failed)?;
+        database(&connection).await.map_err(failed)
+    }
+
+    pub(in crate::store) fn nodes(&self) -> Vec<NodeStatus> {
+        let now = boot_time();
+        let peers = self.shared.node.peers();
+        let mut nodes: Vec<_> = peers.values().map(|peer| peer.status_at(now)).collect();
+        nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        nodes
+    }
+
+    pub(in crate::store) fn database(&self) -> Option<DatabaseStatus> {
+        self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(in crate::store) fn say_load(&self, load: NodeLoad) {
+        self.shared.node.say_load(load);
+    }
+
+    pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {
+        self.shared.node.drains()
+    }
+
+    pub(in crate::store) async fn drain_node(
+        &self,
+        name: &str,
+        drain: DrainOrder,
+    ) -> Result<Option<Change>, StoreError> {
+        let drained = self.changed(async {
+            let change = self.begin().await?;
+            let rows =
+                change.connection().execute(DRAIN, &[&name, &(drain == DrainOrder::Begin)]).await?;
+            change.commit((rows == 1).then_some(Change::Made)).await
+        });
+        drained.await
+    }
+
+    pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
+        let peer = self.shared.node.peers().values().find(|peer| peer.name() == name).cloned();
+        let Some(peer) = peer else { return Ok(Forgotten::Unknown) };
+        let silent = boot_time().saturating_sub(peer.since);
+        if silent < LEASE || peer.is_this() {
+            return Ok(Forgotten::Lives(silent));
+        }
+        let buried = self.changed(async {
+            let change = self.begin().await?;
+            // Only as it was seen: a sign of life meanwhile keeps it.
+            let rows = change.connection().execute(BURY, &[&peer.id, &peer.beat]).await?;
+            change.commit(rows).await
+        });
+        Ok(match buried.await? {
+            0 => Forgotten::Lives(Duration::ZERO),
+            _ => Forgotten::Removed,
+        })
+    }
+}

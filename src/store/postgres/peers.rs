@@ -1,0 +1,94 @@
+//! Peers: all nodes on the database, as this one last saw them. It knows since when each gives no
+//! sign of life, by a clock of its own.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio_postgres::Row;
+
+use crate::store::cluster::{LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom};
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::timestamp;
+
+const NODES: &str = "
+SELECT id, name, beat, version, schema, started_at, draining, pending, conditions,
+    coalesce((SELECT rate FROM quota_share WHERE node = node.id AND until > clock_timestamp()), 0),
+    ARRAY(SELECT name FROM duty WHERE node = node.id AND until > clock_timestamp() ORDER BY name)
+FROM node ORDER BY name";
+/// Removes a node, if it has given no sign of life since it was seen.
+pub(super) const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
+
+/// A node as it was last seen.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    /// Number of its life.
+    pub(super) id: i32,
+    /// Count of its signs of life.
+    pub(super) beat: i64,
+    /// When this count was first seen, by the clock of [`boot_time`].
+    pub(super) since: Duration,
+    status: NodeStatus,
+}
+
+impl Peer {
+    /// Name that the operator gave it.
+    pub(super) fn name(&self) -> &str {
+        &self.status.name
+    }
+
+    /// Returns true if it is the node that looks.
+    pub(super) fn is_this(&self) -> bool {
+        self.status.seen_from == SeenFrom::Itself
+    }
+
+    fn of(row: &Row, this: i32, before: &HashMap<i32, Peer>, now: Duration) -> Self {
+        let (id, beat): (i32, i64) = (row.get(0), row.get(2));
+        let seen = before.get(&id).filter(|seen| seen.beat == beat);
+        let is_draining = row.get(6);
+        let status = NodeStatus {
+            name: row.get(1),
+            version: row.get(3),
+            schema: row.get(4),
+            started_at: timestamp(row.get(5)),
+            state: if is_draining { NodeState::Draining } else { NodeState::Working },
+            seen_from: if id == this { SeenFrom::Itself } else { SeenFrom::Another },
+            share: row.get(9),
+            duties: row.get(10),
+            load: NodeLoad { pending: row.get::<_, i64>(7).unsigned_abs(), conditions: row.get(8) },
+        };
+        Self { id, beat, since: seen.map_or(now, |seen| seen.since), status }
+    }
+
+    /// Its status at an instant of the clock of [`boot_time`].
+    pub(super) fn status_at(&self, now: Duration) -> NodeStatus {
+        let silent = now.saturating_sub(self.since);
+        let mut status = self.status.clone();
+        if silent >= LEASE {
+            status.state = NodeState::Silent(silent);
+        }
+        status
+    }
+}
+
+/// Reads all nodes. `before` says since when each is silent.
+pub(super) async fn peers(
+    connection: &Connection,
+    this: i32,
+    before: &HashMap<i32, Peer>,
+) -> Result<HashMap<i32, Peer>, QueryError> {
+    let rows = connection.query(NODES, &[]).await?;
+    let now = boot_time();
+    Ok(rows
+        .iter()
+        .map(|row| Peer::of(row, this, before, now))
+        .map(|peer| (peer.id, peer))
+        .collect())
+}
+
+/// Time since the machine was started, with the time in which it was suspended.
+pub(super) fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
