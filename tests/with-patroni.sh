@@ -14,8 +14,11 @@
 # make the name of a part's namespace. The servers listen on port 5432, Patroni on 8008. The user is
 # "pillarbox", and needs no password. TEST_PATRONI_CA is the certificate to trust.
 #
+# If the command fails, the logs are kept, and the script says where.
+#
 # It needs root, for the namespaces. The servers run as "nobody". Debian has them in the packages
-# "postgresql", "patroni", "etcd-server" and "python3-etcd".
+# "postgresql", "patroni" and "etcd-server". PATRONI names another program than "patroni", such as
+# that of a virtual environment with 'patroni[etcd3]' and psycopg2-binary.
 set -euo pipefail
 
 if (($# == 0)); then
@@ -27,12 +30,20 @@ if [[ $(id -u) != 0 ]]; then
     exit 1
 fi
 bin="${POSTGRES_BIN:-$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)}"
-for program in "$bin/initdb" patroni etcd ip setpriv curl; do
+patroni="${PATRONI:-patroni}"
+for program in "$bin/initdb" "$patroni" etcd ip setpriv curl; do
     if ! command -v "$program" >/dev/null; then
-        echo "There is no $program: install postgresql, patroni, etcd-server, python3-etcd, iproute2 and curl." >&2
+        echo "There is no $program: install postgresql, patroni, etcd-server, iproute2 and curl." >&2
         exit 1
     fi
 done
+# Earlier ones take the leadership back from another member once they go on after a pause, with all
+# that this member has not seen: https://github.com/patroni/patroni/pull/2689
+version="$("$patroni" --version | cut -d ' ' -f 2)"
+if [[ $(printf '%s\n' 3.0.3 "$version" | sort -V | head -n 1) != 3.0.3 ]]; then
+    echo "Patroni $version loses commits with etcd's version 3: install 3.0.3 or later, and name it in PATRONI." >&2
+    exit 1
+fi
 members=(pg1 pg2 pg3)
 parts=(etcd watch "${members[@]}")
 namespace="pillarbox-$$"
@@ -41,6 +52,7 @@ chmod 711 "$directory"
 chown nobody "$directory"
 
 stop() {
+    local code=$?
     cd /
     for part in "${parts[@]}"; do
         for ((i = 0; i < 50; i++)); do
@@ -53,6 +65,12 @@ stop() {
         ip netns del "$namespace-$part" 2>/dev/null || true
     done
     ip netns del "$namespace-app" 2>/dev/null || true
+    if ((code != 0)); then
+        local kept
+        kept="$(mktemp -d)"
+        cp "$directory"/*.log "$kept"
+        echo "The logs of the servers are in $kept" >&2
+    fi
     rm -rf "$directory"
 }
 trap stop EXIT
@@ -160,7 +178,7 @@ postgresql:
 END
     mkdir "$directory/$member.socket"
     chown nobody "$directory/$member.socket"
-    make_start "$member" patroni "$directory/$member.yml"
+    make_start "$member" "$patroni" "$directory/$member.yml"
 done
 
 in_app() { ip netns exec "$namespace-app" "$@"; }

@@ -402,7 +402,9 @@ impl Nodes {
         let tail = |number| {
             let log = self.server(number).map(|server: Arc<Server>| server.log());
             let log = log.unwrap_or_default();
-            log.lines().rev().take(30).collect::<Vec<_>>().join("\n")
+            // Not what is told of each message.
+            let is_of_node = |line: &&str| !line.contains(" INFO ");
+            log.lines().filter(is_of_node).collect::<Vec<_>>().join("\n")
         };
         format!("{}\n\n{}", tail(0), tail(1))
     }
@@ -581,8 +583,9 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
     let mut late = Vec::new();
     for (number, accepted) in accepted.iter().enumerate() {
         for gap in gaps(accepted, began) {
-            let overlapping = recoveries.iter().map(|recovery| recovery.to);
-            let possible = overlapping.filter(|at| (gap.from..=gap.to).contains(at)).max();
+            // The probe asks only now and then, so it may learn of it later than the nodes.
+            let meanwhile = recoveries.iter().filter(|r| r.from < gap.to && r.to > gap.from);
+            let possible = meanwhile.map(|recovery| recovery.to.min(gap.to)).max();
             let took = gap.to - possible.unwrap_or(gap.from);
             told += &format!(
                 " node {number} {:.1}-{:.1} s ({:.1} s more);",

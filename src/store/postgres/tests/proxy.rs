@@ -54,6 +54,10 @@ impl Proxy {
         self.stands_still.send_replace(true);
     }
 
+    pub(super) fn go_on(&self) {
+        self.stands_still.send_replace(false);
+    }
+
     /// Cuts the connection of a commit, after so many others.
     pub(super) fn cut(&self, moment: Cut, after: usize) {
         self.moment.store(usize::from(moment == Cut::AfterTheCommit), Ordering::SeqCst);
