@@ -35,6 +35,8 @@ const HELD: Duration = Duration::from_secs(45);
 /// How long a request may be without an answer. A read and an acceptance end within
 /// `answer_timeout`, 8 s, each.
 const UNANSWERED: Duration = Duration::from_secs(20);
+/// How long a client waits that repeats its request soon.
+const IMPATIENT: Duration = Duration::from_secs(1);
 /// Exit code of a node that the others took for dead.
 const FENCED: i32 = 75;
 
@@ -57,9 +59,12 @@ enum Fault {
     StandbyFromEtcd,
     /// Nobody reaches the primary any more, and it reaches nobody.
     PrimaryAlone,
+    /// The primary reaches the nodes alone, and a process of its server ends. Once the server has
+    /// recovered from that, it shows commits that no standby has.
+    CutOffPrimaryCrashes,
 }
 
-const FAULTS: [Fault; 11] = [
+const FAULTS: [Fault; 12] = [
     Fault::PrimaryKilled,
     Fault::ServerOfThePrimaryKilled,
     Fault::PrimaryPaused,
@@ -71,6 +76,7 @@ const FAULTS: [Fault; 11] = [
     Fault::PrimaryFromNodes,
     Fault::StandbyFromEtcd,
     Fault::PrimaryAlone,
+    Fault::CutOffPrimaryCrashes,
 ];
 
 /// The parts that `tests/with-patroni.sh` has started.
@@ -117,11 +123,22 @@ impl Cluster {
         }
     }
 
+    /// The first process of a member's PostgreSQL.
+    fn postmaster(&self, member: &str) -> String {
+        let path = self.directory.join(member).join("postmaster.pid");
+        std::fs::read_to_string(path).unwrap().lines().next().unwrap().to_owned()
+    }
+
     /// Ends PostgreSQL of a member, as a crash of its first process does.
     fn kill_server(&self, member: &str) {
-        let path = self.directory.join(member).join("postmaster.pid");
-        let pid = std::fs::read_to_string(path).unwrap();
-        run("kill", &["-KILL", pid.lines().next().unwrap()]);
+        run("kill", &["-KILL", &self.postmaster(member)]);
+    }
+
+    /// Ends one process of a member's PostgreSQL, which then starts all of them again.
+    fn kill_server_process(&self, member: &str) {
+        let children = run("pgrep", &["-P", &self.postmaster(member)]).stdout;
+        let children = String::from_utf8(children).unwrap();
+        run("kill", &["-KILL", children.lines().next().unwrap()]);
     }
 
     fn start(&self, part: &str) {
@@ -336,8 +353,9 @@ impl Nodes {
         self.servers.lock().unwrap()[number].clone()
     }
 
-    /// Posts with a key to a node until it accepts; gives the id.
-    async fn post(&self, number: usize, key: &str) -> String {
+    /// Posts with a key to a node until it accepts; gives the id. `patience` is how long one request
+    /// may take.
+    async fn post(&self, number: usize, key: &str, patience: Duration) -> String {
         let mut body = message();
         body["idempotencyKey"] = key.into();
         loop {
@@ -346,12 +364,15 @@ impl Nodes {
                 continue;
             };
             let began = Instant::now();
-            let answer = timeout(UNANSWERED, async {
+            let answer = timeout(patience, async {
                 let response = server.post(&body).send().await.ok()?;
                 let status = response.status();
                 Some((status, response.text().await.ok()?))
             });
             let answer = answer.await;
+            if answer.is_err() && patience < UNANSWERED {
+                continue;
+            }
             if let Some(id) = self.note(number, key, began, answer) {
                 return id;
             }
@@ -471,11 +492,13 @@ impl Load {
                     let key = format!("{name}-{number}");
                     // Both at once now and then, so that they also meet.
                     let (first, second) = (poster % 2, 1 - poster % 2);
+                    let patience = if poster < POSTERS { UNANSWERED } else { IMPATIENT };
+                    let post = async |number| nodes.post(number, &key, patience).await;
                     if number % 4 == 0 {
-                        tokio::join!(nodes.post(first, &key), nodes.post(second, &key));
+                        tokio::join!(post(first), post(second));
                     } else {
-                        nodes.post(first, &key).await;
-                        nodes.post(second, &key).await;
+                        post(first).await;
+                        post(second).await;
                     }
                     sleep(PAUSE).await;
                 }
@@ -541,6 +564,19 @@ async fn inject(fault: Fault, cluster: &Cluster, roles: &Roles) -> Option<Instan
             let others = others.copied().chain(["etcd", "app", "watch"]);
             let pairs: Vec<_> = others.map(|other| (primary.as_str(), other)).collect();
             cut(&pairs).await;
+        }
+        Fault::CutOffPrimaryCrashes => {
+            let others = MEMBERS.iter().filter(|member| *member != primary);
+            let others: Vec<_> = others.copied().chain(["etcd"]).collect();
+            for other in &others {
+                cluster.cut(primary, other);
+            }
+            sleep(Duration::from_millis(1_500)).await;
+            cluster.kill_server_process(primary);
+            sleep(HELD).await;
+            for other in others {
+                cluster.join(primary, other);
+            }
         }
     }
     None
@@ -619,7 +655,7 @@ async fn compare(nodes: &Arc<Nodes>, ids: &BTreeMap<String, BTreeSet<String>>, f
     for (key, ids) in ids {
         let id = ids.first().unwrap();
         for number in [0, 1] {
-            assert_eq!(nodes.post(number, key).await, *id, "{key} at node {number}");
+            assert_eq!(nodes.post(number, key, UNANSWERED).await, *id, "{key} at node {number}");
         }
         let servers = [0, 1].map(|number| nodes.server(number).expect("both run"));
         let end = Instant::now() + PATIENCE;
