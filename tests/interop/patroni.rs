@@ -1,10 +1,11 @@
-//! Nodes on PostgreSQL under Patroni, while its parts are killed, paused, cut off and switched over
+//! Nodes on `PostgreSQL` under Patroni, while its parts are killed, paused, cut off and switched over
 //! under load. `tests/with-patroni.sh` starts the parts, each in a network namespace of its own.
 //!
 //! Each answer is kept. At the end of each fault the test compares what clients were told with what
 //! both nodes and the provider have.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,7 +46,7 @@ const FENCED: i32 = 75;
 enum Fault {
     /// The primary's machine ends.
     PrimaryKilled,
-    /// PostgreSQL of the primary ends; Patroni goes on.
+    /// `PostgreSQL` of the primary ends; Patroni goes on.
     ServerOfThePrimaryKilled,
     /// The primary's machine stands still, and goes on after another one has taken over.
     PrimaryPaused,
@@ -123,18 +124,18 @@ impl Cluster {
         }
     }
 
-    /// The first process of a member's PostgreSQL.
+    /// The first process of a member's `PostgreSQL`.
     fn postmaster(&self, member: &str) -> String {
         let path = self.directory.join(member).join("postmaster.pid");
         std::fs::read_to_string(path).unwrap().lines().next().unwrap().to_owned()
     }
 
-    /// Ends PostgreSQL of a member, as a crash of its first process does.
+    /// Ends `PostgreSQL` of a member, as a crash of its first process does.
     fn kill_server(&self, member: &str) {
         run("kill", &["-KILL", &self.postmaster(member)]);
     }
 
-    /// Ends one process of a member's PostgreSQL, which then starts all of them again.
+    /// Ends one process of a member's `PostgreSQL`, which then starts all of them again.
     fn kill_server_process(&self, member: &str) {
         let children = run("pgrep", &["-P", &self.postmaster(member)]).stdout;
         let children = String::from_utf8(children).unwrap();
@@ -610,7 +611,7 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
     let mut told = format!("{fault:?} {} -> {}:", roles.primary, after.primary);
     for gap in &recoveries {
         let (from, to) = (gap.from.max(began) - began, gap.to - began);
-        told += &format!(" Patroni {:.1}-{:.1} s;", from.as_secs_f64(), to.as_secs_f64());
+        write!(told, " Patroni {:.1}-{:.1} s;", from.as_secs_f64(), to.as_secs_f64()).unwrap();
     }
     // Patroni knows nothing of a way that only the nodes have lost.
     recoveries.extend(healed.map(|healed| Gap { from: began, to: healed }));
@@ -623,12 +624,14 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
             let meanwhile = recoveries.iter().filter(|r| r.from < gap.to && r.to > gap.from);
             let possible = meanwhile.map(|recovery| recovery.to.min(gap.to)).max();
             let took = gap.to - possible.unwrap_or(gap.from);
-            told += &format!(
+            write!(
+                told,
                 " node {number} {:.1}-{:.1} s ({:.1} s more);",
                 (gap.from.max(began) - began).as_secs_f64(),
                 (gap.to - began).as_secs_f64(),
                 took.as_secs_f64(),
-            );
+            )
+            .unwrap();
             if took > ALLOWED {
                 late.push(format!("node {number}: {:.1} s", gap.seconds()));
             }
