@@ -32,6 +32,8 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod pasted;
+#[cfg(feature = "long")]
+mod patroni;
 mod setup;
 mod smtp;
 mod webhooks;

@@ -92,9 +92,23 @@ impl PostgresStore {
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
         let live_after = millis(window_now.into().now().minus(IDEMPOTENCY_WINDOW));
-        let key = digest(key);
-        let row = self.query_opt(REPLAY, &[&number(organisation), &key, &live_after]).await?;
-        Ok(row.map(|row| message_id(row.get(0))))
+        let (organisation, key) = (number(organisation), digest(key));
+        if self.query_opt(REPLAY, &[&organisation, &key, &live_after]).await?.is_none() {
+            return Ok(None);
+        }
+        // A server that started again also shows commits that the standby does not have yet. The
+        // answer must hold if the standby takes over: so it is read once more in a transaction that
+        // writes, whose commit waits for the standby to have all that came before.
+        let confirmed = self.changed(async {
+            let reading = self.begin().await?;
+            let connection = reading.connection();
+            let row = connection.query_opt(REPLAY, &[&organisation, &key, &live_after]).await?;
+            reading.commit(row).await
+        });
+        let Ok(row) = timeout(self.shared.answer_timeout, confirmed).await else {
+            return Err(StoreError::Unavailable);
+        };
+        Ok(row?.map(|row| message_id(row.get(0))))
     }
 
     pub(in crate::store) async fn replay_after_commit(

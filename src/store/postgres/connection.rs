@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::RwLock;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
@@ -18,8 +19,10 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket, Statement
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tls::Tls;
 
-/// How long one host may take to answer a new connection.
+/// How long one host may take until a new connection to it is ready.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long one address of a host may take to take a new connection. The host may have another one.
+const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long sent data may stay unacknowledged, and how long a silent peer is believed. Without
 /// these a connection to a host that vanished hangs for minutes.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -47,8 +50,11 @@ pub struct PostgresServer {
 
 /// Makes connections.
 pub(super) struct Connector {
-    config: Config,
+    /// One for each host.
+    configs: Vec<Config>,
     tls: Option<Tls>,
+    /// Tasks of the connections that there are.
+    drivers: Mutex<Vec<AbortHandle>>,
 }
 
 impl Connector {
@@ -58,15 +64,12 @@ impl Connector {
         let mut config: Config = format!("target_session_attrs=read-write sslmode={mode}")
             .parse()
             .expect("these are parameters of libpq");
-        for (host, port) in &server.hosts {
-            config.host(host).port(*port);
-        }
         config
             .dbname(&server.database)
             .user(&server.user)
             .application_name("pillarbox")
             .options(OPTIONS)
-            .connect_timeout(CONNECT_TIMEOUT)
+            .connect_timeout(ADDRESS_TIMEOUT)
             .tcp_user_timeout(SILENCE)
             .keepalives_idle(SILENCE)
             .keepalives_interval(Duration::from_secs(1))
@@ -74,46 +77,89 @@ impl Connector {
         if let Some(password) = &server.password {
             config.password(password.expose_secret());
         }
-        Self { config, tls }
+        let configs = server.hosts.iter().map(|(host, port)| {
+            let mut config = config.clone();
+            config.host(host).port(*port);
+            config
+        });
+        Self { configs: configs.collect(), tls, drivers: Mutex::default() }
     }
 
-    /// Connects to the host that takes writes.
+    /// Connects to the host that takes writes. All hosts are asked at once: one that takes
+    /// connections and does not answer must not keep the node from the others.
     pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
-        match &self.tls {
-            Some(tls) => self.connect_with(tls.clone()).await,
-            None => self.connect_with(NoTls).await,
+        let mut attempts = JoinSet::new();
+        for config in self.configs.iter().cloned() {
+            match self.tls.clone() {
+                Some(tls) => attempts.spawn(connect_to(config, tls)),
+                None => attempts.spawn(connect_to(config, NoTls)),
+            };
         }
+        let mut last_error = QueryError::NotMade;
+        while let Some(connected) = attempts.join_next().await {
+            match connected {
+                Ok(Ok(connection)) => {
+                    let mut drivers = self.drivers();
+                    drivers.retain(|driver| !driver.is_finished());
+                    drivers.push(connection.driver.abort_handle());
+                    return Ok(connection);
+                }
+                Ok(Err(error)) => last_error = error,
+                Err(error) => tracing::error!(%error, "an attempt to connect ended"),
+            }
+        }
+        Err(last_error)
     }
 
-    async fn connect_with<T>(&self, tls: T) -> Result<Connection, QueryError>
-    where
-        T: MakeTlsConnect<Socket> + Send + 'static,
-        T::Stream: Send,
-        T::TlsConnect: Send,
-        <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
-    {
-        let (client, mut driver) = self.config.connect(tls).await?;
-        let cancelled_waits = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&cancelled_waits);
-        let driver = tokio::spawn(async move {
-            while let Some(message) = poll_fn(|context| driver.poll_message(context)).await {
-                match message {
-                    // "canceling wait for synchronous replication": the commit is on this server,
-                    // and nobody knows whether it is on the standby (PostgreSQL, syncrep.c).
-                    Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
-                        tracing::warn!(message = notice.message(), "PostgreSQL warns");
-                        counted.fetch_add(1, Ordering::SeqCst);
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::debug!(%error, "a connection to PostgreSQL ended");
-                        break;
-                    }
+    /// Closes all other connections. What waits for an answer by one of them learns that it is
+    /// lost: their server may stand still, and then nothing else would tell.
+    pub(super) fn close_others(&self, kept: &Connection) {
+        let kept = kept.driver.abort_handle();
+        self.drivers().retain(|driver| {
+            let is_kept = driver.id() == kept.id();
+            if !is_kept {
+                driver.abort();
+            }
+            is_kept
+        });
+    }
+
+    fn drivers(&self) -> std::sync::MutexGuard<'_, Vec<AbortHandle>> {
+        self.drivers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connects to one host, if it takes writes.
+async fn connect_to<T>(config: Config, tls: T) -> Result<Connection, QueryError>
+where
+    T: MakeTlsConnect<Socket> + Send + 'static,
+    T::Stream: Send,
+    T::TlsConnect: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    // The library's own limit ends once the host has taken the connection.
+    let connected = timeout(CONNECT_TIMEOUT, config.connect(tls)).await;
+    let (client, mut driver) = connected.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
+    let cancelled_waits = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&cancelled_waits);
+    let driver = tokio::spawn(async move {
+        while let Some(message) = poll_fn(|context| driver.poll_message(context)).await {
+            match message {
+                // "canceling wait for synchronous replication": the commit is on this server,
+                // and nobody knows whether it is on the standby (PostgreSQL, syncrep.c).
+                Ok(AsyncMessage::Notice(notice)) if *notice.code() == SqlState::WARNING => {
+                    tracing::warn!(message = notice.message(), "PostgreSQL warns");
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a connection to PostgreSQL ended");
+                    break;
                 }
             }
-        });
-        Ok(Connection { client, statements: Mutex::default(), cancelled_waits, driver })
-    }
+        }
+    });
+    Ok(Connection { client, statements: Mutex::default(), cancelled_waits, driver })
 }
 
 /// Connection to the server. Requests that are made at one time are sent one behind the other,

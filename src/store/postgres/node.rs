@@ -253,6 +253,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
     let mut ticks = interval(BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connection: Option<Connection> = None;
+    let mut is_first = true;
     let mut seen: HashMap<i32, Peer> = HashMap::new();
     let mut last = boot_time();
     loop {
@@ -263,9 +264,17 @@ pub(super) async fn live(shared: Arc<Shared>) {
             seen.clear();
         }
         last = now;
+        let had_connection = connection.as_ref().is_some_and(|open| !open.is_closed());
         let beaten = timeout(BEAT_TIMEOUT, beat(&shared, &mut connection, &mut seen)).await;
         match beaten {
-            Ok(Ok(())) => shared.reached(),
+            Ok(Ok(())) => {
+                // Another server may have taken over from one that stands still. At the start
+                // there is none to leave.
+                if !had_connection && !std::mem::take(&mut is_first) {
+                    shared.connector.close_others(connection.as_ref().expect("it beat by it"));
+                }
+                shared.reached();
+            }
             Ok(Err(QueryError::Fenced)) => shared.node.fence(),
             Ok(Err(error)) => {
                 connection = None;

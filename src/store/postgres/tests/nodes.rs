@@ -377,6 +377,41 @@ async fn an_outcome_is_recorded_once_though_the_answer_is_lost() {
     assert_eq!(told, sent, "each is told of once, in order");
 }
 
+/// A paused machine keeps its connections, takes new ones, and answers nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_is_left_for_the_one_that_took_over() {
+    const LIMIT: Duration = Duration::from_secs(12);
+    let database = Database::new().await;
+    let port = database.server.hosts[0].1;
+    let (old, new) = (Proxy::start(port).await, Proxy::start(port).await);
+    let hosts = [&old, &new].map(|proxy| ("127.0.0.1".to_owned(), proxy.port)).to_vec();
+    let both = Database { server: PostgresServer { hosts, ..database.server.clone() } };
+    new.stand_still();
+    let node = both.node("a").await;
+    let organisation = organisation(&node).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let first = ids.next(START);
+    accept(&node, organisation, first, Some("first"), &handed_over).await.unwrap();
+    assert_eq!(all(&node).await.len(), 1);
+
+    old.stand_still();
+    new.go_on();
+    let began = Instant::now();
+    let second = ids.next(START);
+    until("the acceptance", async || {
+        accept(&node, organisation, second, Some("second"), &handed_over).await.is_ok()
+    })
+    .await;
+    let sent = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+    until("the outcome", async || node.record(first, 1, sent.clone(), START).await.is_ok()).await;
+    until("the list", async || {
+        let page = node.list(MessageFilter::default(), 1_000, START).await;
+        page.is_ok_and(|page| page.messages.len() == 2)
+    })
+    .await;
+    assert!(began.elapsed() < LIMIT, "it took {:?}", began.elapsed());
+}
+
 /// The provider's rate is that of all nodes together, whichever come and go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parts_of_the_pace_are_never_more_than_the_whole() {

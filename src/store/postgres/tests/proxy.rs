@@ -1,10 +1,11 @@
-//! Proxy between a node and its server that cuts connections at the worst moments.
+//! Proxy between a node and its server that cuts connections at the worst moments, or stands still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// Text of the simple query that commits, as it goes over the wire.
 const COMMIT: &[u8] = b"COMMIT\0";
@@ -24,6 +25,7 @@ pub(super) struct Proxy {
     /// How many commits go through before the next one that is cut; `usize::MAX` to cut none.
     until_cut: Arc<AtomicUsize>,
     moment: Arc<AtomicUsize>,
+    stands_still: Arc<watch::Sender<bool>>,
 }
 
 impl Proxy {
@@ -33,14 +35,27 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let until_cut = Arc::new(AtomicUsize::new(usize::MAX));
         let moment = Arc::new(AtomicUsize::new(0));
+        let stands_still = Arc::new(watch::Sender::new(false));
         let (counter, when) = (Arc::clone(&until_cut), Arc::clone(&moment));
+        let still = Arc::clone(&stands_still);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
-                tokio::spawn(relay(client, server, Arc::clone(&counter), Arc::clone(&when)));
+                let (counter, when) = (Arc::clone(&counter), Arc::clone(&when));
+                tokio::spawn(relay(client, server, counter, when, still.subscribe()));
             }
         });
-        Self { port, until_cut, moment }
+        Self { port, until_cut, moment, stands_still }
+    }
+
+    /// Keeps its connections and takes new ones, and passes nothing on: so does a machine that is
+    /// paused.
+    pub(super) fn stand_still(&self) {
+        self.stands_still.send_replace(true);
+    }
+
+    pub(super) fn go_on(&self) {
+        self.stands_still.send_replace(false);
     }
 
     /// Cuts the connection of a commit, after so many others.
@@ -60,14 +75,23 @@ async fn relay(
     server: TcpStream,
     until_cut: Arc<AtomicUsize>,
     moment: Arc<AtomicUsize>,
+    mut stands_still: watch::Receiver<bool>,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let mut is_still = stands_still.clone();
     let answers = tokio::spawn(async move {
-        let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
+            let _ = is_still.wait_for(|is_still| !is_still).await;
+            if to_client.write_all(&buffer[..count]).await.is_err() {
+                break;
+            }
+        }
     });
     let mut buffer = vec![0; 1 << 20];
     while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
+        let _ = stands_still.wait_for(|is_still| !is_still).await;
         let sent = &buffer[..count];
         let commits = sent.windows(COMMIT.len()).filter(|window| *window == COMMIT).count();
         let mut is_cut = false;

@@ -1,0 +1,713 @@
+//! Nodes on `PostgreSQL` under Patroni, while its parts are killed, paused, cut off and switched over
+//! under load. `tests/with-patroni.sh` starts the parts, each in a network namespace of its own.
+//!
+//! Each answer is kept. At the end of each fault the test compares what clients were told with what
+//! both nodes and the provider have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pillarbox::simulator::Options;
+use reqwest::StatusCode;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
+use tokio::time::{sleep, timeout};
+
+use crate::kit::{self, PATIENCE, Server, Site, message};
+
+const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
+const MEMBERS: [&str; 3] = ["pg1", "pg2", "pg3"];
+/// Posters at each node.
+const POSTERS: usize = 4;
+/// Pause of a poster between two keys, so that the nodes are not at their limit.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A longer time without an acceptance is an outage.
+const NOTABLE: Duration = Duration::from_secs(2);
+/// How much longer than Patroni a node may take to accept again.
+const ALLOWED: Duration = Duration::from_secs(10);
+/// How long a fault lasts that Patroni has to act on: longer than its `ttl` of 20 s.
+const HELD: Duration = Duration::from_secs(45);
+/// How long a request may be without an answer. A read and an acceptance end within
+/// `answer_timeout`, 8 s, each.
+const UNANSWERED: Duration = Duration::from_secs(20);
+/// How long a client waits that repeats its request soon.
+const IMPATIENT: Duration = Duration::from_secs(1);
+/// Exit code of a node that the others took for dead.
+const FENCED: i32 = 75;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The primary's machine ends.
+    PrimaryKilled,
+    /// `PostgreSQL` of the primary ends; Patroni goes on.
+    ServerOfThePrimaryKilled,
+    /// The primary's machine stands still, and goes on after another one has taken over.
+    PrimaryPaused,
+    SwitchedOver,
+    StandbyKilled,
+    EtcdLost,
+    PrimaryFromStandby,
+    PrimaryFromEtcd,
+    /// Both nodes lose the primary, and Patroni does not notice.
+    PrimaryFromNodes,
+    StandbyFromEtcd,
+    /// Nobody reaches the primary any more, and it reaches nobody.
+    PrimaryAlone,
+    /// The primary reaches the nodes alone, and a process of its server ends. Once the server has
+    /// recovered from that, it shows commits that no standby has.
+    CutOffPrimaryCrashes,
+}
+
+const FAULTS: [Fault; 12] = [
+    Fault::PrimaryKilled,
+    Fault::ServerOfThePrimaryKilled,
+    Fault::PrimaryPaused,
+    Fault::SwitchedOver,
+    Fault::StandbyKilled,
+    Fault::EtcdLost,
+    Fault::PrimaryFromStandby,
+    Fault::PrimaryFromEtcd,
+    Fault::PrimaryFromNodes,
+    Fault::StandbyFromEtcd,
+    Fault::PrimaryAlone,
+    Fault::CutOffPrimaryCrashes,
+];
+
+/// The parts that `tests/with-patroni.sh` has started.
+struct Cluster {
+    directory: PathBuf,
+    namespace: String,
+    client: reqwest::Client,
+}
+
+/// Who is what, as Patroni says.
+#[derive(Debug, Clone)]
+struct Roles {
+    primary: String,
+    standby: String,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let variable = |name| std::env::var(name).expect("run this with tests/with-patroni.sh");
+        Self {
+            directory: variable("TEST_PATRONI").into(),
+            namespace: variable("TEST_PATRONI_NAMESPACE"),
+            client: kit::http_client(),
+        }
+    }
+
+    fn address(&self, part: &str) -> String {
+        let path = self.directory.join(format!("{part}.address"));
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    }
+
+    fn namespace_of(&self, part: &str) -> String {
+        format!("{}-{part}", self.namespace)
+    }
+
+    /// Sends a signal to all processes of a part.
+    fn signal(&self, part: &str, signal: &str) {
+        // Some may fork meanwhile.
+        for _ in 0..3 {
+            let pids = run("ip", &["netns", "pids", &self.namespace_of(part)]).stdout;
+            for pid in String::from_utf8(pids).unwrap().split_whitespace() {
+                let _ = Command::new("kill").args([&format!("-{signal}"), pid]).output().unwrap();
+            }
+        }
+    }
+
+    /// The first process of a member's `PostgreSQL`.
+    fn postmaster(&self, member: &str) -> String {
+        let path = self.directory.join(member).join("postmaster.pid");
+        std::fs::read_to_string(path).unwrap().lines().next().unwrap().to_owned()
+    }
+
+    /// Ends `PostgreSQL` of a member, as a crash of its first process does.
+    fn kill_server(&self, member: &str) {
+        run("kill", &["-KILL", &self.postmaster(member)]);
+    }
+
+    /// Ends one process of a member's `PostgreSQL`, which then starts all of them again.
+    fn kill_server_process(&self, member: &str) {
+        let children = run("pgrep", &["-P", &self.postmaster(member)]).stdout;
+        let children = String::from_utf8(children).unwrap();
+        run("kill", &["-KILL", children.lines().next().unwrap()]);
+    }
+
+    fn start(&self, part: &str) {
+        run(self.directory.join(format!("{part}.start")).to_str().unwrap(), &[]);
+    }
+
+    /// Loses all packets between two parts, in both directions.
+    fn cut(&self, one: &str, other: &str) {
+        for (at, to) in [(one, other), (other, one)] {
+            // Frames to an address that nobody has: no error, no answer.
+            let (namespace, to) = (self.namespace_of(at), self.address(to));
+            let nobody = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"];
+            let place = ["-n", &namespace, "neigh", "replace", &to, "dev", "eth0"];
+            run("ip", &[place.as_slice(), &nobody].concat());
+        }
+    }
+
+    fn join(&self, one: &str, other: &str) {
+        for (at, to) in [(one, other), (other, one)] {
+            let (namespace, to) = (self.namespace_of(at), self.address(to));
+            run("ip", &["-n", &namespace, "neigh", "del", &to, "dev", "eth0"]);
+        }
+    }
+
+    /// Waits until all members run, and one is the synchronous standby.
+    async fn healthy(&self) -> Roles {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut said = String::new();
+            for member in MEMBERS {
+                let url = format!("http://{}:8008/cluster", self.address(member));
+                let request = self.client.get(url).timeout(Duration::from_secs(2));
+                let Ok(answer) = request.send().await else { continue };
+                said = answer.text().await.unwrap_or_default();
+                let roles = roles(&said);
+                if let Some(roles) = roles {
+                    return roles;
+                }
+            }
+            assert!(Instant::now() < end, "the cluster does not recover: {said}");
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Asks Patroni for another primary.
+    async fn switch_over(&self, roles: &Roles) {
+        let url = format!("http://{}:8008/switchover", self.address(&roles.primary));
+        let body = serde_json::json!({"leader": roles.primary, "candidate": roles.standby});
+        let answer = self.client.post(url).body(body.to_string()).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(status.is_success(), "{status}: {text}");
+    }
+
+    /// A command line of psql where nobody is cut off.
+    fn psql(&self, hosts: &[&str], database: &str, sql: &str) -> Command {
+        let hosts: Vec<_> = hosts.iter().map(|host| self.address(host)).collect();
+        let server = format!(
+            "host={} user=pillarbox dbname={database} target_session_attrs=read-write \
+             connect_timeout=2",
+            hosts.join(",")
+        );
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace_of("watch"), "timeout", "4"]);
+        command.args(["psql", "-q", &server, "-c", sql]);
+        command
+    }
+}
+
+/// Roles in Patroni's description of a cluster that has all that it should have.
+fn roles(cluster: &str) -> Option<Roles> {
+    let cluster: Value = serde_json::from_str(cluster).ok()?;
+    let members = cluster["members"].as_array()?;
+    let timeline = |member: &Value| member["timeline"].as_i64();
+    let with = |role: &str| {
+        let runs = |m: &&Value| m["state"] == "running" || m["state"] == "streaming";
+        members.iter().filter(runs).find(|member| member["role"] == role)
+    };
+    let (primary, standby, other) = (with("leader")?, with("sync_standby")?, with("replica")?);
+    if timeline(primary) != timeline(standby) || timeline(primary) != timeline(other) {
+        return None;
+    }
+    let name = |member: &Value| member["name"].as_str().unwrap().to_owned();
+    Some(Roles { primary: name(primary), standby: name(standby) })
+}
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+    output
+}
+
+/// Writes to each member again and again, and keeps when one took it.
+struct Probe {
+    written: Arc<Mutex<Vec<Instant>>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Probe {
+    fn start(cluster: &Arc<Cluster>) -> Self {
+        let table = "CREATE TABLE IF NOT EXISTS probe (n integer); INSERT INTO probe VALUES (0)";
+        assert!(cluster.psql(&MEMBERS, "pillarbox", table).status().unwrap().success());
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let is_over = Arc::new(AtomicBool::new(false));
+        for member in MEMBERS {
+            let (cluster, written) = (Arc::clone(cluster), Arc::clone(&written));
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    let sql = "UPDATE probe SET n = n + 1";
+                    let done = cluster.psql(&[member], "pillarbox", sql).output().unwrap();
+                    // A wait for the standby that was cancelled is a warning.
+                    if done.status.success() && done.stderr.is_empty() {
+                        written.lock().unwrap().push(Instant::now());
+                    }
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+            });
+        }
+        Self { written, is_over }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Time in which nothing was accepted.
+#[derive(Debug, Clone, Copy)]
+struct Gap {
+    from: Instant,
+    to: Instant,
+}
+
+impl Gap {
+    fn seconds(self) -> f64 {
+        (self.to - self.from).as_secs_f64()
+    }
+}
+
+/// Notable gaps between instants since a beginning.
+fn gaps(instants: &[Instant], since: Instant) -> Vec<Gap> {
+    let mut instants = instants.to_vec();
+    instants.sort();
+    let pairs = instants.windows(2).map(|pair| Gap { from: pair[0], to: pair[1] });
+    pairs.filter(|gap| gap.to > since && gap.to - gap.from >= NOTABLE).collect()
+}
+
+/// All that clients were told.
+#[derive(Default)]
+struct History {
+    /// Ids that were answered for a key.
+    ids: BTreeMap<String, BTreeSet<String>>,
+    /// When each node accepted a message, or repeated the answer for one.
+    accepted: [Vec<Instant>; 2],
+    refused: usize,
+    /// Requests whose connection failed.
+    disconnected: usize,
+    /// Answers that must not be.
+    wrong: Vec<String>,
+    slowest: Duration,
+}
+
+/// Two nodes, which a supervisor starts again.
+struct Nodes {
+    sites: [Site; 2],
+    servers: Mutex<[Option<Arc<Server>>; 2]>,
+    history: Mutex<History>,
+    /// How often a node ended because the others took it for dead.
+    fenced: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Nodes {
+    async fn new(cluster: &Cluster, database: &str) -> Arc<Self> {
+        let make = format!("CREATE DATABASE {database}");
+        assert!(cluster.psql(&MEMBERS, "postgres", &make).status().unwrap().success());
+        let configuration = |name: &str, members: &[&str]| {
+            let hosts: Vec<_> =
+                members.iter().map(|m| format!("\"{}:5432\"", cluster.address(m))).collect();
+            format!(
+                "[store]\nengine = \"postgres\"\n[store.postgres]\nhosts = [{}]\n\
+                 ca_file = \"{}\"\ndatabase = \"{database}\"\n[cluster]\nnode = \"{name}\"\n\
+                 dead_after = \"2m\"\n[sending]\nmax_rate = 1000\n",
+                hosts.join(", "),
+                std::env::var("TEST_PATRONI_CA").unwrap()
+            )
+        };
+        let [first, second, third] = MEMBERS;
+        let one = configuration("a", &[first, second, third]);
+        let mut one = Site::empty(&one, Options::default()).await;
+        let two = Site::empty("", Options::default()).await;
+        let endpoint = format!("endpoint = \"{}\"\n", one.simulator.endpoint());
+        two.configure(&configuration("b", &[third, second, first]), &endpoint);
+        let server = start(&one, "");
+        one.key = one.add_organisation("acme", "example.com");
+        drop(server);
+        let servers = [start(&one, &one.key), start(&two, &one.key)];
+        let nodes = Arc::new(Self {
+            sites: [one, two],
+            servers: Mutex::new(servers.map(|server| Some(Arc::new(server)))),
+            history: Mutex::default(),
+            fenced: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+        });
+        tokio::spawn(supervise(Arc::clone(&nodes)));
+        nodes
+    }
+
+    fn server(&self, number: usize) -> Option<Arc<Server>> {
+        self.servers.lock().unwrap()[number].clone()
+    }
+
+    /// Posts with a key to a node until it accepts; gives the id. `patience` is how long one request
+    /// may take.
+    async fn post(&self, number: usize, key: &str, patience: Duration) -> String {
+        let mut body = message();
+        body["idempotencyKey"] = key.into();
+        loop {
+            let Some(server) = self.server(number) else {
+                sleep(PAUSE).await;
+                continue;
+            };
+            let began = Instant::now();
+            let answer = timeout(patience, async {
+                let response = server.post(&body).send().await.ok()?;
+                let status = response.status();
+                Some((status, response.text().await.ok()?))
+            });
+            let answer = answer.await;
+            if answer.is_err() && patience < UNANSWERED {
+                continue;
+            }
+            if let Some(id) = self.note(number, key, began, answer) {
+                return id;
+            }
+            sleep(PAUSE * 5).await;
+        }
+    }
+
+    /// Keeps an answer; gives the id if it is one of success.
+    fn note(
+        &self,
+        number: usize,
+        key: &str,
+        began: Instant,
+        answer: Result<Option<(StatusCode, String)>, Elapsed>,
+    ) -> Option<String> {
+        let mut history = self.history.lock().unwrap();
+        history.slowest = history.slowest.max(began.elapsed());
+        match answer {
+            Ok(Some((StatusCode::OK, text))) => {
+                let answer: Value = serde_json::from_str(&text).unwrap();
+                let id = answer["id"].as_str().unwrap().to_owned();
+                history.ids.entry(key.to_owned()).or_default().insert(id.clone());
+                history.accepted[number].push(Instant::now());
+                return Some(id);
+            }
+            Ok(Some((StatusCode::SERVICE_UNAVAILABLE, _))) => history.refused += 1,
+            Ok(Some((status, text))) => history.wrong.push(format!("{status}: {text}")),
+            Ok(None) => history.disconnected += 1,
+            Err(_) => history.wrong.push(format!("node {number} did not answer")),
+        }
+        None
+    }
+
+    /// Waits until both nodes have accepted something since.
+    async fn both_accept(&self, since: Instant) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let accepted = |instants: &Vec<Instant>| instants.last().is_some_and(|at| *at > since);
+            if self.history.lock().unwrap().accepted.iter().all(accepted) {
+                return;
+            }
+            assert!(Instant::now() < end, "a node does not accept again: {}", self.logs());
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn logs(&self) -> String {
+        let tail = |number| {
+            let log = self.server(number).map(|server: Arc<Server>| server.log());
+            let log = log.unwrap_or_default();
+            // Not what is told of each message.
+            let is_of_node = |line: &&str| !line.contains(" INFO ");
+            log.lines().filter(is_of_node).collect::<Vec<_>>().join("\n")
+        };
+        format!("{}\n\n{}", tail(0), tail(1))
+    }
+}
+
+fn start(site: &Site, key: &str) -> Server {
+    let server = site.start_with(&[("RUST_LOG", "info")]);
+    Server { key: key.to_owned(), ..server }
+}
+
+/// Starts a node again if it ended because the others took it for dead.
+async fn supervise(nodes: Arc<Nodes>) {
+    while !nodes.is_over.load(Ordering::SeqCst) {
+        sleep(Duration::from_millis(200)).await;
+        for number in [0, 1] {
+            let Some(server) = nodes.server(number) else { continue };
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.process.id()));
+            // proc(5): the state of a process that has ended is Z.
+            if !stat.unwrap().rsplit_once(") ").unwrap().1.starts_with('Z') {
+                continue;
+            }
+            nodes.servers.lock().unwrap()[number] = None;
+            let server = last(server).await;
+            let (status, log) = server.process.wait();
+            assert_eq!(status.code(), Some(FENCED), "{log}");
+            nodes.fenced.fetch_add(1, Ordering::SeqCst);
+            let again = Arc::clone(&nodes);
+            let server = tokio::task::spawn_blocking(move || {
+                start(&again.sites[number], &again.sites[0].key)
+            });
+            nodes.servers.lock().unwrap()[number] = Some(Arc::new(server.await.unwrap()));
+        }
+    }
+}
+
+/// Waits until nobody else uses the server.
+async fn last(mut server: Arc<Server>) -> Server {
+    loop {
+        match Arc::try_unwrap(server) {
+            Ok(server) => return server,
+            Err(shared) => server = shared,
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Clients that post each key to one node and then to the other one, until they are stopped.
+struct Load {
+    tasks: JoinSet<()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn start(nodes: &Arc<Nodes>, name: &str) -> Self {
+        let (mut tasks, is_over) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
+        for poster in 0..2 * POSTERS {
+            let (nodes, is_over) = (Arc::clone(nodes), Arc::clone(&is_over));
+            let name = format!("{name}-{poster}");
+            tasks.spawn(async move {
+                for number in 0.. {
+                    if is_over.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let key = format!("{name}-{number}");
+                    // Both at once now and then, so that they also meet.
+                    let (first, second) = (poster % 2, 1 - poster % 2);
+                    let patience = if poster < POSTERS { UNANSWERED } else { IMPATIENT };
+                    let post = async |number| nodes.post(number, &key, patience).await;
+                    if number % 4 == 0 {
+                        tokio::join!(post(first), post(second));
+                    } else {
+                        post(first).await;
+                        post(second).await;
+                    }
+                    sleep(PAUSE).await;
+                }
+            });
+        }
+        Self { tasks, is_over }
+    }
+
+    /// Stops once each key that was begun has been accepted by both nodes.
+    async fn stop(mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        while let Some(ended) = timeout(PATIENCE, self.tasks.join_next()).await.unwrap() {
+            ended.unwrap();
+        }
+    }
+}
+
+/// Injects a fault and heals it; gives the time from which on nothing is wrong any more that Patroni
+/// could not see.
+async fn inject(fault: Fault, cluster: &Cluster, roles: &Roles) -> Option<Instant> {
+    let Roles { primary, standby } = roles;
+    let cut = async |pairs: &[(&str, &str)]| {
+        for (one, other) in pairs {
+            cluster.cut(one, other);
+        }
+        sleep(HELD).await;
+        for (one, other) in pairs {
+            cluster.join(one, other);
+        }
+    };
+    match fault {
+        Fault::PrimaryKilled => {
+            cluster.signal(primary, "KILL");
+            sleep(HELD).await;
+            cluster.start(primary);
+        }
+        Fault::ServerOfThePrimaryKilled => cluster.kill_server(primary),
+        Fault::PrimaryPaused => {
+            cluster.signal(primary, "STOP");
+            sleep(HELD).await;
+            cluster.signal(primary, "CONT");
+        }
+        Fault::SwitchedOver => cluster.switch_over(roles).await,
+        Fault::StandbyKilled => {
+            cluster.signal(standby, "KILL");
+            sleep(HELD).await;
+            cluster.start(standby);
+        }
+        Fault::EtcdLost => {
+            cluster.signal("etcd", "KILL");
+            sleep(HELD).await;
+            cluster.start("etcd");
+        }
+        Fault::PrimaryFromStandby => cut(&[(primary, standby)]).await,
+        Fault::PrimaryFromEtcd => cut(&[(primary, "etcd")]).await,
+        Fault::StandbyFromEtcd => cut(&[(standby, "etcd")]).await,
+        Fault::PrimaryFromNodes => {
+            cut(&[(primary, "app")]).await;
+            return Some(Instant::now());
+        }
+        Fault::PrimaryAlone => {
+            let others = MEMBERS.iter().filter(|member| *member != primary);
+            let others = others.copied().chain(["etcd", "app", "watch"]);
+            let pairs: Vec<_> = others.map(|other| (primary.as_str(), other)).collect();
+            cut(&pairs).await;
+        }
+        Fault::CutOffPrimaryCrashes => {
+            let others = MEMBERS.iter().filter(|member| *member != primary);
+            let others: Vec<_> = others.copied().chain(["etcd"]).collect();
+            for other in &others {
+                cluster.cut(primary, other);
+            }
+            sleep(Duration::from_millis(1_500)).await;
+            cluster.kill_server_process(primary);
+            sleep(HELD).await;
+            for other in others {
+                cluster.join(primary, other);
+            }
+        }
+    }
+    None
+}
+
+/// Makes one fault under load, and compares what was told before, meanwhile and after.
+async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<Nodes>) {
+    let roles = cluster.healthy().await;
+    *nodes.history.lock().unwrap() = History::default();
+    let fenced = nodes.fenced.load(Ordering::SeqCst);
+    let probe = Probe::start(cluster);
+    let load = Load::start(nodes, &format!("{fault:?}-{round}"));
+    nodes.both_accept(Instant::now() + Duration::from_secs(2)).await;
+
+    let began = Instant::now();
+    let healed = inject(fault, cluster, &roles).await;
+    let after = cluster.healthy().await;
+    // Whatever follows from the return of a part comes soon.
+    let ended = Instant::now() + Duration::from_secs(5);
+    nodes.both_accept(ended).await;
+    let takes_writes = |written: &Vec<Instant>| written.last().is_some_and(|at| *at > ended);
+    while !takes_writes(&probe.written.lock().unwrap()) {
+        assert!(ended.elapsed() < PATIENCE, "Patroni's primary takes no writes");
+        sleep(Duration::from_millis(50)).await;
+    }
+    load.stop().await;
+
+    let written = probe.written.lock().unwrap().clone();
+    drop(probe);
+    let mut recoveries = gaps(&written, began);
+    let mut told = format!("{fault:?} {} -> {}:", roles.primary, after.primary);
+    for gap in &recoveries {
+        let (from, to) = (gap.from.max(began) - began, gap.to - began);
+        write!(told, " Patroni {:.1}-{:.1} s;", from.as_secs_f64(), to.as_secs_f64()).unwrap();
+    }
+    // Patroni knows nothing of a way that only the nodes have lost.
+    recoveries.extend(healed.map(|healed| Gap { from: began, to: healed }));
+    let History { ids, accepted, refused, disconnected, wrong, slowest } =
+        std::mem::take(&mut *nodes.history.lock().unwrap());
+    let mut late = Vec::new();
+    for (number, accepted) in accepted.iter().enumerate() {
+        for gap in gaps(accepted, began) {
+            // The probe asks only now and then, so it may learn of it later than the nodes.
+            let meanwhile = recoveries.iter().filter(|r| r.from < gap.to && r.to > gap.from);
+            let possible = meanwhile.map(|recovery| recovery.to.min(gap.to)).max();
+            let took = gap.to - possible.unwrap_or(gap.from);
+            write!(
+                told,
+                " node {number} {:.1}-{:.1} s ({:.1} s more);",
+                (gap.from.max(began) - began).as_secs_f64(),
+                (gap.to - began).as_secs_f64(),
+                took.as_secs_f64(),
+            )
+            .unwrap();
+            if took > ALLOWED {
+                late.push(format!("node {number}: {:.1} s", gap.seconds()));
+            }
+        }
+    }
+    let answers: usize = accepted.iter().map(Vec::len).sum();
+    let fenced = nodes.fenced.load(Ordering::SeqCst) - fenced;
+    println!(
+        "{told} {} keys, {answers} answers of 200, {refused} of 503, {disconnected} without \
+         connection, {fenced} restarts, slowest {:.1} s",
+        ids.len(),
+        slowest.as_secs_f64()
+    );
+    compare(nodes, &ids, fenced).await;
+    assert_eq!(wrong, Vec::<String>::new(), "only 200 and 503 are right");
+    assert_eq!(late, Vec::<String>::new(), "{told}\n{}", nodes.logs());
+}
+
+/// Compares the answers with what both nodes and the provider have.
+async fn compare(nodes: &Arc<Nodes>, ids: &BTreeMap<String, BTreeSet<String>>, fenced: usize) {
+    let doubled: Vec<_> = ids.iter().filter(|(_, ids)| ids.len() != 1).collect();
+    assert!(doubled.is_empty(), "keys with two ids: {doubled:?}");
+    let mut failed = 0;
+    for (key, ids) in ids {
+        let id = ids.first().unwrap();
+        for number in [0, 1] {
+            assert_eq!(nodes.post(number, key, UNANSWERED).await, *id, "{key} at node {number}");
+        }
+        let servers = [0, 1].map(|number| nodes.server(number).expect("both run"));
+        let end = Instant::now() + PATIENCE;
+        let record = loop {
+            let [one, two] = &servers;
+            let (one, two) = (one.record(id).await, two.record(id).await);
+            let status = one["status"].as_str().unwrap();
+            if one["status"] == two["status"] && status != "queued" && status != "sending" {
+                break one;
+            }
+            assert!(Instant::now() < end, "{one} {two}");
+            sleep(PAUSE).await;
+        };
+        let sent = nodes.sites[0].simulator.accepted_by_tag(MESSAGE_ID_TAG, id);
+        if record["status"] == "sent" {
+            assert_eq!(sent, 1, "{record}");
+        } else {
+            assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
+            assert!(sent <= 1, "{record}");
+            failed += 1;
+        }
+    }
+    assert!(failed == 0 || fenced > 0, "{failed} messages failed, and no node ended");
+    println!("    {} ids are there, {failed} of them failed with their node", ids.len());
+    let repeated = nodes.sites[0].simulator.repeated_tags(MESSAGE_ID_TAG);
+    assert!(repeated.is_empty(), "sent twice: {repeated:?}");
+}
+
+/// `PATRONI_FAULTS` names some of the faults, separated by commas; `PATRONI_ROUNDS` says how often
+/// each is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_accepted_is_lost_or_doubled_while_patroni_fails_over() {
+    let cluster = Arc::new(Cluster::new());
+    let rounds = std::env::var("PATRONI_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
+    let chosen = std::env::var("PATRONI_FAULTS").unwrap_or_default();
+    let is_chosen = |fault: &Fault| {
+        chosen.is_empty() || chosen.split(',').any(|name| name == format!("{fault:?}"))
+    };
+    cluster.healthy().await;
+    let nodes = Nodes::new(&cluster, "failover").await;
+    for round in 0..rounds {
+        for fault in FAULTS.into_iter().filter(is_chosen) {
+            endure(fault, round, &cluster, &nodes).await;
+        }
+    }
+    nodes.is_over.store(true, Ordering::SeqCst);
+    for number in [0, 1] {
+        let server = nodes.servers.lock().unwrap()[number].take().unwrap();
+        let log = last(server).await.terminate().await;
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
