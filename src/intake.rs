@@ -144,7 +144,7 @@ impl Intake {
         let admitted = admit(request, &facts).await.map_err(refusal)?;
         let window_now = self.clock.window_time();
         if let Some(key) = admitted.idempotency_key()
-            && let Some(id) = self.store.replay(organisation.id, key, window_now.clone()).await?
+            && let Some(id) = self.store.early_replay(organisation.id, key, window_now.clone())?
         {
             return Ok(PreparedMessage::Replayed(id));
         }

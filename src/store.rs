@@ -386,6 +386,21 @@ impl Store {
         read_engine!(self, engine => engine.replay(organisation, key, window_now))
     }
 
+    /// As [`Store::replay`], if it can be told at once. On a server, acceptance finds an earlier
+    /// message of the key itself, and its commit is what makes that answer durable too: another
+    /// question before it would only cost time.
+    pub fn early_replay(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        match &self.engine {
+            Engine::Redb(engine) => engine.replay(organisation, key, window_now),
+            Engine::Postgres(_) => Ok(None),
+        }
+    }
+
     /// As [`Store::replay`], after whatever is being committed now.
     pub async fn replay_after_commit(
         &self,
