@@ -1,17 +1,23 @@
 //! Several nodes on one database, as processes. `tests/with-postgres.sh` starts the server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::{Fault, Faults, Options};
 use serde_json::Value;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use crate::Program;
+use crate::cluster::{self, IMPATIENT, PAUSE};
 use crate::kit::{self, PATIENCE, Server, Site, message};
 
-const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
+/// After so long without a message to the provider, all have been sent.
+const QUIET: Duration = Duration::from_secs(20);
 
 /// Two nodes on a database of their own, with one provider.
 struct Nodes {
@@ -49,7 +55,7 @@ pub(crate) struct Standby {
 impl Standby {
     /// Starts one under this name, which keeps the server's log in a directory.
     pub(crate) async fn start(name: &str, directory: &Path) -> Self {
-        static TURN: Mutex<()> = Mutex::const_new(());
+        static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let turn = TURN.lock().await;
         let port = std::env::var("TEST_POSTGRES_PORT").unwrap();
         std::fs::create_dir(directory).unwrap();
@@ -96,81 +102,154 @@ impl Nodes {
     }
 }
 
-/// Posts with a key until it is answered by one of the nodes that are there.
-async fn post(servers: &[Option<Server>; 2], first: usize, key: &str) -> Option<String> {
-    let mut body = message();
-    body["idempotencyKey"] = key.into();
-    for number in [first, 1 - first] {
-        let Some(server) = &servers[number] else { continue };
-        let Ok(response) = server.post(&body).send().await else { continue };
-        if response.status() == 200 {
-            let (_, answer) = kit::answer(response).await;
-            return Some(answer["id"].as_str().unwrap().to_owned());
+/// Recipients a second of all nodes together, in the tests that count them.
+const RATE: u32 = 100;
+
+/// Clients that post each key to two nodes, whichever accept it, until they are stopped.
+struct Posters {
+    tasks: JoinSet<()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Posters {
+    fn start(nodes: &Arc<cluster::Nodes>) -> Self {
+        let (mut tasks, is_over) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
+        for poster in 0..6 {
+            let (nodes, is_over) = (Arc::clone(nodes), Arc::clone(&is_over));
+            tasks.spawn(async move {
+                for number in 0.. {
+                    if is_over.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let key = format!("key-{poster}-{number}");
+                    let post = async || {
+                        while nodes
+                            .try_post(fastrand::usize(..nodes.count()), &key, IMPATIENT)
+                            .await
+                            .is_none()
+                        {
+                            sleep(PAUSE).await;
+                        }
+                    };
+                    // Now and then at one time, so that they also meet.
+                    if number % 4 == 0 {
+                        tokio::join!(post(), post());
+                    } else {
+                        post().await;
+                        post().await;
+                    }
+                    sleep(PAUSE * 4).await;
+                }
+            });
+        }
+        Self { tasks, is_over }
+    }
+
+    /// Stops once each key that was begun has been accepted twice.
+    async fn stop(mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        while let Some(ended) = timeout(PATIENCE, self.tasks.join_next()).await.unwrap() {
+            ended.unwrap();
         }
     }
-    None
+}
+
+/// Keeps nodes from running for a while, longer than until the others take them for dead.
+async fn pause(nodes: Arc<cluster::Nodes>, number: usize, paused: Arc<Mutex<BTreeSet<usize>>>) {
+    let Some(server) = nodes.server(number) else { return };
+    paused.lock().unwrap().insert(number);
+    server.signal("STOP");
+    sleep(Duration::from_mins(3)).await;
+    server.signal("CONT");
+    drop(server);
+    // It finds that it is dead, ends, and is started again.
+    sleep(Duration::from_secs(10)).await;
+    paused.lock().unwrap().remove(&number);
+}
+
+/// Kills nodes at random, and pauses some, under load; compares what clients were told.
+async fn endure(count: usize, kills: usize, pauses: usize) {
+    let database = format!("nodes_{count}");
+    psql("postgres", &format!("CREATE DATABASE {database}"));
+    let nodes = cluster::Nodes::start(count, |number| {
+        let rate = format!("max_rate = {RATE}\n");
+        configuration(&format!("n{number}"), &database).replace("max_rate = 1000\n", &rate)
+    });
+    let nodes = nodes.await;
+    let mut sent = nodes.sites[0].simulator.subscribe();
+    let counting = tokio::spawn(async move {
+        let mut recipients = Vec::new();
+        // It ends with the simulator, or is ended once all has been sent.
+        while let Ok(Ok(message)) = timeout(QUIET, sent.recv()).await {
+            let at = message.received_at.unix_millis();
+            recipients.extend(message.recipients.iter().map(|_| at));
+        }
+        recipients
+    });
+    let posters = Posters::start(&nodes);
+    nodes.all_accept(Instant::now()).await;
+    let paused: Arc<Mutex<BTreeSet<usize>>> = Arc::default();
+    let mut pausing = JoinSet::new();
+    for kill in 0..kills {
+        sleep(Duration::from_millis(fastrand::u64(200..1_500))).await;
+        let is_paused = |number| paused.lock().unwrap().contains(&number);
+        let candidates: Vec<_> = (0..count).filter(|number| !is_paused(*number)).collect();
+        let Some(&number) = fastrand::choice(&candidates) else { continue };
+        if kill < pauses {
+            pausing.spawn(pause(Arc::clone(&nodes), number, Arc::clone(&paused)));
+        } else if let Some(server) = nodes.server(number) {
+            server.signal("KILL");
+        }
+    }
+    pausing.join_all().await;
+    nodes.all_accept(Instant::now()).await;
+    posters.stop().await;
+    let history = std::mem::take(&mut *nodes.history.lock().unwrap());
+    let (killed, fenced) =
+        (nodes.killed.load(Ordering::SeqCst), nodes.fenced.load(Ordering::SeqCst));
+    println!(
+        "{count} nodes: {killed} killed, {fenced} fenced, {} keys, {} answers of 503, {} without \
+         connection, slowest {:.1} s",
+        history.ids.len(),
+        history.refused,
+        history.disconnected,
+        history.slowest.as_secs_f64()
+    );
+    assert_eq!(history.wrong, Vec::<String>::new(), "only 200 and 503 are right");
+    nodes.compare(&history.ids, killed + fenced > 0).await;
+    let most = most_in_a_second(&counting.await.unwrap());
+    println!("    {most} recipients in the fullest second, at {RATE} a second");
+    // A node's bucket holds one recipient beyond its rate, and a message has at most 50.
+    let bound = f64::from(RATE) * 1.01 + f64::from(u32::try_from(count).unwrap()) + 49.0;
+    assert!(f64::from(most) <= bound, "{most} recipients in a second");
+    assert!(fenced >= pauses, "{fenced} of {pauses} paused nodes ended");
+    nodes.stop().await;
+}
+
+/// The most instants within any second. They are in milliseconds.
+fn most_in_a_second(instants: &[u64]) -> u32 {
+    let mut instants = instants.to_vec();
+    instants.sort_unstable();
+    let mut first = 0;
+    let counts = instants.iter().enumerate().map(|(last, at)| {
+        while at - instants[first] >= 1_000 {
+            first += 1;
+        }
+        last - first + 1
+    });
+    counts.max().unwrap_or(0).try_into().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_nodes_share_keys_records_and_the_provider_and_outlive_each_others_deaths() {
-    let rounds = if cfg!(feature = "long") { 40 } else { 4 };
-    let (nodes, first) = Nodes::new("two_nodes").await;
-    let mut servers = [Some(first), Some(nodes.start(1))];
-    let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for round in 0..rounds {
-        for number in 0..40 {
-            let key = format!("key-{round}-{number}");
-            // Each twice, and the second time by the other node.
-            for first in [number % 2, 1 - number % 2] {
-                let began = Instant::now();
-                let id = loop {
-                    if let Some(id) = post(&servers, first, &key).await {
-                        break id;
-                    }
-                    assert!(began.elapsed() < PATIENCE, "nobody accepts it");
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                };
-                ids.entry(key.clone()).or_default().insert(id);
-            }
-            if number == 20 {
-                servers[round % 2].take().unwrap().kill();
-            }
-        }
-        servers[round % 2] = Some(nodes.start(round % 2));
-    }
-    assert!(ids.values().all(|ids| ids.len() == 1), "one id for each key");
-    let [Some(one), Some(two)] = servers else { panic!("both run") };
-    let simulator = &nodes.sites[0].simulator;
-    for id in ids.values().flatten() {
-        // Read by the node that did not accept it, half of the time.
-        let end = Instant::now() + PATIENCE;
-        let status = loop {
-            let (left, right) = (one.record(id).await, two.record(id).await);
-            if left["status"] == right["status"]
-                && left["status"] != "queued"
-                && left["status"] != "sending"
-            {
-                break left;
-            }
-            assert!(Instant::now() < end, "{left} {right}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
-        let sent = simulator.accepted_by_tag(MESSAGE_ID_TAG, id);
-        match status["status"].as_str().unwrap() {
-            "sent" => assert_eq!(sent, 1, "{status}"),
-            // Its body went with its node. A call may have been under way.
-            "failed" => {
-                assert_eq!(status["error"]["code"], "body_lost_on_restart", "{status}");
-                assert!(sent <= 1, "{status}");
-            }
-            _ => panic!("{status}"),
-        }
-    }
-    assert!(simulator.repeated_tags(MESSAGE_ID_TAG).is_empty(), "nothing was sent twice");
-    for server in [one, two] {
-        let log = server.terminate().await;
-        assert!(!log.contains("panicked"), "{log}");
-    }
+async fn two_nodes_account_for_each_message_though_they_are_killed_and_paused() {
+    let (kills, pauses) = if cfg!(feature = "long") { (200, 1) } else { (6, 0) };
+    endure(2, kills, pauses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_nodes_account_for_each_message_though_they_are_killed_and_paused() {
+    let (kills, pauses) = if cfg!(feature = "long") { (200, 3) } else { (6, 0) };
+    endure(5, kills, pauses).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +271,7 @@ async fn nodes_are_listed_drained_and_forgotten() {
         let end = Instant::now() + PATIENCE;
         while !so() {
             assert!(Instant::now() < end, "{:?}", list(one));
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(50)).await;
         }
     };
     until(&|| list(one).len() == 2 && list(two).len() == 2).await;
@@ -242,7 +321,7 @@ async fn nodes_are_listed_drained_and_forgotten() {
             break;
         }
         assert!(Instant::now() < end, "{record}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        sleep(Duration::from_millis(50)).await;
     }
     for (arguments, reason) in [
         (["node", "forget", "a"], "there is no node a"),

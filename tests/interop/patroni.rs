@@ -4,42 +4,29 @@
 //! Each answer is kept. At the end of each fault the test compares what clients were told with what
 //! both nodes and the provider have.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pillarbox::simulator::Options;
-use reqwest::StatusCode;
 use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
-use crate::kit::{self, PATIENCE, Server, Site, message};
+use crate::cluster::{History, IMPATIENT, Nodes, PAUSE, UNANSWERED};
+use crate::kit::{self, PATIENCE};
 
-const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 const MEMBERS: [&str; 3] = ["pg1", "pg2", "pg3"];
 /// Posters at each node.
 const POSTERS: usize = 4;
-/// Pause of a poster between two keys, so that the nodes are not at their limit.
-const PAUSE: Duration = Duration::from_millis(20);
 /// A longer time without an acceptance is an outage.
 const NOTABLE: Duration = Duration::from_secs(2);
 /// How much longer than Patroni a node may take to accept again.
 const ALLOWED: Duration = Duration::from_secs(10);
 /// How long a fault lasts that Patroni has to act on: longer than its `ttl` of 20 s.
 const HELD: Duration = Duration::from_secs(45);
-/// How long a request may be without an answer. A read and an acceptance end within
-/// `answer_timeout`, 8 s, each.
-const UNANSWERED: Duration = Duration::from_secs(20);
-/// How long a client waits that repeats its request soon.
-const IMPATIENT: Duration = Duration::from_secs(1);
-/// Exit code of a node that the others took for dead.
-const FENCED: i32 = 75;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -289,188 +276,24 @@ fn gaps(instants: &[Instant], since: Instant) -> Vec<Gap> {
     pairs.filter(|gap| gap.to > since && gap.to - gap.from >= NOTABLE).collect()
 }
 
-/// All that clients were told.
-#[derive(Default)]
-struct History {
-    /// Ids that were answered for a key.
-    ids: BTreeMap<String, BTreeSet<String>>,
-    /// When each node accepted a message, or repeated the answer for one.
-    accepted: [Vec<Instant>; 2],
-    refused: usize,
-    /// Requests whose connection failed.
-    disconnected: usize,
-    /// Answers that must not be.
-    wrong: Vec<String>,
-    slowest: Duration,
-}
-
-/// Two nodes, which a supervisor starts again.
-struct Nodes {
-    sites: [Site; 2],
-    servers: Mutex<[Option<Arc<Server>>; 2]>,
-    history: Mutex<History>,
-    /// How often a node ended because the others took it for dead.
-    fenced: AtomicUsize,
-    is_over: AtomicBool,
-}
-
-impl Nodes {
-    async fn new(cluster: &Cluster, database: &str) -> Arc<Self> {
-        let make = format!("CREATE DATABASE {database}");
-        assert!(cluster.psql(&MEMBERS, "postgres", &make).status().unwrap().success());
-        let configuration = |name: &str, members: &[&str]| {
-            let hosts: Vec<_> =
-                members.iter().map(|m| format!("\"{}:5432\"", cluster.address(m))).collect();
-            format!(
-                "[store]\nengine = \"postgres\"\n[store.postgres]\nhosts = [{}]\n\
-                 ca_file = \"{}\"\ndatabase = \"{database}\"\n[cluster]\nnode = \"{name}\"\n\
-                 dead_after = \"2m\"\n[sending]\nmax_rate = 1000\n",
-                hosts.join(", "),
-                std::env::var("TEST_PATRONI_CA").unwrap()
-            )
-        };
-        let [first, second, third] = MEMBERS;
-        let one = configuration("a", &[first, second, third]);
-        let mut one = Site::empty(&one, Options::default()).await;
-        let two = Site::empty("", Options::default()).await;
-        let endpoint = format!("endpoint = \"{}\"\n", one.simulator.endpoint());
-        two.configure(&configuration("b", &[third, second, first]), &endpoint);
-        let server = start(&one, "");
-        one.key = one.add_organisation("acme", "example.com");
-        drop(server);
-        let servers = [start(&one, &one.key), start(&two, &one.key)];
-        let nodes = Arc::new(Self {
-            sites: [one, two],
-            servers: Mutex::new(servers.map(|server| Some(Arc::new(server)))),
-            history: Mutex::default(),
-            fenced: AtomicUsize::new(0),
-            is_over: AtomicBool::new(false),
-        });
-        tokio::spawn(supervise(Arc::clone(&nodes)));
-        nodes
-    }
-
-    fn server(&self, number: usize) -> Option<Arc<Server>> {
-        self.servers.lock().unwrap()[number].clone()
-    }
-
-    /// Posts with a key to a node until it accepts; gives the id. `patience` is how long one request
-    /// may take.
-    async fn post(&self, number: usize, key: &str, patience: Duration) -> String {
-        let mut body = message();
-        body["idempotencyKey"] = key.into();
-        loop {
-            let Some(server) = self.server(number) else {
-                sleep(PAUSE).await;
-                continue;
-            };
-            let began = Instant::now();
-            let answer = timeout(patience, async {
-                let response = server.post(&body).send().await.ok()?;
-                let status = response.status();
-                Some((status, response.text().await.ok()?))
-            });
-            let answer = answer.await;
-            if answer.is_err() && patience < UNANSWERED {
-                continue;
-            }
-            if let Some(id) = self.note(number, key, began, answer) {
-                return id;
-            }
-            sleep(PAUSE * 5).await;
+/// Two nodes, which know the members in different orders.
+async fn start_nodes(cluster: &Cluster, database: &str) -> Arc<Nodes> {
+    let make = format!("CREATE DATABASE {database}");
+    assert!(cluster.psql(&MEMBERS, "postgres", &make).status().unwrap().success());
+    let nodes = Nodes::start(2, |number| {
+        let mut hosts = MEMBERS.map(|member| format!("\"{}:5432\"", cluster.address(member)));
+        if number == 1 {
+            hosts.reverse();
         }
-    }
-
-    /// Keeps an answer; gives the id if it is one of success.
-    fn note(
-        &self,
-        number: usize,
-        key: &str,
-        began: Instant,
-        answer: Result<Option<(StatusCode, String)>, Elapsed>,
-    ) -> Option<String> {
-        let mut history = self.history.lock().unwrap();
-        history.slowest = history.slowest.max(began.elapsed());
-        match answer {
-            Ok(Some((StatusCode::OK, text))) => {
-                let answer: Value = serde_json::from_str(&text).unwrap();
-                let id = answer["id"].as_str().unwrap().to_owned();
-                history.ids.entry(key.to_owned()).or_default().insert(id.clone());
-                history.accepted[number].push(Instant::now());
-                return Some(id);
-            }
-            Ok(Some((StatusCode::SERVICE_UNAVAILABLE, _))) => history.refused += 1,
-            Ok(Some((status, text))) => history.wrong.push(format!("{status}: {text}")),
-            Ok(None) => history.disconnected += 1,
-            Err(_) => history.wrong.push(format!("node {number} did not answer")),
-        }
-        None
-    }
-
-    /// Waits until both nodes have accepted something since.
-    async fn both_accept(&self, since: Instant) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let accepted = |instants: &Vec<Instant>| instants.last().is_some_and(|at| *at > since);
-            if self.history.lock().unwrap().accepted.iter().all(accepted) {
-                return;
-            }
-            assert!(Instant::now() < end, "a node does not accept again: {}", self.logs());
-            sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    fn logs(&self) -> String {
-        let tail = |number| {
-            let log = self.server(number).map(|server: Arc<Server>| server.log());
-            let log = log.unwrap_or_default();
-            // Not what is told of each message.
-            let is_of_node = |line: &&str| !line.contains(" INFO ");
-            log.lines().filter(is_of_node).collect::<Vec<_>>().join("\n")
-        };
-        format!("{}\n\n{}", tail(0), tail(1))
-    }
-}
-
-fn start(site: &Site, key: &str) -> Server {
-    let server = site.start_with(&[("RUST_LOG", "info")]);
-    Server { key: key.to_owned(), ..server }
-}
-
-/// Starts a node again if it ended because the others took it for dead.
-async fn supervise(nodes: Arc<Nodes>) {
-    while !nodes.is_over.load(Ordering::SeqCst) {
-        sleep(Duration::from_millis(200)).await;
-        for number in [0, 1] {
-            let Some(server) = nodes.server(number) else { continue };
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.process.id()));
-            // proc(5): the state of a process that has ended is Z.
-            if !stat.unwrap().rsplit_once(") ").unwrap().1.starts_with('Z') {
-                continue;
-            }
-            nodes.servers.lock().unwrap()[number] = None;
-            let server = last(server).await;
-            let (status, log) = server.process.wait();
-            assert_eq!(status.code(), Some(FENCED), "{log}");
-            nodes.fenced.fetch_add(1, Ordering::SeqCst);
-            let again = Arc::clone(&nodes);
-            let server = tokio::task::spawn_blocking(move || {
-                start(&again.sites[number], &again.sites[0].key)
-            });
-            nodes.servers.lock().unwrap()[number] = Some(Arc::new(server.await.unwrap()));
-        }
-    }
-}
-
-/// Waits until nobody else uses the server.
-async fn last(mut server: Arc<Server>) -> Server {
-    loop {
-        match Arc::try_unwrap(server) {
-            Ok(server) => return server,
-            Err(shared) => server = shared,
-        }
-        sleep(PAUSE).await;
-    }
+        format!(
+            "[store]\nengine = \"postgres\"\n[store.postgres]\nhosts = [{}]\n\
+             ca_file = \"{}\"\ndatabase = \"{database}\"\n[cluster]\nnode = \"n{number}\"\n\
+             dead_after = \"2m\"\n[sending]\nmax_rate = 1000\n",
+            hosts.join(", "),
+            std::env::var("TEST_PATRONI_CA").unwrap()
+        )
+    });
+    nodes.await
 }
 
 /// Clients that post each key to one node and then to the other one, until they are stopped.
@@ -590,14 +413,14 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
     let fenced = nodes.fenced.load(Ordering::SeqCst);
     let probe = Probe::start(cluster);
     let load = Load::start(nodes, &format!("{fault:?}-{round}"));
-    nodes.both_accept(Instant::now() + Duration::from_secs(2)).await;
+    nodes.all_accept(Instant::now() + Duration::from_secs(2)).await;
 
     let began = Instant::now();
     let healed = inject(fault, cluster, &roles).await;
     let after = cluster.healthy().await;
     // Whatever follows from the return of a part comes soon.
     let ended = Instant::now() + Duration::from_secs(5);
-    nodes.both_accept(ended).await;
+    nodes.all_accept(ended).await;
     let takes_writes = |written: &Vec<Instant>| written.last().is_some_and(|at| *at > ended);
     while !takes_writes(&probe.written.lock().unwrap()) {
         assert!(ended.elapsed() < PATIENCE, "Patroni's primary takes no writes");
@@ -618,7 +441,7 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
     let History { ids, accepted, refused, disconnected, wrong, slowest } =
         std::mem::take(&mut *nodes.history.lock().unwrap());
     let mut late = Vec::new();
-    for (number, accepted) in accepted.iter().enumerate() {
+    for (number, accepted) in &accepted {
         for gap in gaps(accepted, began) {
             // The probe asks only now and then, so it may learn of it later than the nodes.
             let meanwhile = recoveries.iter().filter(|r| r.from < gap.to && r.to > gap.from);
@@ -637,7 +460,7 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
             }
         }
     }
-    let answers: usize = accepted.iter().map(Vec::len).sum();
+    let answers: usize = accepted.values().map(Vec::len).sum();
     let fenced = nodes.fenced.load(Ordering::SeqCst) - fenced;
     println!(
         "{told} {} keys, {answers} answers of 200, {refused} of 503, {disconnected} without \
@@ -645,46 +468,9 @@ async fn endure(fault: Fault, round: usize, cluster: &Arc<Cluster>, nodes: &Arc<
         ids.len(),
         slowest.as_secs_f64()
     );
-    compare(nodes, &ids, fenced).await;
+    nodes.compare(&ids, fenced > 0).await;
     assert_eq!(wrong, Vec::<String>::new(), "only 200 and 503 are right");
     assert_eq!(late, Vec::<String>::new(), "{told}\n{}", nodes.logs());
-}
-
-/// Compares the answers with what both nodes and the provider have.
-async fn compare(nodes: &Arc<Nodes>, ids: &BTreeMap<String, BTreeSet<String>>, fenced: usize) {
-    let doubled: Vec<_> = ids.iter().filter(|(_, ids)| ids.len() != 1).collect();
-    assert!(doubled.is_empty(), "keys with two ids: {doubled:?}");
-    let mut failed = 0;
-    for (key, ids) in ids {
-        let id = ids.first().unwrap();
-        for number in [0, 1] {
-            assert_eq!(nodes.post(number, key, UNANSWERED).await, *id, "{key} at node {number}");
-        }
-        let servers = [0, 1].map(|number| nodes.server(number).expect("both run"));
-        let end = Instant::now() + PATIENCE;
-        let record = loop {
-            let [one, two] = &servers;
-            let (one, two) = (one.record(id).await, two.record(id).await);
-            let status = one["status"].as_str().unwrap();
-            if one["status"] == two["status"] && status != "queued" && status != "sending" {
-                break one;
-            }
-            assert!(Instant::now() < end, "{one} {two}");
-            sleep(PAUSE).await;
-        };
-        let sent = nodes.sites[0].simulator.accepted_by_tag(MESSAGE_ID_TAG, id);
-        if record["status"] == "sent" {
-            assert_eq!(sent, 1, "{record}");
-        } else {
-            assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
-            assert!(sent <= 1, "{record}");
-            failed += 1;
-        }
-    }
-    assert!(failed == 0 || fenced > 0, "{failed} messages failed, and no node ended");
-    println!("    {} ids are there, {failed} of them failed with their node", ids.len());
-    let repeated = nodes.sites[0].simulator.repeated_tags(MESSAGE_ID_TAG);
-    assert!(repeated.is_empty(), "sent twice: {repeated:?}");
 }
 
 /// `PATRONI_FAULTS` names some of the faults, separated by commas; `PATRONI_ROUNDS` says how often
@@ -698,16 +484,11 @@ async fn nothing_accepted_is_lost_or_doubled_while_patroni_fails_over() {
         chosen.is_empty() || chosen.split(',').any(|name| name == format!("{fault:?}"))
     };
     cluster.healthy().await;
-    let nodes = Nodes::new(&cluster, "failover").await;
+    let nodes = start_nodes(&cluster, "failover").await;
     for round in 0..rounds {
         for fault in FAULTS.into_iter().filter(is_chosen) {
             endure(fault, round, &cluster, &nodes).await;
         }
     }
-    nodes.is_over.store(true, Ordering::SeqCst);
-    for number in [0, 1] {
-        let server = nodes.servers.lock().unwrap()[number].take().unwrap();
-        let log = last(server).await.terminate().await;
-        assert!(!log.contains("panicked"), "{log}");
-    }
+    nodes.stop().await;
 }
