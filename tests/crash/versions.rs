@@ -17,7 +17,8 @@ use pillarbox::domain::request::{Draft, IdempotencyKey, SendRequest};
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use pillarbox::domain::time::Timestamp;
 use pillarbox::store::{
-    Accepted, DeadLetter, MessageFilter, NewApiKey, NewMessage, Reference, Report, Store,
+    Accepted, Candidate, DeadLetter, Existing, MessageFilter, NewApiKey, NewMessage, Reference,
+    Report, Store, Unclosed,
 };
 use redb::{ReadableTableMetadata, TableDefinition};
 
@@ -128,6 +129,23 @@ async fn files_of_every_version_are_read() {
         assert_eq!((recovery.bodies_lost, recovery.live_keys), (PENDING, PENDING + 1), "{file:?}");
         assert_eq!(store.time_record().await, Ok(None), "{file:?}: no time stamp, so no doubt");
         check(&store).await;
+        versions += 1;
+    }
+    assert!(versions > 0);
+}
+
+#[tokio::test]
+async fn files_of_every_version_are_restored() {
+    let mut versions = 0;
+    for file in std::fs::read_dir(fixtures()).unwrap() {
+        let file = file.unwrap().path();
+        let directory = tempfile::tempdir().unwrap();
+        let candidate = Candidate::check(&file, directory.path(), Unclosed::Refuse, |_| ());
+        let candidate = candidate.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let messages = u64::try_from(PENDING + 1).unwrap();
+        assert_eq!((candidate.contents().messages, candidate.contents().damaged), (messages, 0));
+        candidate.install(Existing::Keep, THEN).unwrap();
+        check(&Store::open(directory.path(), THEN).unwrap().0).await;
         versions += 1;
     }
     assert!(versions > 0);

@@ -13,7 +13,7 @@ use crate::store::redb::backup::{Existing, behind_link};
 use crate::store::redb::checkpoint::{forget_journal, kept_checkpoint};
 use crate::store::redb::error::{InRow, OpenError, ReadError};
 use crate::store::redb::open::require_format;
-use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write};
+use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
 use crate::store::redb::{CACHE_BYTES, FILE_NAME, organisations, temp_files};
 
 /// How much is copied between two reports.
@@ -192,6 +192,8 @@ fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
         return Err(OpenError::Damaged("its checksums are wrong".to_owned()));
     }
     require_format(&database)?;
+    // An older format does not have all of them. It is brought to this one when it is opened.
+    write_tables(&database, |mut tables| Ok(tables.create()?))?;
     if kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?.is_some() {
         match unclosed {
             Unclosed::Refuse => return Err(OpenError::Unclosed),
