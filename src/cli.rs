@@ -12,6 +12,7 @@ use error::CliError;
 
 mod aws;
 mod backup;
+mod cluster;
 mod connect;
 mod dead_letter;
 mod destination;
@@ -69,6 +70,8 @@ enum Command {
     DeadLetter(dead_letter::DeadLetter),
     /// List, drain and forget nodes on one database.
     Node(node::Node),
+    /// Bring a data file into the database of several nodes.
+    Cluster(cluster::Cluster),
     /// Set up AWS for delivery events.
     Aws(aws::Aws),
     /// Show how the service is doing.
@@ -146,6 +149,7 @@ impl Command {
             Self::Webhook(webhook) => one_thread()?.block_on(webhook.run()),
             Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
             Self::Node(node) => one_thread()?.block_on(node.run()),
+            Self::Cluster(cluster) => one_thread()?.block_on(cluster.run()),
             Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),
             Self::Doctor(doctor) => one_thread()?.block_on(doctor.run()),

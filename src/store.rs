@@ -51,6 +51,7 @@ pub use redb::{
     FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery, RestoreError,
     Restored, SaveError, Snapshot, Unclosed,
 };
+pub use transfer::{ImportError, Imported};
 
 mod cluster;
 #[cfg(test)]
@@ -69,6 +70,7 @@ mod record;
 mod redb;
 mod suppression_filter;
 mod tag;
+mod transfer;
 mod transitions;
 
 /// Asks whichever engine the store has, and waits for its answer. What waits for a server is large,

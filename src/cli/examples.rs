@@ -13,7 +13,7 @@ const fn example(line: &'static str, does: &'static str) -> Example {
 }
 
 /// All examples. A command's own are those whose line begins with its name.
-const ALL: [Example; 53] = [
+const ALL: [Example; 54] = [
     example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
     example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
     example("pillarbox dev --listen localhost:8080", "Listen on another port"),
@@ -66,6 +66,10 @@ const ALL: [Example; 53] = [
     example("pillarbox node drain mail-b", "Have a node accept no more, so that it can be stopped"),
     example("pillarbox node drain --undo mail-b", "Have it accept messages again"),
     example("pillarbox node forget mail-b", "Fail the messages of a node that is gone"),
+    example(
+        "pillarbox cluster import --config /etc/pillarbox/pillarbox.toml pillarbox.backup",
+        "Bring a backup into the database of several nodes",
+    ),
     example(
         "pillarbox aws setup --dry-run",
         "Say what would be created, and which permissions it needs",

@@ -1,11 +1,13 @@
 //! Node: the store as one of several on a database, which shares the pace and the duties with the
 //! others. A data file is a node alone.
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
 
 use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, NodeLoad, NodeStatus};
 use crate::store::interface::Change;
-use crate::store::postgres::{ConnectError, PostgresServer, PostgresStore};
+use crate::store::postgres::{ConnectError, Import, PostgresServer, PostgresStore};
+use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
 use crate::store::{Engine, Store, StoreError};
 
 impl Store {
@@ -105,5 +107,30 @@ impl Store {
             Engine::Redb(_) => false,
             Engine::Postgres(engine) => engine.is_fenced(),
         }
+    }
+
+    /// Returns the reason why nothing can be imported into a database, if there is one.
+    pub async fn can_import_into(server: &PostgresServer) -> Result<(), ImportError> {
+        Import::begin(server).await.map(|_| ())
+    }
+
+    /// Brings all rows of this data file into an empty database that no node works on, all or
+    /// nothing. `progress` learns how many rows were written.
+    pub async fn import_into(
+        &self,
+        server: &PostgresServer,
+        progress: impl Fn(u64),
+    ) -> Result<Imported, ImportError> {
+        let Engine::Redb(file) = &self.engine else { return Err(ImportError::SameEngine) };
+        let mut import = Import::begin(server).await?;
+        let (sender, mut chunks) = mpsc::channel(CHUNKS_AHEAD);
+        let file = file.clone();
+        let reading = spawn_blocking(move || file.export(&sender));
+        let written = import.write(&mut chunks, progress).await;
+        // A reader that still has rows ends now.
+        drop(chunks);
+        let facts = reading.await.expect("an export does not panic and is not aborted");
+        written?;
+        import.finish(facts?).await
     }
 }

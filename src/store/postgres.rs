@@ -36,6 +36,7 @@ use session::{Session, Transaction};
 
 pub use connection::PostgresServer;
 pub use error::ConnectError;
+pub(super) use import::Import;
 pub use node::NodeIdentity;
 
 mod accept;
@@ -48,6 +49,7 @@ mod error;
 mod events;
 mod feed;
 mod history;
+mod import;
 mod messages;
 mod meta;
 mod node;

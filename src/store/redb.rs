@@ -48,6 +48,7 @@ mod dead_letters;
 mod domains;
 mod error;
 mod events;
+mod export;
 mod feed;
 mod history;
 mod idempotency;

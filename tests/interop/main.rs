@@ -24,6 +24,7 @@ use pillarbox::simulator::Options;
 mod alarms;
 mod browser;
 mod cluster;
+mod cluster_import;
 mod dashboard;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]

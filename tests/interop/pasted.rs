@@ -148,11 +148,12 @@ fn receive_a_webhook(reader: &Reader) {
 }
 
 /// Pages whose commands are run, each on a `dev` of its own.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "docs/aws.md",
     "docs/backup.md",
     "docs/deployment.md",
     "docs/domains.md",
+    "docs/nodes.md",
     "docs/operating.md",
     "docs/simulator.md",
     "docs/suppressions.md",
@@ -164,7 +165,7 @@ const PAGES: [&str; 9] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 26] = [
+const NOT_RUN: [(&str, &str); 28] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
@@ -177,6 +178,8 @@ const NOT_RUN: [(&str, &str); 26] = [
     ("rustup target add ", "the gate installs them"),
     ("tar -xzf pillarbox-", "the gate runs the archive's binary"),
     ("install -m 755 pillarbox-", "the gate runs the archive's binary"),
+    ("pillarbox node ", "it needs a database; a test of its own runs them"),
+    ("pillarbox cluster import ", "it needs a database; a test of its own runs it"),
     ("docker ", "the gate runs the image without an engine"),
     ("/usr/share/pillarbox/monitoring/install.sh", "a test of its own runs it"),
     ("systemd-sysusers", "the gate installs the package"),

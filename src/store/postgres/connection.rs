@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::RwLock;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, CopyInSink, NoTls, Row, Socket, Statement};
 
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tls::Tls;
@@ -191,6 +192,11 @@ impl Connection {
     /// Runs statements without parameters, such as `BEGIN`.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), QueryError> {
         Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Begins to copy rows into a table.
+    pub(super) async fn copy_in(&self, sql: &str) -> Result<CopyInSink<Bytes>, QueryError> {
+        Ok(self.client.copy_in(sql).await?)
     }
 
     /// Prepares a statement, unless it is prepared already.

@@ -1,0 +1,151 @@
+//! `cluster`: brings a data file into the database of several nodes.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::cli::connect::{self, Format};
+use crate::cli::error::CliError;
+use crate::cli::output::Progress;
+use crate::clock::Clock;
+use crate::config::StoreConfig;
+use crate::service;
+use crate::store::{self, Candidate, Existing, FILE_NAME, ImportError, Store, Unclosed};
+
+#[derive(Debug, Args)]
+pub(super) struct Cluster {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Bring a backup (`pillarbox backup`) into an empty database. Start no node before it ends.
+    Import(Import),
+}
+
+#[derive(Debug, Args)]
+struct Import {
+    /// Configuration file of a node. It names the database.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Path of the backup. It stays as it is, and is copied into `TMPDIR`.
+    file: PathBuf,
+    /// Import a data file that was copied without its journal. What the service accepted in its last
+    /// moments is lost.
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Imported {
+    messages: u64,
+    pending: u64,
+    organisations: u64,
+    keys: u64,
+    suppressions: u64,
+    rows: u64,
+    /// Rows that cannot be read.
+    left_out: u64,
+}
+
+impl Cluster {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let Action::Import(import) = self.action;
+        import.run().await
+    }
+}
+
+impl Import {
+    async fn run(self) -> Result<String, CliError> {
+        let config = connect::load(self.config.as_deref())?;
+        let StoreConfig::Postgres(postgres) = &config.store else {
+            let rule = "the configuration has no database: set [store] engine = \"postgres\" and \
+                        [store.postgres], as each node needs it";
+            return Err(CliError::Usage(rule.to_owned()));
+        };
+        let server = service::postgres_server(postgres).map_err(CliError::Run)?;
+        let refused = |error: ImportError| CliError::Refused(refusal(&error));
+        // Before the file is read: that may take long.
+        Store::can_import_into(&server).await.map_err(refused)?;
+        // A copy, in which an old format is brought to this one.
+        let directory = tempfile::tempdir();
+        let directory =
+            directory.map_err(|source| CliError::Write { path: std::env::temp_dir(), source })?;
+        let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
+        let progress = Progress::of(size, "checking");
+        let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
+        let copied = |bytes| progress.at(bytes);
+        let candidate = Candidate::check(&self.file, directory.path(), unclosed, copied)?;
+        drop(progress);
+        let now = Clock::system().now();
+        candidate.install(Existing::Keep, now)?;
+        let file = directory.path().join(FILE_NAME);
+        let store = Store::observe(directory.path(), now)
+            .map_err(|source| CliError::Open { file, source })?;
+        let progress = Progress::counting("importing rows:");
+        let imported = store.import_into(&server, |rows| progress.at(rows)).await;
+        drop(progress);
+        let imported = Imported::from(imported.map_err(refused)?);
+        let format = if self.json { Format::Json } else { Format::People };
+        Ok(format.show(&imported, told))
+    }
+}
+
+/// Why nothing was imported, and what to do.
+fn refusal(error: &ImportError) -> String {
+    let advice = match error {
+        ImportError::File(_) => "check the file: pillarbox restore --check FILE",
+        ImportError::Nodes(_) => "stop all nodes in order, then try again",
+        ImportError::NotEmpty => "make an empty database, and name it in store.postgres.database",
+        ImportError::Server(_) => "check store.postgres and the server's log",
+        ImportError::Unanswered => {
+            return format!(
+                "{error}; start a node and look whether it has the organisations: then everything was \
+                 imported"
+            );
+        }
+        ImportError::SameEngine => "give a data file",
+    };
+    format!("nothing was imported: {error}; {advice}")
+}
+
+fn told(done: &Imported) -> String {
+    let mut text = format!(
+        "imported {} messages, {} organisations, {} keys and {} suppressions ({} rows)\n",
+        done.messages, done.organisations, done.keys, done.suppressions, done.rows
+    );
+    if done.pending > 0 {
+        let _ = writeln!(
+            text,
+            "{} messages were not sent yet: their bodies are gone, and the first node that starts \
+             fails them",
+            done.pending
+        );
+    }
+    if done.left_out > 0 {
+        let _ = writeln!(text, "{} rows cannot be read and were left out", done.left_out);
+    }
+    text + "Start the nodes.\n"
+}
+
+impl From<store::Imported> for Imported {
+    fn from(done: store::Imported) -> Self {
+        let store::Imported {
+            messages,
+            pending,
+            organisations,
+            api_keys: keys,
+            suppressions,
+            rows,
+            left_out,
+        } = done;
+        Self { messages, pending, organisations, keys, suppressions, rows, left_out }
+    }
+}
