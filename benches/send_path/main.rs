@@ -26,6 +26,7 @@ use report::Report;
 
 mod accept;
 mod bare;
+mod cluster;
 mod commit;
 mod fill;
 mod journal;
@@ -87,6 +88,8 @@ enum Part {
     Sending,
     /// The store's writer alone.
     Writer,
+    /// Acceptance by nodes on `PostgreSQL`.
+    Cluster,
     /// Delivery events.
     Events,
     /// Memory: idle, and for each pending message.
@@ -166,6 +169,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
             Part::Read => accept::read(&scale, &mut report)?,
             Part::Sending => sending::sending(&scale, &mut report)?,
             Part::Writer => writer::writer(&scale, &mut report)?,
+            Part::Cluster => cluster::cluster(&scale, &mut report)?,
             Part::Events => writer::events(&scale, &mut report)?,
             Part::Memory => size::memory(&scale, &mut report)?,
             Part::Disk => size::disk(&scale, &mut report)?,

@@ -93,7 +93,8 @@ async fn accepts(callers: usize, time: Duration) -> anyhow::Result<(f64, Histogr
     Ok((all.len() as f64 / begun.elapsed().as_secs_f64(), all))
 }
 
-async fn accept(
+/// Accepts a message with a key.
+pub(crate) async fn accept(
     store: &Store,
     organisation: &Organisation,
     ids: &MessageIds,

@@ -1,0 +1,220 @@
+//! Acceptance by nodes on `PostgreSQL`, beside `pgbench` with the same inserts on the same server.
+//! `POSTGRES_FSYNC=on tests/with-postgres.sh` starts the server.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use pillarbox::domain::id::MessageIds;
+use pillarbox::store::{NodeIdentity, PostgresServer, Store};
+
+use crate::Scale;
+use crate::process::{directory, now, set_up};
+use crate::report::{Bound, Report, median};
+use crate::writer::accept;
+
+/// Numbers of nodes. Each accepts by two connections.
+const NODES: [usize; 2] = [1, 2];
+const CONNECTIONS_OF_A_NODE: usize = 2;
+/// Callers that wait for a node at one time.
+const CALLERS: usize = 256;
+/// Messages in one transaction of `pgbench`.
+const BATCH: usize = 64;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+const DEAD_AFTER: Duration = Duration::from_mins(3);
+/// Least share of what `pgbench` reaches.
+const GOAL: f64 = 0.7;
+
+/// Nodes beside `pgbench`, without a standby and with one.
+pub(crate) fn cluster(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let Ok(port) = std::env::var("TEST_POSTGRES_PORT") else {
+        println!("cluster: not measured, because tests/with-postgres.sh started no server");
+        return Ok(());
+    };
+    let server = Server { port: port.parse()? };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut rows = Vec::new();
+    for with_standby in [false, true] {
+        let directory = directory()?;
+        let standby =
+            with_standby.then(|| Standby::start(&server, directory.path())).transpose()?;
+        for nodes in NODES {
+            let (mut rates, mut times, mut ceilings) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..scale.rounds {
+                let database = server.make_database()?;
+                let (rate, p99) =
+                    runtime.block_on(accepts(&server, &database, nodes, scale.load_time))?;
+                rates.push(rate);
+                times.push(p99);
+                let connections = nodes * CONNECTIONS_OF_A_NODE;
+                ceilings.push(server.pgbench(&database, connections, scale.load_time)?);
+            }
+            let (rate, ceiling) = (median(rates), median(ceilings));
+            let p99 = median(times);
+            let standby = if with_standby { "with a standby" } else { "without a standby" };
+            let what = format!("{nodes} nodes {standby} ÷ pgbench");
+            report.goal(&what, Bound::AtLeast(GOAL), "", rate / ceiling);
+            rows.push(json!({
+                "nodes": nodes,
+                "standby": with_standby,
+                "per_second": rate,
+                "p99_ms": p99,
+                "pgbench_per_second": ceiling,
+                "share": rate / ceiling,
+            }));
+        }
+        drop(standby);
+    }
+    report.figure("cluster", Value::from(rows));
+    Ok(())
+}
+
+struct Server {
+    port: u16,
+}
+
+impl Server {
+    fn psql(&self, database: &str, sql: &str) -> anyhow::Result<String> {
+        let run = Command::new("psql")
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "pillarbox"])
+            .args(["-q", "-A", "-t", database, "-c", sql])
+            .output()?;
+        ensure!(run.status.success(), "{run:?}");
+        Ok(String::from_utf8(run.stdout)?.trim().to_owned())
+    }
+
+    fn make_database(&self) -> anyhow::Result<String> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let name = format!("bench_{}", MADE.fetch_add(1, Ordering::Relaxed));
+        self.psql("postgres", &format!("CREATE DATABASE {name}"))?;
+        Ok(name)
+    }
+
+    /// Messages a second that `pgbench` inserts as acceptance does, with records as long.
+    fn pgbench(&self, database: &str, connections: usize, time: Duration) -> anyhow::Result<f64> {
+        let length = self.psql(database, "SELECT avg(length(record))::integer FROM message")?;
+        self.psql(database, "CREATE SEQUENCE bench_id START 1")?;
+        let directory = directory()?;
+        let script = directory.path().join("insert.sql");
+        // Ids grow, as ours do.
+        let sql = format!(
+            "WITH new AS MATERIALIZED (SELECT lpad(to_hex(nextval('bench_id')), 32, '0')::uuid AS id, \
+             sha256(random()::text::bytea) AS key FROM generate_series(1, {BATCH})), \
+             keyed AS (INSERT INTO idempotency SELECT 1, key, id, 0 FROM new ORDER BY key), \
+             stored AS (INSERT INTO message SELECT id, 1, decode(repeat('ab', {length}), 'hex') FROM new) \
+             INSERT INTO pending SELECT id, 1 FROM new;\n"
+        );
+        std::fs::write(&script, sql)?;
+        let run = Command::new("pgbench")
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "pillarbox", "-n"])
+            .args(["-M", "prepared", "-c", &connections.to_string(), "-j", "2"])
+            .args(["-T", &time.as_secs().max(1).to_string(), "-f"])
+            .arg(&script)
+            .arg(database)
+            .output()
+            .context("pgbench is in Debian's package postgresql-contrib or postgresql")?;
+        ensure!(run.status.success(), "{run:?}");
+        let said = String::from_utf8(run.stdout)?;
+        let tps = said.lines().find_map(|line| line.strip_prefix("tps = "));
+        let tps = tps.and_then(|rest| rest.split(' ').next()).context("pgbench tells its rate")?;
+        #[expect(clippy::cast_precision_loss, reason = "it is small")]
+        let batch = BATCH as f64;
+        Ok(tps.parse::<f64>()? * batch)
+    }
+}
+
+/// A synchronous standby, which keeps the log alone.
+struct Standby {
+    receiver: Child,
+    server: Server,
+}
+
+impl Standby {
+    fn start(server: &Server, directory: &Path) -> anyhow::Result<Self> {
+        let server = Server { port: server.port };
+        let connection = format!(
+            "host=127.0.0.1 port={} user=pillarbox dbname=postgres application_name=bench",
+            server.port
+        );
+        let receiver = Command::new("pg_receivewal")
+            .args(["--synchronous", "--dbname", &connection, "--directory"])
+            .arg(directory)
+            .spawn()?;
+        server.psql("postgres", "ALTER SYSTEM SET synchronous_standby_names = 'bench'")?;
+        server.psql("postgres", "SELECT pg_reload_conf()")?;
+        Ok(Self { receiver, server })
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        let _ = self.server.psql("postgres", "ALTER SYSTEM RESET synchronous_standby_names");
+        let _ = self.server.psql("postgres", "SELECT pg_reload_conf()");
+        let _ = self.receiver.kill();
+        let _ = self.receiver.wait();
+    }
+}
+
+/// Messages a second that so many nodes accept, and the time of the slowest in a hundred in
+/// milliseconds.
+async fn accepts(
+    server: &Server,
+    database: &str,
+    nodes: usize,
+    time: Duration,
+) -> anyhow::Result<(f64, f64)> {
+    let server = PostgresServer {
+        hosts: vec![("127.0.0.1".to_owned(), server.port)],
+        database: database.to_owned(),
+        user: "pillarbox".to_owned(),
+        password: None,
+        authorities: None,
+    };
+    let mut stores = Vec::new();
+    for number in 0..nodes {
+        let identity = NodeIdentity {
+            name: format!("n{number}"),
+            directory: [u8::try_from(number)?; 16],
+            dead_after: DEAD_AFTER,
+        };
+        let (store, _) = Store::connect(&server, identity, ANSWER_TIMEOUT, now()).await?;
+        stores.push(store);
+    }
+    let organisation = set_up(&stores[0]).await?;
+    // The others follow within half a second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (ids, number) = (Arc::new(MessageIds::new()), Arc::new(AtomicU64::new(0)));
+    let begun = Instant::now();
+    let mut tasks = JoinSet::new();
+    for caller in 0..nodes * CALLERS {
+        let (store, organisation) = (stores[caller % nodes].clone(), organisation.clone());
+        let (ids, number) = (Arc::clone(&ids), Arc::clone(&number));
+        tasks.spawn(async move {
+            let mut times = Histogram::<u64>::new(3)?;
+            while begun.elapsed() < time {
+                let number = number.fetch_add(1, Ordering::Relaxed);
+                let start = Instant::now();
+                accept(&store, &organisation, &ids, &format!("order-{number:020}")).await?;
+                times.record(u64::try_from(start.elapsed().as_micros())?)?;
+            }
+            anyhow::Ok(times)
+        });
+    }
+    let mut all = Histogram::<u64>::new(3)?;
+    while let Some(times) = tasks.join_next().await {
+        all.add(times??)?;
+    }
+    let took = begun.elapsed();
+    for store in stores {
+        store.leave().await;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
+    Ok((all.len() as f64 / took.as_secs_f64(), all.value_at_quantile(0.99) as f64 / 1e3))
+}
