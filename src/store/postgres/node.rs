@@ -58,7 +58,9 @@ const BODY_LOST: &str = "the node that held the message ended before it was sent
                          kept in memory only; a call to the provider may have been under way, so \
                          whether it was accepted is unknown";
 
-/// How long a share of the pace holds on the server; the node itself holds it for less.
+/// How long a share of the pace and a duty hold on the server, as the statements below say it. The
+/// node itself holds them for less.
+const HELD: Duration = Duration::from_secs(30);
 const SHARE: &str = "
 WITH others AS (
     SELECT coalesce(sum(rate), 0) AS taken FROM quota_share
@@ -321,7 +323,9 @@ async fn beat(
             peers.remove(&peer.id);
         }
     }
-    shared.node.take_part(connection, peers.len()).await?;
+    // What a silent node had is free by now. Until it is, the server gives no more than is left.
+    let nodes = peers.values().filter(|peer| silent(peer) < HELD).count();
+    shared.node.take_part(connection, nodes).await?;
     *shared.node.peers.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(peers.clone());
     *seen = peers;
     Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::domain::admission::admit;
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
@@ -438,4 +438,23 @@ async fn parts_of_the_pace_are_never_more_than_the_whole() {
         }
     }
     assert!(greatest > 0.9, "nobody has anything to lend: {greatest}");
+}
+
+/// Nobody takes it for dead yet, but what it had is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_part_and_the_duties_of_a_node_that_is_gone_are_taken_over() {
+    const DEAD_AFTER: Duration = Duration::from_mins(10);
+    const LIMIT: Duration = Duration::from_secs(40);
+    let database = Database::new().await;
+    let gone = database.node_that_waits("a", DEAD_AFTER).await;
+    until("the duty", async || *gone.delivers().borrow()).await;
+    let other = database.node_that_waits("b", DEAD_AFTER).await;
+    until("the part", async || (*other.share().borrow() - 0.5).abs() < 1e-9).await;
+    drop(gone);
+    let began = Instant::now();
+    let (mut share, mut delivers) = (other.share(), other.delivers());
+    timeout(LIMIT, share.wait_for(|share| *share > 0.999)).await.expect("the part").unwrap();
+    timeout(LIMIT, delivers.wait_for(|delivers| *delivers)).await.expect("the duty").unwrap();
+    println!("taken over after {:.1} s", began.elapsed().as_secs_f64());
+    assert_eq!(other.nodes().len(), 2, "it is not dead yet");
 }
