@@ -3,22 +3,18 @@
 
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use pillarbox::domain::id::MessageIds;
 use pillarbox::store::{NodeIdentity, PostgresServer, Store};
 
 use crate::Scale;
 use crate::process::{directory, now, set_up};
 use crate::report::{Bound, Report, median};
-use crate::writer::accept;
+use crate::writer::{accept_by, micros};
 
 /// Numbers of nodes. Each accepts by two connections.
 const NODES: [usize; 2] = [1, 2];
@@ -190,31 +186,9 @@ async fn accepts(
     let organisation = set_up(&stores[0]).await?;
     // The others follow within half a second.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (ids, number) = (Arc::new(MessageIds::new()), Arc::new(AtomicU64::new(0)));
-    let begun = Instant::now();
-    let mut tasks = JoinSet::new();
-    for caller in 0..nodes * CALLERS {
-        let (store, organisation) = (stores[caller % nodes].clone(), organisation.clone());
-        let (ids, number) = (Arc::clone(&ids), Arc::clone(&number));
-        tasks.spawn(async move {
-            let mut times = Histogram::<u64>::new(3)?;
-            while begun.elapsed() < time {
-                let number = number.fetch_add(1, Ordering::Relaxed);
-                let start = Instant::now();
-                accept(&store, &organisation, &ids, &format!("order-{number:020}")).await?;
-                times.record(u64::try_from(start.elapsed().as_micros())?)?;
-            }
-            anyhow::Ok(times)
-        });
-    }
-    let mut all = Histogram::<u64>::new(3)?;
-    while let Some(times) = tasks.join_next().await {
-        all.add(times??)?;
-    }
-    let took = begun.elapsed();
+    let (rate, times) = accept_by(&stores, &organisation, nodes * CALLERS, time).await?;
     for store in stores {
         store.leave().await;
     }
-    #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
-    Ok((all.len() as f64 / took.as_secs_f64(), all.value_at_quantile(0.99) as f64 / 1e3))
+    Ok((rate, micros(&times, 0.99) / 1e3))
 }

@@ -54,7 +54,7 @@ pub(crate) fn writer(scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times are far below 2^53 microseconds")]
-fn micros(times: &Histogram<u64>, quantile: f64) -> f64 {
+pub(crate) fn micros(times: &Histogram<u64>, quantile: f64) -> f64 {
     times.value_at_quantile(quantile) as f64
 }
 
@@ -65,15 +65,26 @@ async fn opened() -> anyhow::Result<(tempfile::TempDir, Store, Organisation)> {
     Ok((directory, store, organisation))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
 async fn accepts(callers: usize, time: Duration) -> anyhow::Result<(f64, Histogram<u64>)> {
     let (_directory, store, organisation) = opened().await?;
+    accept_by(&[store], &organisation, callers, time).await
+}
+
+/// Has so many callers accept by stores in turn; returns messages a second, and how many
+/// microseconds each took.
+#[expect(clippy::cast_precision_loss, reason = "no run has 2^53 messages")]
+pub(crate) async fn accept_by(
+    stores: &[Store],
+    organisation: &Organisation,
+    callers: usize,
+    time: Duration,
+) -> anyhow::Result<(f64, Histogram<u64>)> {
     let ids = Arc::new(MessageIds::new());
     let number = Arc::new(AtomicU64::new(0));
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
-    for _ in 0..callers {
-        let (store, organisation) = (store.clone(), organisation.clone());
+    for caller in 0..callers {
+        let (store, organisation) = (stores[caller % stores.len()].clone(), organisation.clone());
         let (ids, number) = (Arc::clone(&ids), Arc::clone(&number));
         tasks.spawn(async move {
             let mut times = Histogram::<u64>::new(3)?;
@@ -93,8 +104,7 @@ async fn accepts(callers: usize, time: Duration) -> anyhow::Result<(f64, Histogr
     Ok((all.len() as f64 / begun.elapsed().as_secs_f64(), all))
 }
 
-/// Accepts a message with a key.
-pub(crate) async fn accept(
+async fn accept(
     store: &Store,
     organisation: &Organisation,
     ids: &MessageIds,

@@ -12,7 +12,7 @@ use crate::store::cluster::{
 use crate::store::interface::Change;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
-use crate::store::postgres::peers::{BURY, boot_time};
+use crate::store::postgres::peers::BURY;
 use crate::store::postgres::{PostgresStore, Shared};
 
 /// Time between two looks at the database's state.
@@ -95,9 +95,10 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn nodes(&self) -> Vec<NodeStatus> {
-        let now = boot_time();
+        // While the server cannot be reached, nobody is observed, and nobody is silent.
+        let seen_at = self.shared.node.confirmed();
         let peers = self.shared.node.peers();
-        let mut nodes: Vec<_> = peers.values().map(|peer| peer.status_at(now)).collect();
+        let mut nodes: Vec<_> = peers.values().map(|peer| peer.status_at(seen_at)).collect();
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         nodes
     }
@@ -131,7 +132,7 @@ impl PostgresStore {
     pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
         let peer = self.shared.node.peers().values().find(|peer| peer.name() == name).cloned();
         let Some(peer) = peer else { return Ok(Forgotten::Unknown) };
-        let silent = boot_time().saturating_sub(peer.since);
+        let silent = self.shared.node.confirmed().saturating_sub(peer.since);
         if silent < LEASE || peer.is_this() {
             return Ok(Forgotten::Lives(silent));
         }

@@ -150,8 +150,14 @@ impl Node {
 
     /// Returns true if it may start something: its last beat was confirmed, not long ago.
     pub(super) fn is_live(&self) -> bool {
-        let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.is_fenced.load(Ordering::Acquire) && boot_time().saturating_sub(confirmed) < LEASE
+        let silent = boot_time().saturating_sub(self.confirmed());
+        !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
+    }
+
+    /// When the last beat that was confirmed was sent, by the clock of [`boot_time`]. What is known of
+    /// the other nodes is of this moment.
+    pub(super) fn confirmed(&self) -> Duration {
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn confirm(&self, sent: Duration) {

@@ -21,7 +21,8 @@ use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    Accepted, Health, MessageFilter, NewMessage, NodeIdentity, PostgresServer, Store, StoreError,
+    Accepted, Health, MessageFilter, NewMessage, NodeIdentity, NodeState, PostgresServer, Store,
+    StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -457,4 +458,31 @@ async fn the_part_and_the_duties_of_a_node_that_is_gone_are_taken_over() {
     timeout(LIMIT, delivers.wait_for(|delivers| *delivers)).await.expect("the duty").unwrap();
     println!("taken over after {:.1} s", began.elapsed().as_secs_f64());
     assert_eq!(other.nodes().len(), 2, "it is not dead yet");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_its_database_calls_no_other_one_silent() {
+    const LONGER_THAN_A_LEASE: Duration = Duration::from_secs(22);
+    let database = Database::new().await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let hosts = vec![("127.0.0.1".to_owned(), proxy.port)];
+    let by_proxy = Database { server: PostgresServer { hosts, ..database.server.clone() } };
+    let other = database.node("b").await;
+    let node = by_proxy.node("a").await;
+    until("both are seen", async || node.nodes().len() == 2).await;
+    proxy.stand_still();
+    let end = Instant::now() + LONGER_THAN_A_LEASE;
+    let silent = || node.nodes().iter().any(|one| matches!(one.state, NodeState::Silent(_)));
+    while Instant::now() < end {
+        assert!(!silent(), "{:?}", node.nodes());
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(node.health(), Health::Refusing);
+    proxy.go_on();
+    until("it is back", async || {
+        assert!(!silent(), "{:?}", node.nodes());
+        node.health() == Health::Writable
+    })
+    .await;
+    drop(other);
 }
