@@ -306,22 +306,23 @@ fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     plain(to, gauges)
 }
 
-/// The nodes and the database. A data file has neither: they are named all the same.
+/// The nodes and the database. A data file has one node.
 fn cluster(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let nodes = parts.store.nodes();
-    let is_shared = parts.store.is_shared();
-    let in_state = |state: &str| {
-        let nodes = nodes.iter().filter(|node| match node.state {
-            NodeState::Working => state == "working",
-            NodeState::Draining => state == "draining",
-            NodeState::Silent(_) => state == "silent",
-        });
-        count(nodes.count() as u64)
-    };
-    let states =
-        ["working", "draining", "silent"].map(|state| ([("state", state)], in_state(state)));
-    let states = states.into_iter().filter(|_| is_shared);
-    labelled(to, "pillarbox_nodes", "Nodes on the database, by their state.", states)?;
+    let mut states = [("working", 0), ("draining", 0), ("silent", 0)];
+    for node in &nodes {
+        let state = match node.state {
+            NodeState::Working => 0,
+            NodeState::Draining => 1,
+            NodeState::Silent(_) => 2,
+        };
+        states[state].1 += 1;
+    }
+    if !parts.store.is_shared() {
+        states[0].1 = 1;
+    }
+    let states = states.map(|(state, nodes)| ([("state", state)], count(nodes)));
+    labelled(to, "pillarbox_nodes", "Nodes on the same store, by their state.", states)?;
     let database = parts.store.database();
     let database = database.as_ref();
     let this = nodes.iter().find(|node| node.seen_from == SeenFrom::Itself);
