@@ -69,6 +69,42 @@ pub(crate) fn cluster(scale: &Scale, report: &mut Report) -> anyhow::Result<()> 
         drop(standby);
     }
     report.figure("cluster", Value::from(rows));
+    size(&server, &runtime, scale, report)
+}
+
+/// One node on many records, and half as many keys, beside an empty database.
+fn size(
+    server: &Server,
+    runtime: &tokio::runtime::Runtime,
+    scale: &Scale,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let full = server.make_database()?;
+    // Makes the tables and a record to copy.
+    runtime.block_on(accepts(server, &full, 1, Duration::from_millis(100)))?;
+    server.fill(&full, scale.records)?;
+    let mut figures: [Vec<f64>; 4] = Default::default();
+    for _ in 0..scale.rounds {
+        let (rate, p99) = runtime.block_on(accepts(server, &full, 1, scale.load_time))?;
+        let empty = server.make_database()?;
+        let (rate_empty, p99_empty) =
+            runtime.block_on(accepts(server, &empty, 1, scale.load_time))?;
+        for (all, one) in figures.iter_mut().zip([rate, p99, rate_empty, p99_empty]) {
+            all.push(one);
+        }
+    }
+    let [rate, p99, rate_empty, p99_empty] = figures.map(median);
+    report.figure(
+        "cluster_size",
+        json!({
+            "records": scale.records,
+            "per_second": rate,
+            "p99_ms": p99,
+            "per_second_empty": rate_empty,
+            "p99_ms_empty": p99_empty,
+            "share": rate / rate_empty,
+        }),
+    );
     Ok(())
 }
 
@@ -91,6 +127,27 @@ impl Server {
         let name = format!("bench_{}", MADE.fetch_add(1, Ordering::Relaxed));
         self.psql("postgres", &format!("CREATE DATABASE {name}"))?;
         Ok(name)
+    }
+
+    /// Adds records of 90 days, all alike but for their ids, and the keys of half of them.
+    fn fill(&self, database: &str, records: usize) -> anyhow::Result<()> {
+        let id = "(lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - 7776000000 \
+                  + n * 7776000000 / last), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid";
+        self.psql(
+            database,
+            &format!(
+                "WITH series AS (SELECT n, {records}::bigint AS last FROM generate_series(1, {records}) n) \
+                 INSERT INTO message SELECT {id}, organisation, record FROM series, \
+                 (SELECT organisation, record FROM message LIMIT 1) one"
+            ),
+        )?;
+        self.psql(
+            database,
+            "INSERT INTO idempotency SELECT organisation, sha256(id::text::bytea), id, \
+             (extract(epoch FROM now()) * 1000)::bigint FROM message \
+             WHERE get_byte(uuid_send(id), 15) % 2 = 0",
+        )?;
+        self.psql(database, "VACUUM ANALYZE").map(|_| ())
     }
 
     /// Messages a second that `pgbench` inserts as acceptance does, with records as long.

@@ -37,12 +37,12 @@ impl Store {
         }
     }
 
-    /// The database's state, at most ten seconds old; `None` if the store is a file, or if the
-    /// database gave no answer yet.
+    /// The database's state when it last answered that question, which is asked every ten seconds;
+    /// `None` if the store is a file.
     pub fn database(&self) -> Option<DatabaseStatus> {
         match &self.engine {
             Engine::Redb(_) => None,
-            Engine::Postgres(engine) => engine.database(),
+            Engine::Postgres(engine) => Some(engine.database()),
         }
     }
 

@@ -123,7 +123,7 @@ struct Shared {
     damage: Damage,
     listings: Listings,
     /// The database's state at the last look.
-    database: std::sync::Mutex<Option<DatabaseStatus>>,
+    database: std::sync::Mutex<DatabaseStatus>,
 }
 
 impl PostgresStore {
@@ -139,6 +139,7 @@ impl PostgresStore {
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
         let connection = connector.connect().await.map_err(failed)?;
         schema::prepare(&connection).await?;
+        let database = cluster::database(&connection).await.map_err(failed)?;
         let node = Node::new(identity);
         node::join(&node, &connection, now).await?;
         let shared = Arc::new(Shared {
@@ -159,7 +160,7 @@ impl PostgresStore {
             metrics: StoreMetrics::default(),
             damage: Damage::default(),
             listings: Listings::default(),
-            database: std::sync::Mutex::default(),
+            database: std::sync::Mutex::new(database),
         });
         shared.load(&connection).await.map_err(failed)?;
         drop(connection);

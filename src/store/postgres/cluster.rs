@@ -46,18 +46,19 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
         // The beat says whether the server answers at all.
         let Ok(mut status) = looked.await else { continue };
         let mut known = shared.database.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.as_ref().map(|known| known.standby);
-        if status.standby == Standby::None
-            && matches!(before, Some(Standby::Synchronous | Standby::Lost))
-        {
+        let had_standby = match known.standby {
+            Standby::Synchronous | Standby::Lost => true,
+            Standby::None => false,
+        };
+        if status.standby == Standby::None && had_standby {
             status.standby = Standby::Lost;
         }
-        *known = Some(status);
+        *known = status;
     }
 }
 
 /// Reads the database's state.
-async fn database(connection: &Connection) -> Result<DatabaseStatus, QueryError> {
+pub(super) async fn database(connection: &Connection) -> Result<DatabaseStatus, QueryError> {
     // Not in the time that is measured.
     connection.prepare(DATABASE).await?;
     let before = unix_millis();
@@ -103,7 +104,7 @@ impl PostgresStore {
         nodes
     }
 
-    pub(in crate::store) fn database(&self) -> Option<DatabaseStatus> {
+    pub(in crate::store) fn database(&self) -> DatabaseStatus {
         self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
