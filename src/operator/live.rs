@@ -56,10 +56,6 @@ pub(super) async fn look(
         let stored = parts.ask_store().await;
         let state = State::now(&parts, &stored, &now.1, &before.1, now.0 - before.0, &trends);
         let event = event("state", &state);
-        parts.store.say_load(NodeLoad {
-            pending: state.queue.messages as u64,
-            conditions: state.conditions.iter().map(|one| one.code.to_owned()).collect(),
-        });
         let conditions = state.conditions.into_iter().map(live::Condition::from);
         parts.conditions.send_replace(conditions.collect());
         told.send_modify(|told| {
@@ -205,6 +201,11 @@ impl State {
         let mut conditions = diagnosis::find(parts);
         conditions.extend(diagnosis::lesser(parts, stored));
         conditions.extend(trends.conditions(parts, &now.organisations));
+        // Before the nodes are looked at: this one's line is of the same moment.
+        parts.store.say_load(NodeLoad {
+            pending: status.pending.messages as u64,
+            conditions: conditions.iter().map(|one| one.code.to_owned()).collect(),
+        });
         Self {
             version: env!("CARGO_PKG_VERSION"),
             started: unix_seconds(parts.started),

@@ -12,7 +12,7 @@ use crate::store::cluster::{
 use crate::store::interface::Change;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
-use crate::store::postgres::peers::BURY;
+use crate::store::postgres::peers::{BURY, Peer};
 use crate::store::postgres::{PostgresStore, Shared};
 
 /// Time between two looks at the database's state.
@@ -99,7 +99,12 @@ impl PostgresStore {
         // While the server cannot be reached, nobody is observed, and nobody is silent.
         let seen_at = self.shared.node.confirmed();
         let peers = self.shared.node.peers();
-        let mut nodes: Vec<_> = peers.values().map(|peer| peer.status_at(seen_at)).collect();
+        let own_load = self.shared.node.load();
+        let status = |peer: &Peer| {
+            let status = peer.status_at(seen_at);
+            if peer.is_this() { NodeStatus { load: own_load.clone(), ..status } } else { status }
+        };
+        let mut nodes: Vec<_> = peers.values().map(status).collect();
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         nodes
     }

@@ -138,6 +138,11 @@ impl Node {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = load;
     }
 
+    /// What it says of itself.
+    pub(super) fn load(&self) -> NodeLoad {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// All nodes, as they were last seen, by the numbers of their lives.
     pub(super) fn peers(&self) -> Arc<HashMap<i32, Peer>> {
         Arc::clone(&self.peers.lock().unwrap_or_else(PoisonError::into_inner))
@@ -309,7 +314,7 @@ async fn beat(
     let connection = slot.as_ref().expect("it was made");
     let id = shared.node.id();
     let sent = boot_time();
-    let load = shared.node.load.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let load = shared.node.load();
     let pending = i64::try_from(load.pending).unwrap_or(i64::MAX);
     let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions]).await?;
     let Some(said) = said else { return Err(QueryError::Fenced) };
