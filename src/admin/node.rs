@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Call, Refusal};
-use crate::store::{Change, DrainOrder, Forgotten, NodeState, NodeStatus, SeenFrom};
+use crate::store::{
+    Change, DrainOrder, FIRST_WITH_DRAIN, Forgotten, LEASE, NodeState, NodeStatus, SeenFrom,
+};
 
 /// Lists the nodes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -91,8 +93,7 @@ impl Call for NodeDrain {
         shared(admin)?;
         let Self { name, drain } = self;
         let known = admin.store.nodes().into_iter().find(|node| node.name == name);
-        // A node of schema 1 does not look whether it is to drain.
-        if let Some(node) = known.filter(|node| node.schema < 2) {
+        if let Some(node) = known.filter(|node| node.schema < FIRST_WITH_DRAIN) {
             return Err(Refusal::new(format!(
                 "node {name} runs pillarbox {}, which cannot be drained: stop it in order, and it \
                  sends what it holds within sending.drain",
@@ -100,8 +101,8 @@ impl Call for NodeDrain {
             )));
         }
         match admin.store.drain_node(&name, drain).await? {
-            Some(Change::Made | Change::None) => Ok(NodeDrained { name, drain }),
-            None => Err(unknown(&name)),
+            Change::Made => Ok(NodeDrained { name, drain }),
+            Change::None => Err(unknown(&name)),
         }
     }
 }
@@ -115,8 +116,9 @@ impl Call for NodeForget {
             Forgotten::Unknown => Err(unknown(&name)),
             Forgotten::Lives(since) => Err(Refusal::new(format!(
                 "node {name} gave a sign of life {} seconds ago, and may still send what it holds; \
-                 stop its process, then try again after 20 seconds",
-                since.as_secs()
+                 stop its process, then try again after {} seconds",
+                since.as_secs(),
+                LEASE.as_secs()
             ))),
         }
     }

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
 use crate::cli::connect::{self, Format};
 use crate::cli::error::CliError;
@@ -12,7 +11,7 @@ use crate::cli::output::Progress;
 use crate::clock::Clock;
 use crate::config::StoreConfig;
 use crate::service;
-use crate::store::{self, Candidate, Existing, FILE_NAME, ImportError, Store, Unclosed};
+use crate::store::{Candidate, Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Args)]
 pub(super) struct Cluster {
@@ -40,19 +39,6 @@ struct Import {
     /// Print JSON, for programs.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Imported {
-    messages: u64,
-    pending: u64,
-    organisations: u64,
-    keys: u64,
-    suppressions: u64,
-    rows: u64,
-    /// Rows that cannot be read.
-    left_out: u64,
 }
 
 impl Cluster {
@@ -92,7 +78,7 @@ impl Import {
         let progress = Progress::counting("importing rows:");
         let imported = store.import_into(&server, |rows| progress.at(rows)).await;
         drop(progress);
-        let imported = Imported::from(imported.map_err(refused)?);
+        let imported = imported.map_err(refused)?;
         let format = if self.json { Format::Json } else { Format::People };
         Ok(format.show(&imported, told))
     }
@@ -133,19 +119,4 @@ fn told(done: &Imported) -> String {
         let _ = writeln!(text, "{} rows cannot be read and were left out", done.left_out);
     }
     text + "Start the nodes.\n"
-}
-
-impl From<store::Imported> for Imported {
-    fn from(done: store::Imported) -> Self {
-        let store::Imported {
-            messages,
-            pending,
-            organisations,
-            api_keys: keys,
-            suppressions,
-            rows,
-            left_out,
-        } = done;
-        Self { messages, pending, organisations, keys, suppressions, rows, left_out }
-    }
 }

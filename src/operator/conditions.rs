@@ -25,8 +25,6 @@ pub const SLOW_COMMIT_ONE_IN: u64 = 100;
 /// How long a store that takes writes again is still told of: on a disk with a little room left it
 /// fails and recovers by turns, many times a second.
 pub const STORE_FAILED: Duration = Duration::from_mins(1);
-/// The difference of two clocks from which lists and times of several nodes are wrong.
-pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// The queue is stuck if messages wait and none is sent for so long.
 pub const STUCK: Duration = Duration::from_mins(15);
 /// The part of a limit above which it is nearly reached.
@@ -610,8 +608,8 @@ mod tests {
 
     use super::*;
     use crate::domain::policy::RECORD_RETENTION;
-    use crate::store::LEASE;
     use crate::store::metrics::SLOW_COMMIT;
+    use crate::store::{CLOCKS_DIFFER, LEASE};
 
     const RULES: &str = include_str!("../../monitoring/alerts.yml");
     /// A service that does not answer cannot say so.

@@ -9,14 +9,15 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::operator::conditions::{
-    CLOCKS_DIFFER, Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately,
-    several,
+    Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
 };
 use crate::operator::process::Process;
 use crate::operator::{Parts, StoredState};
 use crate::queue::Fill;
 use crate::quota::AccountCheck;
-use crate::store::{DamagedRow, DatabaseStatus, Health, NodeState, NodeStatus, SeenFrom, Standby};
+use crate::store::{
+    CLOCKS_DIFFER, DamagedRow, DatabaseStatus, Health, NodeState, NodeStatus, SeenFrom, Standby,
+};
 use crate::webhooks::EndpointStatus;
 
 /// The most endpoints that are told of one by one.

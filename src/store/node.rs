@@ -63,14 +63,10 @@ impl Store {
     }
 
     /// Asks a node to accept no more messages, or to accept them again. It follows within a second.
-    /// Returns `None` if there is no node of this name.
-    pub async fn drain_node(
-        &self,
-        name: &str,
-        drain: DrainOrder,
-    ) -> Result<Option<Change>, StoreError> {
+    /// Changes nothing if there is no node of this name.
+    pub async fn drain_node(&self, name: &str, drain: DrainOrder) -> Result<Change, StoreError> {
         match &self.engine {
-            Engine::Redb(_) => Ok(None),
+            Engine::Redb(_) => Ok(Change::None),
             Engine::Postgres(engine) => engine.drain_node(name, drain).await,
         }
     }

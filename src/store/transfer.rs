@@ -1,7 +1,10 @@
 //! Transfer of a data file into a database: the rows on their way from one engine to the other, and
 //! its result. Both engines store the same bytes, so most rows pass as they are.
 
+use serde::Serialize;
+
 use crate::domain::id::MessageId;
+use crate::domain::request::OwnedIdempotencyKey;
 use crate::store::error::StoreError;
 
 /// Rows that travel together.
@@ -43,8 +46,8 @@ pub(super) enum Field {
     Bytes(Vec<u8>),
     Text(String),
     Id(MessageId),
-    /// Idempotency key with where it comes from. The engine hashes it in its own way.
-    Key(Vec<u8>),
+    /// Idempotency key. The engine hashes it in its own way.
+    Key(OwnedIdempotencyKey),
 }
 
 /// Rows of one table.
@@ -72,7 +75,8 @@ pub(super) struct Facts {
 }
 
 /// Result of an import.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Imported {
     /// Message records.
     pub messages: u64,
@@ -81,7 +85,7 @@ pub struct Imported {
     /// Organisations.
     pub organisations: u64,
     /// API keys.
-    pub api_keys: u64,
+    pub keys: u64,
     /// Suppressed addresses.
     pub suppressions: u64,
     /// Rows of all tables.

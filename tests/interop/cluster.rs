@@ -262,9 +262,8 @@ async fn settled(servers: &[Arc<Server>], id: &str) -> Value {
 /// Starts a node. `TEST_PREVIOUS` may name a pillarbox of another version: each start takes the one
 /// or the other at random then, as an upgrade of one node after the other does.
 fn start(site: &Site, key: &str) -> Server {
-    const EXEC: &str = "exec \"$0\" serve --config \"$1\"";
     let mut command = match std::env::var("TEST_PREVIOUS") {
-        Ok(previous) if fastrand::bool() => site.service_in("sh", &["-c", EXEC, &previous]),
+        Ok(previous) if fastrand::bool() => site.service_by(&previous),
         Ok(_) | Err(_) => site.service(),
     };
     command.env("RUST_LOG", "info");

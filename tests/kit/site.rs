@@ -212,6 +212,11 @@ impl Site {
         self.service_after("")
     }
 
+    /// The command line of the service by another binary.
+    pub(crate) fn service_by(&self, binary: &str) -> Command {
+        self.service_in("sh", &["-c", EXEC, binary])
+    }
+
     /// The command line of the service in a shell, after a script such as `umask 077 &&`.
     pub(crate) fn service_after(&self, script: &str) -> Command {
         let script = format!("{script} {EXEC}");

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use crate::admin::checks::Finding;
 use crate::store::{
-    CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
+    CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
 };
 
 /// From here on a clock deserves a look: lists of messages of several nodes are out of order by so
 /// much.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
-/// From here on times of messages are wrong.
-const CLOCK_REFUSED: Duration = Duration::from_secs(5);
 /// Transactions that something old holds back, from which the server's cleaning is behind.
 const BEHIND: i64 = 1_000_000;
 
@@ -76,7 +74,7 @@ fn clock(database: &DatabaseStatus) -> Finding {
     let side = if database.clock_offset_millis < 0 { "behind" } else { "ahead of" };
     let message = format!("{:.3} seconds {side} this machine's", apart.as_secs_f64());
     let advice = "have a time daemon keep both clocks, such as chrony or systemd-timesyncd";
-    if apart > CLOCK_REFUSED {
+    if apart > CLOCKS_DIFFER {
         Finding::not_ok(ABOUT, message, advice)
     } else if apart > CLOCK_WARNING {
         Finding::warning(ABOUT, message, advice)

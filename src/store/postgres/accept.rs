@@ -390,7 +390,7 @@ async fn found_after_all(
 }
 
 /// Digest of a key: client's keys and those of submissions are apart.
-fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
+pub(super) fn digest(key: IdempotencyKey<'_>) -> Vec<u8> {
     let origin: &[u8] = match key.origin() {
         KeyOrigin::Client => b"client:",
         KeyOrigin::Submission => b"submission:",

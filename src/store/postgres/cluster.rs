@@ -125,12 +125,12 @@ impl PostgresStore {
         &self,
         name: &str,
         drain: DrainOrder,
-    ) -> Result<Option<Change>, StoreError> {
+    ) -> Result<Change, StoreError> {
         let drained = self.changed(async {
             let change = self.begin().await?;
             let rows =
                 change.connection().execute(DRAIN, &[&name, &(drain == DrainOrder::Begin)]).await?;
-            change.commit((rows == 1).then_some(Change::Made)).await
+            change.commit(if rows == 1 { Change::Made } else { Change::None }).await
         });
         drained.await
     }

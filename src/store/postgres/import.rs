@@ -4,11 +4,11 @@ use std::error::Error;
 use std::pin::pin;
 
 use bytes::BytesMut;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
+use crate::store::postgres::accept::digest;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::schema;
@@ -153,7 +153,7 @@ impl Import {
                 TransferTable::Messages => self.done.messages += written,
                 TransferTable::Pending => self.done.pending += written,
                 TransferTable::Organisations => self.done.organisations += written,
-                TransferTable::ApiKeys => self.done.api_keys += written,
+                TransferTable::ApiKeys => self.done.keys += written,
                 TransferTable::Suppressions => self.done.suppressions += written,
                 _ => {}
             }
@@ -211,7 +211,7 @@ impl ToSql for Field {
             Self::Bytes(bytes) => bytes.to_sql(column, to),
             Self::Text(text) => text.to_sql(column, to),
             Self::Id(id) => uuid_of(*id).to_sql(column, to),
-            Self::Key(key) => Sha256::digest(key).as_slice().to_sql(column, to),
+            Self::Key(key) => digest(key.as_key()).to_sql(column, to),
         }
     }
 

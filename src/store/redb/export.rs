@@ -4,7 +4,6 @@ use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, Value};
 use tokio::sync::mpsc;
 
 use crate::domain::id::MessageId;
-use crate::domain::request::KeyOrigin;
 use crate::store::StoreError;
 use crate::store::record::webhooks::{decode_cursor, decode_webhook};
 use crate::store::record::{IdempotencyRow, decode_api_key};
@@ -24,8 +23,8 @@ const NOBODY: u32 = 0;
 const NO_ORGANISATION: u32 = 0;
 
 impl RedbStore {
-    /// Sends all rows of one moment, table after table, and returns the facts beside them. Ends early
-    /// if nobody takes them any more.
+    /// Sends all rows of one moment, table after table, and returns the facts beside them. Leaves a
+    /// table if nobody takes its rows any more.
     pub(in crate::store) fn export(&self, to: &mpsc::Sender<Chunk>) -> Result<Facts, StoreError> {
         self.read(&META, "all tables", |transaction| export(transaction, to))
     }
@@ -108,11 +107,7 @@ impl Export<'_> {
         self.all(IDEMPOTENCY, TransferTable::IdempotencyKeys, |id, row| {
             let IdempotencyRow { organisation, created_at, key } =
                 IdempotencyRow::decode(row).ok()?;
-            let origin = match key.origin() {
-                KeyOrigin::Client => "client:",
-                KeyOrigin::Submission => "submission:",
-            };
-            let key = Field::Key([origin.as_bytes(), key.as_str().as_bytes()].concat());
+            let key = Field::Key(key.into_owned());
             let id = Field::Id(MessageId::from_bytes(id));
             Some(vec![Field::Number(organisation), key, id, Field::Large(created_at)])
         })?;
@@ -200,6 +195,10 @@ impl Export<'_> {
             }
             if rows.len() == CHUNK_ROWS {
                 self.send(to, std::mem::take(&mut rows));
+                if self.to.is_closed() {
+                    // Whoever does not take them any more says why.
+                    return Ok(());
+                }
             }
         }
         self.send(to, rows);
@@ -207,8 +206,7 @@ impl Export<'_> {
     }
 
     fn send(&self, table: TransferTable, rows: Vec<Vec<Field>>) {
-        // Whoever does not take them any more says why.
-        if !rows.is_empty() && !self.to.is_closed() {
+        if !rows.is_empty() {
             let _ = self.to.blocking_send(Chunk { table, rows });
         }
     }
