@@ -4,6 +4,7 @@
 //! bytes. Knows no HTTP but what its callers put around it.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -431,7 +432,7 @@ pub fn emails(listing: Listing) -> Bytes {
         next: Option<String>,
     }
     let records = listing.messages.into_iter();
-    to_json(&Emails {
+    page_to_json(&Emails {
         emails: records.map(|(message, live)| MessageView::new(message, live.as_ref())).collect(),
         next: listing.next.map(|id| id.to_string()),
     })
@@ -476,7 +477,7 @@ pub fn events(events: &[Event]) -> Bytes {
     struct Events {
         events: Vec<EventView>,
     }
-    to_json(&Events { events: events.iter().map(EventView::from).collect() })
+    page_to_json(&Events { events: events.iter().map(EventView::from).collect() })
 }
 
 /// A page of the feed: `{"events":[…],"next":"…"}`, in the order given.
@@ -486,13 +487,38 @@ pub fn feed(entries: &[FeedEntry], next: String) -> Bytes {
         events: Vec<FeedEventView>,
         next: String,
     }
-    to_json(&Feed { events: entries.iter().map(FeedEventView::from).collect(), next })
+    page_to_json(&Feed { events: entries.iter().map(FeedEventView::from).collect(), next })
 }
 
 /// A JSON document and a line break, so that a terminal's prompt stands below it. White space
 /// around a document means nothing (RFC 8259, section 2).
 fn to_json(value: &impl Serialize) -> Bytes {
     let mut document = serde_json::to_vec(value).expect("strings, numbers and lists serialize");
+    document.push(b'\n');
+    document.into()
+}
+
+/// The same for what may be long, in memory of exactly its length. A buffer that grows ends with up
+/// to twice the bytes that the budget of unread responses counts.
+fn page_to_json(value: &impl Serialize) -> Bytes {
+    /// Counts what is written to it.
+    struct Length(usize);
+
+    impl Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut length = Length(0);
+    serde_json::to_writer(&mut length, value).expect("strings, numbers and lists serialize");
+    let mut document = Vec::with_capacity(length.0 + 1);
+    serde_json::to_writer(&mut document, value).expect("they did the first time");
     document.push(b'\n');
     document.into()
 }

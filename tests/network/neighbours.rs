@@ -199,7 +199,8 @@ async fn responses_that_are_not_read_take_no_more_than_a_share() {
     assert!(page.body.len() > MIB / 2, "{}", page.body.len());
     let more = site.process.peak_bytes().saturating_sub(before);
     println!("{} MiB more", more / MIB);
-    assert!(more < BUDGET + 48 * MIB, "{} MiB more", more / MIB);
+    // The budget counts bodies; what is read and written to make one comes beside them.
+    assert!(more < BUDGET + 24 * MIB, "{} MiB more", more / MIB);
     assert_served(calm, attacked);
     // All have their answer before anybody reads: what is read makes room for those that wait.
     for client in &unread {
