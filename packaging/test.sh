@@ -11,8 +11,10 @@ source "$HERE/kit.sh"
 isolate "$@"
 
 work="$(mktemp -d)"
-trap 'umount -R "$work" 2>/dev/null; rm -rf "$work"' EXIT
 mount -t tmpfs tmpfs "$work"
+# Lazily, because a process that just ended may still keep it busy. Nothing below is removed by name:
+# this machine's /dev is mounted there.
+trap 'umount --recursive --lazy "$work"; rmdir "$work"' EXIT
 mkdir "$work"/{upper,work,root,contents}
 
 echo "== form"
