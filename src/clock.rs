@@ -2,7 +2,9 @@
 //!
 //! A wrong wall clock must purge nothing and expire no key. So there are three times:
 //!
-//! - [`Clock::now`] is the wall clock. Signatures, certificates and API keys are compared with it.
+//! - [`Clock::now`] is the wall clock. It is this machine's, or that of the database that several
+//!   nodes have in common ([`Clock::follow`]). So a node with a wrong clock does no harm to others.
+//!   Only what others judge by their own clocks, such as signatures, has [`Clock::machine_time`].
 //! - [`Clock::record_time`] is the instant that is stored with a new message. It is the wall clock
 //!   while the clock is trusted. During a doubt it is the last trusted instant plus the time that
 //!   has passed since boot.
@@ -23,7 +25,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, Guard};
@@ -33,7 +35,7 @@ use crate::domain::clock_corrections::{
     Adjustment, Assurance, Correction, StoredDoubt, TimeRecord, WindowTime, corrected, lead_millis,
     shifted,
 };
-use crate::domain::time::Timestamp;
+use crate::domain::time::{ClockReading, Timestamp};
 
 pub use kernel::Synchronisation;
 
@@ -64,8 +66,16 @@ struct Inner {
 
 #[derive(Debug)]
 enum Source {
-    System,
-    Manual { wall: AtomicU64, since_boot_millis: AtomicU64, synchronised: AtomicBool },
+    System {
+        /// Unix time in milliseconds at which this machine was started, by the clock that it
+        /// follows. It moves if that clock is set. Absent: this machine's clock counts.
+        followed: OnceLock<AtomicU64>,
+    },
+    Manual {
+        wall: AtomicU64,
+        since_boot_millis: AtomicU64,
+        synchronised: AtomicBool,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -152,7 +162,7 @@ pub enum Adoption {
 impl Clock {
     /// Returns the system's clock.
     pub fn system() -> Self {
-        Self::new(Source::System)
+        Self::new(Source::System { followed: OnceLock::new() })
     }
 
     /// Returns a clock that stands still until it is set or moved on. Its kernel does not say that
@@ -232,9 +242,43 @@ impl Clock {
         }));
     }
 
+    /// Follows another machine's clock from now on, instead of this one's. Call it with each
+    /// reading; the first one before [`Clock::open`]. A manual clock follows none.
+    pub fn follow(&self, reading: ClockReading) {
+        let Source::System { followed } = &self.0.source else { return };
+        // The other clock was read at some moment between the question and the answer.
+        let earliest = boot_millis(reading.time, reading.answered);
+        let latest = boot_millis(reading.time, reading.asked);
+        if let Some(boot) = followed.get() {
+            let known = boot.load(Ordering::SeqCst);
+            boot.store(known.clamp(earliest, latest), Ordering::SeqCst);
+            return;
+        }
+        let _changing = self.changing();
+        let _ = followed.set(AtomicU64::new(earliest.midpoint(latest)));
+        let mut state = State::clone(&self.0.state.load());
+        (state.stored, state.since_boot) = (self.0.source.wall(), self.0.source.since_boot());
+        state.unsure_from = state.stored;
+        state.generation += 1;
+        self.0.state.store(Arc::new(state));
+    }
+
     /// Returns the wall clock's time.
     pub fn now(&self) -> Timestamp {
         self.0.source.wall()
+    }
+
+    /// Returns the time of this machine's own clock, whatever clock is followed.
+    pub fn machine_time(&self) -> Timestamp {
+        match &self.0.source {
+            Source::System { .. } => Timestamp::from(SystemTime::now()),
+            Source::Manual { .. } => self.now(),
+        }
+    }
+
+    /// Returns true if this machine's clock shows about the time of the one that is followed.
+    pub fn agrees_with_machine(&self) -> bool {
+        is_near(self.machine_time(), self.now())
     }
 
     /// Returns the instant to store with a message that comes in now.
@@ -271,7 +315,7 @@ impl Clock {
     /// Asks whether the kernel says that its clock is synchronised.
     pub async fn synchronisation(&self) -> Synchronisation {
         match &self.0.source {
-            Source::System => kernel::ask().await,
+            Source::System { .. } => kernel::ask().await,
             Source::Manual { synchronised, .. } => {
                 if synchronised.load(Ordering::SeqCst) {
                     Synchronisation::Yes
@@ -348,6 +392,17 @@ impl Clock {
         Adoption::Adopted
     }
 
+    /// Ends a doubt if another process has ended its doubt of the same clock: `record` is the one
+    /// that they share. Returns true if it is over.
+    pub fn adopt_end(&self, record: TimeRecord) -> bool {
+        let reached = corrected(&record.corrections, record.stamp);
+        let is_end = record.doubt.is_none() && is_near(reached, self.now());
+        if is_end {
+            self.open(Some(record), None, ConfirmedBy::Operator);
+        }
+        is_end && self.jump().is_none()
+    }
+
     /// Returns the state and the instant to store now, if the last look still holds: the clock was
     /// trusted a moment ago and has gone on evenly.
     fn last_look(&self) -> Option<(Guard<Arc<State>>, Timestamp)> {
@@ -420,6 +475,19 @@ impl Clock {
     }
 }
 
+/// Returns the time since this machine's boot, suspension included: a machine that slept was not set
+/// wrong.
+fn since_boot() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::try_from(time).expect("a time since boot is not before it")
+}
+
+/// Returns the Unix time of a boot that was so long before an instant, in milliseconds.
+fn boot_millis(instant: Timestamp, since_boot: Duration) -> u64 {
+    let since_boot = u64::try_from(since_boot.as_millis()).unwrap_or(u64::MAX);
+    instant.unix_millis().saturating_sub(since_boot)
+}
+
 fn is_near(wall: Timestamp, expected: Timestamp) -> bool {
     is_within(LARGEST_DRIFT, wall, expected)
 }
@@ -471,12 +539,12 @@ impl fmt::Display for Jump {
                 write!(f, "jumped: it shows {wall}; by the time that has passed it is {expected}")
             }
             Cause::Start { stamp } if wall < stamp => {
-                write!(f, "is in doubt: it shows {wall}, but the data file was in use at {stamp}")
+                write!(f, "is in doubt: it shows {wall}, but the store was in use at {stamp}")
             }
             Cause::Start { stamp } => write!(
                 f,
-                "is in doubt: it shows {wall}, more than 24 hours after the last use of the data \
-                 file at {stamp}"
+                "is in doubt: it shows {wall}, more than 24 hours after the last use of the \
+                 store at {stamp}"
             ),
         }
     }
@@ -485,18 +553,20 @@ impl fmt::Display for Jump {
 impl Source {
     fn wall(&self) -> Timestamp {
         match self {
-            Self::System => Timestamp::from(SystemTime::now()),
+            Self::System { followed } => match followed.get() {
+                Some(boot) => {
+                    let boot = Timestamp::from_unix_millis(boot.load(Ordering::SeqCst));
+                    boot.plus(self.since_boot())
+                }
+                None => Timestamp::from(SystemTime::now()),
+            },
             Self::Manual { wall, .. } => Timestamp::from_unix_millis(wall.load(Ordering::SeqCst)),
         }
     }
 
-    /// The time since boot, suspension included: a machine that slept was not set wrong.
     fn since_boot(&self) -> Duration {
         match self {
-            Self::System => {
-                let time = clock_gettime(ClockId::Boottime);
-                Duration::try_from(time).expect("a time since boot is not before it")
-            }
+            Self::System { .. } => since_boot(),
             Self::Manual { since_boot_millis, .. } => {
                 Duration::from_millis(since_boot_millis.load(Ordering::SeqCst))
             }

@@ -24,6 +24,7 @@ use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{self, Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
+use crate::domain::time::ClockReading;
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::drain::{Drain, DrainSignal};
@@ -127,7 +128,7 @@ impl Service {
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
         let (store, node_lock) = store::open(config, &clock).await?;
-        let keeper = keep_time(&store, &clock).await;
+        let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
@@ -447,19 +448,21 @@ fn deliver(webhooks: &Arc<Webhooks>, mut delivers: watch::Receiver<bool>) -> Del
     Delivering { go_on, task }
 }
 
-/// Keeps the record of a file's clock. Nodes that share a store share no clock, and keep none.
-async fn keep_time(store: &Store, clock: &Clock) -> Option<Timekeeper> {
-    if store.is_shared() {
-        return None;
-    }
-    Some(Timekeeper::start(store.clone(), clock.clone()).await)
-}
-
 /// Keeps to this node's part of the pace of all nodes.
 async fn follow_share(mut share: watch::Receiver<f64>, dispatcher: Arc<Dispatcher<SesClient>>) {
     loop {
         dispatcher.set_share(*share.borrow_and_update());
         if share.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Has the clock follow the one that all nodes have in common.
+async fn follow_clock(mut readings: watch::Receiver<ClockReading>, clock: Clock) {
+    loop {
+        clock.follow(*readings.borrow_and_update());
+        if readings.changed().await.is_err() {
             return;
         }
     }
@@ -546,7 +549,7 @@ fn settings(config: &Config) -> Settings {
 /// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
 /// state of domains, and the history.
 fn upkeep(
-    keeper: Option<Timekeeper>,
+    keeper: Timekeeper,
     store: &Store,
     dispatcher: &Arc<Dispatcher<SesClient>>,
     intake: &Arc<Intake>,
@@ -556,10 +559,9 @@ fn upkeep(
     let mut tasks = JoinSet::new();
     let history = Arc::new(HistoryKeeper::new(store.clone(), clock.clone()));
     tasks.spawn(Arc::clone(&history).run());
-    if let Some(keeper) = keeper {
-        tasks.spawn(keeper.run());
-    }
-    if store.is_shared() {
+    tasks.spawn(keeper.run());
+    if let Some(readings) = store.server_clock() {
+        tasks.spawn(follow_clock(readings, clock.clone()));
         tasks.spawn(follow_share(store.share(), Arc::clone(dispatcher)));
         tasks.spawn(follow_drain(store.drains(), Arc::clone(intake)));
         tasks.spawn(store::end_if_fenced(store.clone()));

@@ -24,7 +24,7 @@ use crate::domain::organisation::{
 };
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{ClockReading, Timestamp};
 use crate::domain::webhook::{
     Redelivery, SigningSecret, Webhook, WebhookCursor, WebhookId, WebhookState,
 };
@@ -133,12 +133,13 @@ impl Store {
     }
 
     /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
-    /// the messages that dead ones held; returns how many those were.
+    /// the messages that dead ones held; returns how many those were. `now` is given the server's
+    /// clock, and returns the time to go by.
     pub async fn connect(
         server: &PostgresServer,
         identity: NodeIdentity,
         answer_timeout: Duration,
-        now: Timestamp,
+        now: impl FnOnce(ClockReading) -> Timestamp,
     ) -> Result<(Self, usize), ConnectError> {
         let (postgres, bodies_lost) =
             PostgresStore::connect(server, identity, answer_timeout, now).await?;

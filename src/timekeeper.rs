@@ -69,9 +69,20 @@ impl Timekeeper {
     pub async fn step(&mut self) {
         let recorded = self.clock.record_time();
         let is_due = self.stamp.is_none_or(|stamp| stamp.is_past(STAMP_INTERVAL, recorded));
+        // Only a doubt that was stored can have been ended by others.
+        if self.logged == Logged::InDoubt && self.clock.jump().is_some() && self.adopt_end().await {
+            self.log();
+            return;
+        }
         if is_due || self.clock.jump().is_some() || self.logged == Logged::InDoubt {
             self.settle(confirmation(&self.clock).await).await;
         }
+    }
+
+    /// Goes by the end of a doubt that another node has stored.
+    async fn adopt_end(&self) -> bool {
+        let record = if self.store.is_shared() { self.store.time_record().await } else { Ok(None) };
+        record.ok().flatten().is_some_and(|record| self.clock.adopt_end(record))
     }
 
     async fn settle(&mut self, confirmed_by: ConfirmedBy) {
@@ -84,19 +95,25 @@ impl Timekeeper {
         self.log();
     }
 
+    /// Begins a sentence about the clock.
+    fn name(&self) -> &'static str {
+        if self.store.is_shared() { "the database's clock" } else { "the system's clock" }
+    }
+
     fn log(&mut self) {
         match (self.clock.jump(), self.logged) {
             (Some(jump), Logged::Trusted) => {
                 self.logged = Logged::InDoubt;
                 error!(
                     since = %jump.since, expected = %jump.expected, clock = %jump.wall,
-                    "the system's clock {jump}. Nothing is purged and no idempotency key expires \
-                     until the clock is right. If it is right, run: pillarbox clock confirm"
+                    "{} {jump}. Nothing is purged and no idempotency key expires \
+                     until the clock is right. If it is right, run: pillarbox clock confirm",
+                    self.name()
                 );
             }
             (None, Logged::InDoubt) => {
                 self.logged = Logged::Trusted;
-                warn!(clock = %self.clock.now(), "the system's clock is trusted again");
+                warn!(clock = %self.clock.now(), "{} is trusted again", self.name());
             }
             (Some(_), Logged::InDoubt) | (None, Logged::Trusted) => {}
         }
@@ -105,8 +122,10 @@ impl Timekeeper {
 
 async fn confirmation(clock: &Clock) -> ConfirmedBy {
     match clock.synchronisation().await {
-        Synchronisation::Yes => ConfirmedBy::Kernel,
-        Synchronisation::No | Synchronisation::Unknown { .. } => ConfirmedBy::Nobody,
+        Synchronisation::Yes if clock.agrees_with_machine() => ConfirmedBy::Kernel,
+        Synchronisation::Yes | Synchronisation::No | Synchronisation::Unknown { .. } => {
+            ConfirmedBy::Nobody
+        }
     }
 }
 

@@ -207,7 +207,7 @@ pub async fn reach(webhook: &Webhook) -> Result<Result<u16, String>, BadEndpoint
 pub async fn test(webhook: &Webhook, clock: &Clock) -> Result<TestAnswer, BadEndpoint> {
     let client = SharedClient::new()?;
     let sender = Sender::new(&webhook.url, webhook.authority.as_deref(), &client)?;
-    let now = clock.now();
+    let now = clock.machine_time();
     let id = format!("evt_test_{:016x}", fastrand::u64(..));
     let event =
         TestEvent { id: &id, event_type: TEST_TYPE, timestamp: now.to_string(), data: TestData {} };

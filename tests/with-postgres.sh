@@ -6,6 +6,8 @@
 #     tests/with-postgres.sh cargo test --lib conformance
 #
 # Debian has the server in the package "postgresql". POSTGRES_BIN names another directory of programs.
+# With POSTGRES_CLOCK=faked, the server's clock is off by what the file that TEST_POSTGRES_CLOCK names
+# says, such as "+95d" (libfaketime).
 set -euo pipefail
 
 if (($# == 0)); then
@@ -38,6 +40,14 @@ export TEST_POSTGRES_CA="$directory/server.crt"
 "${as_user[@]}" openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
     -subj /CN=test -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=IP:127.0.0.1,DNS:localhost \
     -keyout "$directory/server.key" -out "$TEST_POSTGRES_CA" 2>/dev/null
+if [[ ${POSTGRES_CLOCK:-} = faked ]]; then
+    export TEST_POSTGRES_CLOCK="$directory/clock"
+    echo +0 >"$TEST_POSTGRES_CLOCK"
+    chmod 644 "$TEST_POSTGRES_CLOCK"
+    as_user+=(env "LD_PRELOAD=$(ls /usr/lib/*/faketime/libfaketime.so.1)"
+        "FAKETIME_TIMESTAMP_FILE=$TEST_POSTGRES_CLOCK" FAKETIME_NO_CACHE=1
+        FAKETIME_DONT_FAKE_MONOTONIC=1)
+fi
 (
     cd "$directory"
     "${as_user[@]}" "$bin/initdb" -D data -U pillarbox -A trust --no-sync -E UTF8 --locale=C >/dev/null

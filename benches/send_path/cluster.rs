@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use pillarbox::store::{NodeIdentity, PostgresServer, Store};
 
 use crate::Scale;
-use crate::process::{directory, now, set_up};
+use crate::process::{directory, set_up};
 use crate::report::{Bound, Report, median};
 use crate::writer::{accept_by, micros};
 
@@ -237,7 +237,8 @@ async fn accepts(
             directory: [u8::try_from(number)?; 16],
             dead_after: DEAD_AFTER,
         };
-        let (store, _) = Store::connect(&server, identity, ANSWER_TIMEOUT, now()).await?;
+        let (store, _) =
+            Store::connect(&server, identity, ANSWER_TIMEOUT, |clock| clock.time).await?;
         stores.push(store);
     }
     let organisation = match stores[0].organisations().into_iter().next() {

@@ -242,3 +242,75 @@ fn what_is_stored_never_goes_back_though_the_clock_was_far_ahead() {
     assert_eq!(clock.record_time(), NOON.plus(DAY * 97));
     assert_eq!(clock.window_time().corrected(ahead), NOON);
 }
+
+/// A reading of a clock that is so far ahead, which was there at once.
+fn reading(ahead: Duration) -> ClockReading {
+    let now = since_boot();
+    ClockReading { time: Clock::system().now().plus(ahead), asked: now, answered: now }
+}
+
+fn is_about(one: Timestamp, other: Timestamp) -> bool {
+    is_within(Duration::from_secs(5), one, other)
+}
+
+#[test]
+fn a_followed_clock_counts_instead_of_the_machines_own() {
+    let clock = Clock::system();
+    clock.follow(reading(DAY * 100));
+    let there = Clock::system().now().plus(DAY * 100);
+    assert!(is_about(clock.now(), there));
+    assert!(is_about(clock.record_time(), there));
+    assert!(is_about(clock.window_time().now(), there));
+    assert_eq!(clock.jump(), None, "it is no jump to begin to follow");
+    assert!(is_about(clock.machine_time(), Clock::system().now()));
+    assert!(!clock.agrees_with_machine());
+}
+
+#[test]
+fn a_slow_answer_moves_a_followed_clock_no_further_than_it_tells() {
+    let clock = Clock::system();
+    clock.follow(reading(DAY));
+    let known = clock.now();
+    // Asked a minute ago: it agrees with what is known, and with much else.
+    let ClockReading { time, asked, answered } = reading(DAY);
+    let asked = asked.saturating_sub(Duration::from_mins(1));
+    clock.follow(ClockReading { time: time.minus(Duration::from_secs(30)), asked, answered });
+    assert!(is_about(clock.now(), known));
+    // It tells that the clock was set by at least ten seconds.
+    clock.follow(ClockReading { time: time.plus(Duration::from_secs(10)), asked, answered });
+    assert!(is_about(clock.now(), known.plus(Duration::from_secs(10))));
+}
+
+#[test]
+fn a_jump_of_the_followed_clock_holds_settled_time_back_until_it_agrees_again() {
+    let clock = Clock::system();
+    clock.follow(reading(DAY));
+    let before = clock.window_time().now();
+    clock.follow(reading(DAY * 96));
+    assert!(clock.jump().is_some());
+    assert!(is_about(clock.window_time().now(), before));
+    assert!(is_about(clock.record_time(), before));
+    clock.follow(reading(DAY));
+    assert_eq!(clock.jump(), None);
+}
+
+#[test]
+fn another_process_ends_a_doubt_of_the_clock_that_both_follow() {
+    let (one, other) = (Clock::manual(NOON), Clock::manual(NOON));
+    for clock in [&one, &other] {
+        keep(clock, ConfirmedBy::Operator);
+        clock.advance(HOUR);
+        clock.set(NOON.plus(DAY * 95));
+        assert!(clock.jump().is_some());
+    }
+    let doubted = keep(&other, ConfirmedBy::Nobody);
+    assert!(!other.adopt_end(doubted), "this is its own doubt");
+    assert!(!other.adopt_end(record()), "this was stored before the doubt");
+    let ended = keep(&one, ConfirmedBy::Operator);
+    assert!(other.adopt_end(ended));
+    for clock in [&one, &other] {
+        assert_eq!(clock.window_time().now(), NOON.plus(DAY * 95));
+        // What was stored before has its real age for both.
+        assert_eq!(clock.window_time().corrected(NOON), NOON.plus(DAY * 95).minus(HOUR));
+    }
+}

@@ -117,6 +117,17 @@ impl WindowTime {
         self.before(self.now.minus(window))
     }
 
+    /// Returns the stored instant up to which all are `window` old. If there are corrections, some
+    /// later ones may be so as well.
+    pub fn all_past(&self, window: Duration) -> Timestamp {
+        if self.corrections.is_none() {
+            return self.now.minus(window);
+        }
+        let zero = Timestamp::from_unix_millis(0);
+        let first = self.past(window).into_iter().next().filter(|run| run.start == zero);
+        first.map_or(zero, |run| run.end.minus(Duration::from_millis(1)))
+    }
+
     /// Returns the runs of stored instants that are before an instant, oldest first. No run ends
     /// where the next one begins.
     pub fn before(&self, instant: Timestamp) -> Vec<Range<Timestamp>> {

@@ -14,6 +14,17 @@ pub struct Timestamp(u64);
 #[error("not an RFC 3339 timestamp in UTC")]
 pub struct NotATimestamp;
 
+/// Reading of another machine's clock, to be compared with the time since this machine's boot.
+#[derive(Debug, Clone, Copy)]
+pub struct ClockReading {
+    /// Time that it showed at some moment between question and answer.
+    pub time: Timestamp,
+    /// Time since this machine's boot at the question, suspension included.
+    pub asked: Duration,
+    /// The same at the answer.
+    pub answered: Duration,
+}
+
 impl Timestamp {
     /// 9999-12-31T23:59:59.999Z: the last that has a text (RFC 3339 gives a year four digits).
     pub const LAST: Self = Self(253_402_300_799_999);

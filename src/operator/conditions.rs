@@ -375,7 +375,8 @@ impl Kind {
                 Ready,
                 Rules(&[("PillarboxClockJumped", Ticket)]),
                 "The wall clock is in doubt: nothing is purged and no idempotency key expires",
-                "Set the clock right. If it is right, confirm it: pillarbox clock confirm",
+                "Set the clock right; on PostgreSQL, the database's. If it is right, confirm it: \
+                 pillarbox clock confirm",
             ),
             Self::NodeSilent => (
                 "node_silent",
@@ -398,8 +399,8 @@ impl Kind {
                 Ready,
                 Rules(&[("PillarboxClocksDiffer", Ticket)]),
                 "This machine's clock and the database's differ by more than 5 seconds",
-                "Have a time daemon keep both, such as chrony. Times of messages and the order of \
-                 lists are wrong until then",
+                "Have a time daemon keep both, such as chrony. Messages have the database's times, but \
+                 AWS refuses calls of a machine whose clock is wrong by more than five minutes",
             ),
             Self::DomainPaused => (
                 "domain_paused",

@@ -67,7 +67,11 @@ async fn connect(
     let node = postgres.node.clone();
     let identity = NodeIdentity { name: node.clone(), directory, dead_after: postgres.dead_after };
     let (store, bodies_lost) =
-        Store::connect(&server, identity, postgres.answer_timeout, clock.now()).await?;
+        Store::connect(&server, identity, postgres.answer_timeout, |reading| {
+            clock.follow(reading);
+            clock.now()
+        })
+        .await?;
     info!(bodies_lost, node, database = postgres.database, "joined the nodes on the database");
     Ok((store, lock))
 }

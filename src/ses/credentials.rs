@@ -137,7 +137,7 @@ impl CredentialCache {
     /// stay: asking again at once would yield the same.
     pub(super) fn discard(&self, refused: &aws_credential_types::Credentials) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.clock.now();
+        let now = self.clock.machine_time();
         let forget = current.loaded.get().is_some_and(|loaded| {
             loaded.outcome.as_ref() == Ok(refused) && loaded.since.is_past(FAILURE_KEPT, now)
         });
@@ -158,7 +158,7 @@ impl CredentialCache {
     }
 
     fn slot(&self) -> Arc<Slot> {
-        let now = self.clock.now();
+        let now = self.clock.machine_time();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(loaded) = current.loaded.get()
             && loaded.renew_at.is_some_and(|renew_at| now >= renew_at)
@@ -174,7 +174,7 @@ impl CredentialCache {
             Ok(outcome) => outcome,
             Err(_) => Err(LoadError::Failed(format!("no answer within {LOAD_TIMEOUT:?}"))),
         };
-        let now = self.clock.now();
+        let now = self.clock.machine_time();
         let (outcome, renew_at) = match outcome {
             Ok(credentials) => {
                 let renew_at = renewal(&credentials, now);

@@ -151,7 +151,7 @@ impl Transport {
     }
 
     fn note_date(&self, headers: &HeaderMap) {
-        if let Some(skew) = Skew::told(headers, self.clock.now()) {
+        if let Some(skew) = Skew::told(headers, self.clock.machine_time()) {
             *self.skew.lock().unwrap_or_else(PoisonError::into_inner) = Some(skew);
         }
     }
@@ -162,7 +162,7 @@ impl Transport {
         call: &Call<'_>,
         credentials: &aws_credential_types::Credentials,
     ) -> Result<Reply, TransportError> {
-        let signed = sign(call, options.region, credentials, self.clock.now())
+        let signed = sign(call, options.region, credentials, self.clock.machine_time())
             .map_err(|error| TransportError::Signing(error.to_string()))?;
         let mut request = Request::new(call.method.clone(), call.url.clone());
         *request.timeout_mut() = options.timeout;

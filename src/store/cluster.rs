@@ -9,8 +9,8 @@ use crate::domain::time::Timestamp;
 
 /// How long after its last sign of life a node still starts something. After it, it is silent.
 pub const LEASE: Duration = Duration::from_secs(20);
-/// Difference of a node's clock and the database's from which times of messages and the order of
-/// lists are wrong.
+/// Difference of a node's clock and the database's from which operators are told: no time daemon
+/// keeps both, and AWS refuses signatures of a machine whose clock is minutes off.
 pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// First schema whose nodes look whether they are to drain.
 pub const FIRST_WITH_DRAIN: i32 = 2;

@@ -116,7 +116,7 @@ async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize)
         directory: *digest.first_chunk().unwrap(),
         dead_after: Duration::from_mins(3),
     };
-    Store::connect(&server, identity, Duration::from_secs(8), now).await.unwrap()
+    Store::connect(&server, identity, Duration::from_secs(8), |_| now).await.unwrap()
 }
 
 pub(super) fn event(at: Timestamp, detail: EventDetail) -> Event {

@@ -4,6 +4,7 @@
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
+use crate::domain::time::ClockReading;
 use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, NodeLoad, NodeStatus};
 use crate::store::interface::Change;
 use crate::store::postgres::{ConnectError, Import, PostgresServer, PostgresStore};
@@ -85,6 +86,14 @@ impl Store {
         match &self.engine {
             Engine::Redb(_) => watch::channel(1.0).1,
             Engine::Postgres(engine) => engine.share(),
+        }
+    }
+
+    /// Readings of the server's clock, one every second; `None` if the store is a file.
+    pub fn server_clock(&self) -> Option<watch::Receiver<ClockReading>> {
+        match &self.engine {
+            Engine::Redb(_) => None,
+            Engine::Postgres(engine) => Some(engine.server_clock()),
         }
     }
 

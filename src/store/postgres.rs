@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Mutex, Notify, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Row;
@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::time::Timestamp;
+use crate::domain::time::{ClockReading, Timestamp};
 use crate::store::cluster::DatabaseStatus;
 use crate::store::damage::Damage;
 use crate::store::directory::KeyUse;
@@ -100,6 +100,8 @@ struct Tasks(#[expect(dead_code, reason = "it aborts them when it is dropped")] 
 struct Shared {
     connector: Connector,
     node: Node,
+    /// The server's, as it was last read.
+    clock: watch::Sender<ClockReading>,
     /// How long a client waits for its acceptance.
     answer_timeout: Duration,
     /// For reads of single rows.
@@ -133,18 +135,21 @@ impl PostgresStore {
         server: &PostgresServer,
         identity: NodeIdentity,
         answer_timeout: Duration,
-        now: Timestamp,
+        now: impl FnOnce(ClockReading) -> Timestamp,
     ) -> Result<(Self, usize), ConnectError> {
         let connector = Connector::new(server);
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
         let connection = connector.connect().await.map_err(failed)?;
         schema::prepare(&connection).await?;
         let database = cluster::database(&connection).await.map_err(failed)?;
+        let reading = cluster::read_clock(&connection).await.map_err(failed)?;
+        let now = now(reading);
         let node = Node::new(identity);
         node::join(&node, &connection, now).await?;
         let shared = Arc::new(Shared {
             connector,
             node,
+            clock: watch::Sender::new(reading),
             answer_timeout,
             readers: Slot::default(),
             listers: Slot::default(),
@@ -389,7 +394,7 @@ async fn follow(shared: Arc<Shared>) {
 async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
     loop {
         tokio::time::sleep(SETTLE).await;
-        let now = Timestamp::from(std::time::SystemTime::now());
+        let now = shared.clock.borrow().time;
         match node::settle_orphans(&shared, &changing, now).await {
             Ok(0) => {}
             Ok(messages) => {

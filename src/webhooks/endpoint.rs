@@ -725,7 +725,7 @@ struct Call {
 
 async fn attempt(call: Call, job: Job, told: Box<Told>) -> Finished {
     let Call { webhooks, webhook, sender } = call;
-    let now = webhooks.clock.now();
+    let now = webhooks.clock.machine_time();
     let attempt = sender.attempt(&webhook, told.delivery.clone(), now).await;
     Finished::Attempted { job, told, attempt }
 }

@@ -5,7 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -57,6 +57,19 @@ fn beside(program: &str) -> PathBuf {
     directories.find(|directory| directory.join(program).exists()).unwrap_or_else(|| {
         panic!("{program} is not installed; .ci/run installs it");
     })
+}
+
+/// Has a program's wall clock be off by what a file says, such as `+95d`. It asks again each time.
+fn set_clock(command: &mut Command, file: &Path) {
+    // Where Debian's faketime keeps its library.
+    let found = std::fs::read_dir("/usr/lib").unwrap().find_map(|entry| {
+        let directory = entry.unwrap().path().join("faketime");
+        directory.join("libfaketime.so.1").exists().then_some(directory)
+    });
+    let directory = found.expect("libfaketime is installed: it is part of faketime");
+    command.env("LD_PRELOAD", "libfaketime.so.1").env("LD_LIBRARY_PATH", directory);
+    command.env("FAKETIME_TIMESTAMP_FILE", file);
+    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
 }
 
 fn free_port() -> u16 {

@@ -3,17 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use pillarbox::domain::time::Timestamp;
 use pillarbox::simulator::{Fault, Faults, Options};
 use serde_json::Value;
 use tokio::sync::MutexGuard;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::Program;
 use crate::cluster::{self, IMPATIENT, PAUSE};
 use crate::kit::{self, PATIENCE, Server, Site, message};
+use crate::{Program, set_clock};
 
 /// After so long without a message to the provider, all have been sent.
 const QUIET: Duration = Duration::from_secs(20);
@@ -332,6 +333,117 @@ async fn nodes_are_listed_drained_and_forgotten() {
     let offline = two.run(&["doctor"]);
     let said = String::from_utf8_lossy(&offline.stdout).into_owned();
     assert!(said.contains("PostgreSQL 1") && said.contains("schema 2"), "{said}");
+}
+
+/// Signatures apart, a node's own clock does not count: the database's does, for all nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_a_wrong_clock_deletes_nothing_and_forgets_no_key() {
+    let (nodes, first) = Nodes::new("wrong_clock").await;
+    let keyed = |key: &str| {
+        let mut message = message();
+        message["idempotencyKey"] = key.into();
+        message
+    };
+    let known = first.send(&keyed("known")).await;
+    let clock = nodes.sites[1].directory().join("clock");
+    for off in ["+100d", "-100d"] {
+        std::fs::write(&clock, off).unwrap();
+        let mut command = nodes.sites[1].service();
+        set_clock(&mut command, &clock);
+        let second = Server { key: first.key.clone(), ..nodes.sites[1].start_by(command) };
+        assert_eq!(second.send(&keyed("known")).await, known, "{off}");
+        let new = second.send(&keyed(off)).await;
+        assert_eq!(first.send(&keyed(off)).await, new, "{off}");
+        assert!(seconds_from_now(&first.record(&new).await) < 10, "{off}");
+        // It has purged, and tells of its clock.
+        sleep(Duration::from_secs(2)).await;
+        let status = nodes.sites[1].done(&["status"]);
+        let said = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(said.contains("This machine's clock"), "{off}: {said}");
+        assert_eq!(first.record(&known).await["id"], known);
+        second.kill();
+    }
+}
+
+/// Conditions of a site's node.
+fn conditions(site: &Site) -> String {
+    let status = site.done(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    status["conditions"].to_string()
+}
+
+/// Waits until a node doubts the clock, or does so no more.
+async fn until_clock_is(site: &Site, is_in_doubt: bool, patience: Duration) {
+    let end = Instant::now() + patience;
+    while conditions(site).contains("clock_jumped") != is_in_doubt {
+        assert!(Instant::now() < end, "{is_in_doubt}: {}", conditions(site));
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// `tests/with-postgres.sh` gives its server a clock that can be set, if it is asked to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_whose_clock_is_set_wrong_deletes_nothing_and_forgets_no_key() {
+    let clock = std::env::var("TEST_POSTGRES_CLOCK").expect("run this with POSTGRES_CLOCK=faked");
+    let set = |off: &str| std::fs::write(&clock, off).unwrap();
+    let (nodes, first) = Nodes::new("database_clock").await;
+    let second = nodes.start(1);
+    let keyed = |key: &str| {
+        let mut message = message();
+        message["idempotencyKey"] = key.into();
+        message
+    };
+    let known = first.send(&keyed("known")).await;
+    for (number, off) in ["+95d", "-95d"].into_iter().enumerate() {
+        set(off);
+        for site in &nodes.sites {
+            until_clock_is(site, true, PATIENCE).await;
+        }
+        let new = second.send(&keyed(off)).await;
+        for server in [&first, &second] {
+            assert_eq!(server.send(&keyed("known")).await, known, "{off}");
+            assert_eq!(server.send(&keyed(off)).await, new, "{off}");
+            assert_eq!(server.record(&known).await["id"], known);
+        }
+        assert!(seconds_from_now(&first.record(&new).await) < 10, "{off}, {number}");
+        set("+0");
+        for site in &nodes.sites {
+            until_clock_is(site, false, PATIENCE).await;
+        }
+    }
+
+    // It was wrong before, and is right now: one word is enough, for all nodes. A long run waits
+    // until the other one looks; a short one starts it again.
+    set("+95d");
+    for site in &nodes.sites {
+        until_clock_is(site, true, PATIENCE).await;
+    }
+    if cfg!(feature = "long") {
+        sleep(Duration::from_secs(61)).await;
+        nodes.sites[0].done(&["clock", "confirm"]);
+        until_clock_is(&nodes.sites[1], false, Duration::from_secs(62)).await;
+    } else {
+        nodes.sites[0].done(&["clock", "confirm"]);
+    }
+    let second = if cfg!(feature = "long") {
+        second
+    } else {
+        second.terminate().await;
+        nodes.start(1)
+    };
+    for (site, server) in nodes.sites.iter().zip([&first, &second]) {
+        until_clock_is(site, false, PATIENCE).await;
+        assert_eq!(server.send(&keyed("known")).await, known);
+        let in_95_days = Duration::from_hours(95 * 24).as_secs();
+        let age = seconds_from_now(&server.record(&known).await).abs_diff(in_95_days);
+        assert!(age < 60, "the time that is right now counts for what came before: {age}");
+    }
+}
+
+/// How far the time of a message's acceptance is from now by this machine's clock, in seconds.
+fn seconds_from_now(record: &Value) -> u64 {
+    let created_at = Timestamp::parse_rfc3339(record["createdAt"].as_str().unwrap()).unwrap();
+    created_at.unix_millis().abs_diff(Timestamp::from(SystemTime::now()).unix_millis()) / 1000
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,8 +7,7 @@ use crate::store::{
     CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, NodeState, NodeStatus, SeenFrom, Standby,
 };
 
-/// From here on a clock deserves a look: lists of messages of several nodes are out of order by so
-/// much.
+/// From here on a clock deserves a look: no time daemon keeps both.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
 /// Transactions that something old holds back, from which the server's cleaning is behind.
 const BEHIND: i64 = 1_000_000;

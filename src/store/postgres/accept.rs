@@ -91,7 +91,7 @@ impl PostgresStore {
         key: IdempotencyKey<'_>,
         window_now: impl Into<WindowTime>,
     ) -> Result<Option<MessageId>, StoreError> {
-        let live_after = millis(window_now.into().now().minus(IDEMPOTENCY_WINDOW));
+        let live_after = millis(window_now.into().all_past(IDEMPOTENCY_WINDOW));
         let (organisation, key) = (number(organisation), digest(key));
         if self.query_opt(REPLAY, &[&organisation, &key, &live_after]).await?.is_none() {
             return Ok(None);
@@ -289,7 +289,7 @@ impl<'a> Parameters<'a> {
                 if !seen.insert((organisation, key.clone())) {
                     continue;
                 }
-                let live_after = millis(window_now.now().minus(IDEMPOTENCY_WINDOW));
+                let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
                 parameters.live_after = parameters.live_after.min(live_after);
                 parameters.key_organisations.push(organisation);
                 parameters.keys.push(key);

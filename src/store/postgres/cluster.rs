@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
+use crate::domain::time::ClockReading;
 use crate::store::StoreError;
 use crate::store::cluster::{
     DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeLoad, NodeStatus, Standby,
@@ -12,8 +13,8 @@ use crate::store::cluster::{
 use crate::store::interface::Change;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
-use crate::store::postgres::peers::{BURY, Peer};
-use crate::store::postgres::{PostgresStore, Shared};
+use crate::store::postgres::peers::{BURY, Peer, boot_time};
+use crate::store::postgres::{PostgresStore, Shared, timestamp};
 
 /// Time between two looks at the database's state.
 const LOOK: Duration = Duration::from_secs(10);
@@ -32,6 +33,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
         (SELECT max(age(xmin)) FROM pg_replication_slots), 0)::bigint,
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const SCHEMA: &str = "SELECT version FROM cluster";
+const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// Looks at the database again and again.
 pub(super) async fn watch_database(shared: Arc<Shared>) {
@@ -55,6 +57,15 @@ pub(super) async fn watch_database(shared: Arc<Shared>) {
         }
         *known = status;
     }
+}
+
+/// Reads the server's clock.
+pub(super) async fn read_clock(connection: &Connection) -> Result<ClockReading, QueryError> {
+    // Not in the time that is measured.
+    connection.prepare(CLOCK).await?;
+    let asked = boot_time();
+    let time = timestamp(connection.query_one(CLOCK, &[]).await?.get(0));
+    Ok(ClockReading { time, asked, answered: boot_time() })
 }
 
 /// Reads the database's state.
@@ -115,6 +126,10 @@ impl PostgresStore {
 
     pub(in crate::store) fn say_load(&self, load: NodeLoad) {
         self.shared.node.say_load(load);
+    }
+
+    pub(in crate::store) fn server_clock(&self) -> watch::Receiver<ClockReading> {
+        self.shared.clock.subscribe()
     }
 
     pub(in crate::store) fn drains(&self) -> watch::Receiver<DrainOrder> {

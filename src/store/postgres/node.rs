@@ -19,6 +19,7 @@ use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::cluster::{DrainOrder, LEASE, NodeLoad};
+use crate::store::postgres::cluster::read_clock;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
 use crate::store::postgres::error::QueryError;
@@ -319,6 +320,7 @@ async fn beat(
     let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions]).await?;
     let Some(said) = said else { return Err(QueryError::Fenced) };
     shared.node.confirm(sent);
+    shared.clock.send_replace(read_clock(connection).await?);
     let drain = if said.get(0) { DrainOrder::Begin } else { DrainOrder::End };
     shared.node.drains.send_if_modified(|known| std::mem::replace(known, drain) != drain);
     let mut peers = peers(connection, id, seen).await?;

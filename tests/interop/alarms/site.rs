@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use crate::free_port;
 use crate::kit::{PATIENCE, Process, Site, add_api_key, add_organisation, http_client, open_store};
+use crate::{free_port, set_clock};
 
 /// How often something is looked at that is waited for.
 const POLL: Duration = Duration::from_millis(20);
@@ -164,10 +164,7 @@ impl Monitored {
             Place::SmallDisk(size) => self.site.service_on_small_disk(size),
             Place::ClockOff(_) => {
                 let mut command = self.site.service();
-                command.env("LD_PRELOAD", "libfaketime.so.1");
-                command.env("LD_LIBRARY_PATH", faketime());
-                command.env("FAKETIME_TIMESTAMP_FILE", self.clock());
-                command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+                set_clock(&mut command, &self.clock());
                 command
             }
         }
@@ -326,13 +323,4 @@ pub(crate) fn is(metrics: &Metrics, sample: &str, number: u32) -> bool {
 /// A message to these recipients.
 pub(crate) fn message(to: &[&str]) -> Value {
     json!({ "from": "ann@example.com", "to": to, "subject": "Hello", "text": "How are you?" })
-}
-
-/// Where Debian's faketime keeps its library.
-fn faketime() -> PathBuf {
-    let found = std::fs::read_dir("/usr/lib").unwrap().find_map(|entry| {
-        let directory = entry.unwrap().path().join("faketime");
-        directory.join("libfaketime.so.1").exists().then_some(directory)
-    });
-    found.expect("libfaketime is installed: it is part of faketime")
 }

@@ -61,7 +61,7 @@ impl Database {
             directory: *Sha256::digest(name).first_chunk().unwrap(),
             dead_after,
         };
-        Store::connect(&self.server, identity, Duration::from_secs(8), START).await.unwrap().0
+        Store::connect(&self.server, identity, Duration::from_secs(8), |_| START).await.unwrap().0
     }
 }
 
