@@ -132,6 +132,8 @@ pub struct Pending {
     pub in_flight: usize,
     /// Bytes of the budget in use.
     pub bytes: usize,
+    /// Organisations with a message that is due and waits for its call.
+    pub due_organisations: usize,
 }
 
 /// The pending messages of all organisations.
@@ -353,6 +355,7 @@ impl MessageQueue {
             messages: entries.len(),
             in_flight: entries.in_flight,
             bytes: self.budget.in_use(),
+            due_organisations: entries.due_organisations(),
         }
     }
 

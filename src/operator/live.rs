@@ -23,12 +23,15 @@ use crate::operator::process::unix_seconds;
 use crate::operator::trends::Trends;
 use crate::operator::{Parts, StoredState};
 use crate::organisation_counts::OrganisationCounts;
+use crate::queue::Pending;
 use crate::store::NodeLoad;
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_secs(1);
 /// How many looks are kept: five minutes.
 const KEPT: usize = 300;
+/// Looks without a message after which other nodes may have this one's part of the pace.
+const IDLE_LOOKS: usize = 10;
 
 /// What those who watch are told.
 #[derive(Debug, Default)]
@@ -48,13 +51,17 @@ pub(super) async fn look(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = (Instant::now(), Totals::of(&parts));
     let mut trends = Trends::new(before.0);
+    let mut demand = Demand { idle_looks: IDLE_LOOKS };
     loop {
         ticks.tick().await;
         let now = (Instant::now(), Totals::of(&parts));
         trends.look(now.0, &parts, &now.1.organisations);
         recent.look(parts.clock.now(), &now.1.organisations);
         let stored = parts.ask_store().await;
-        let state = State::now(&parts, &stored, &now.1, &before.1, now.0 - before.0, &trends);
+        let accepted = now.1.accepted > before.1.accepted;
+        let demand = demand.look(&parts.dispatcher.status().pending, accepted);
+        let passed = now.0 - before.0;
+        let state = State::now(&parts, &stored, &now.1, &before.1, passed, &trends, demand);
         let event = event("state", &state);
         let conditions = state.conditions.into_iter().map(live::Condition::from);
         parts.conditions.send_replace(conditions.collect());
@@ -66,6 +73,24 @@ pub(super) async fn look(
             told.event = event;
         });
         before = now;
+    }
+}
+
+/// Need of this node for the pace that all nodes share.
+struct Demand {
+    /// Looks since the last message.
+    idle_looks: usize,
+}
+
+impl Demand {
+    /// Looks at what is pending now, and at whether messages were accepted since the last look.
+    /// Returns the number of organisations that wait for the pace; at least 1 if a message has come
+    /// within [`IDLE_LOOKS`].
+    fn look(&mut self, pending: &Pending, accepted: bool) -> u32 {
+        let is_busy = accepted || pending.messages > 0;
+        self.idle_looks = if is_busy { 0 } else { self.idle_looks.saturating_add(1) };
+        let waiting = u32::try_from(pending.due_organisations).unwrap_or(u32::MAX);
+        waiting.max(u32::from(self.idle_looks < IDLE_LOOKS))
     }
 }
 
@@ -181,6 +206,7 @@ impl State {
         before: &Totals,
         passed: Duration,
         trends: &Trends,
+        demand: u32,
     ) -> Self {
         let status = parts.dispatcher.status();
         let per_second =
@@ -205,6 +231,7 @@ impl State {
         parts.store.say_load(NodeLoad {
             pending: status.pending.messages as u64,
             conditions: conditions.iter().map(|one| one.code.to_owned()).collect(),
+            demand,
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),

@@ -162,6 +162,10 @@ impl Entries {
         last
     }
 
+    pub(super) fn due_organisations(&self) -> usize {
+        self.queue.due_organisations()
+    }
+
     pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Claim> {
         let turn = self.queue.take(now, max_calls)?;
         self.in_flight += 1;

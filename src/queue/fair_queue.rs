@@ -114,6 +114,11 @@ impl FairQueue {
         self.calls
     }
 
+    /// Organisations with a message that was due at the last look.
+    pub(super) fn due_organisations(&self) -> usize {
+        self.ready.values().map(BTreeSet::len).sum()
+    }
+
     /// When the next call may start.
     pub(super) fn next(&mut self, now: Instant, max_calls: usize) -> Next {
         self.wake(now);

@@ -307,7 +307,7 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     fixture.queue.put_back(flying, fixture.now, Acceptance::Possible);
     assert!(fixture.claim_at(fixture.now).is_none());
     let pending = fixture.queue.pending();
-    assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0 });
+    assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 });
 }
 
 fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, usize) {
@@ -379,7 +379,10 @@ fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
         assert!(fixture.claim_at(fixture.now).is_none());
         assert_eq!(fixture.queue.pending().in_flight, 1, "its end is not recorded yet");
         fixture.queue.settle(id);
-        assert_eq!(fixture.queue.pending(), Pending { messages: 0, in_flight: 0, bytes: 0 });
+        assert_eq!(
+            fixture.queue.pending(),
+            Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
+        );
     }
 }
 
@@ -418,7 +421,10 @@ fn the_messages_of_a_paused_domain_are_cancelled_too() {
         fixture.queue.settle(id);
     }
     assert!(!fixture.queue.is_held(ACME, &name("example.com")));
-    assert_eq!(fixture.queue.pending(), Pending { messages: 0, in_flight: 0, bytes: 0 });
+    assert_eq!(
+        fixture.queue.pending(),
+        Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
+    );
 }
 
 #[test]

@@ -179,7 +179,7 @@ mod tests {
     fn the_status_line_is_one_line_whatever_the_provider_says() {
         let message = "no\nWATCHDOG=1\r\nMAINPID=1".to_owned();
         let mut status = SendingStatus {
-            pending: Pending { messages: 12, in_flight: 1, bytes: 100 },
+            pending: Pending { messages: 12, in_flight: 1, bytes: 100, due_organisations: 0 },
             max_pending_bytes: 1000,
             full_for: Vec::new(),
             greatest_share: 0.0,

@@ -67,6 +67,9 @@ pub struct NodeLoad {
     pub pending: u64,
     /// Codes of the conditions that hold for it.
     pub conditions: Vec<String>,
+    /// Organisations whose messages it has to send, by which the pace is divided. It is 0 only if
+    /// the node has had no message for a while.
+    pub demand: u32,
 }
 
 /// Change of whether a node accepts messages.

@@ -332,7 +332,58 @@ async fn nodes_are_listed_drained_and_forgotten() {
     second.terminate().await;
     let offline = two.run(&["doctor"]);
     let said = String::from_utf8_lossy(&offline.stdout).into_owned();
-    assert!(said.contains("PostgreSQL 1") && said.contains("schema 2"), "{said}");
+    assert!(said.contains("PostgreSQL 1") && said.contains("schema 3"), "{said}");
+}
+
+/// All messages come to one node, as they do if a load balancer keeps another one in reserve.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_messages_leaves_the_pace_to_the_others() {
+    // Below the account's own.
+    const RATE: u32 = 10;
+    const MESSAGES: u32 = 120;
+    let (nodes, first) = Nodes::new("lent_pace").await;
+    let [one, _] = &nodes.sites;
+    let second = nodes.start(1);
+    for site in &nodes.sites {
+        site.reconfigure("max_rate = 1000", &format!("max_rate = {RATE}"));
+    }
+    first.signal("HUP");
+    second.signal("HUP");
+    let part = |name: &str| {
+        let listed = one.done(&["node", "list", "--json"]);
+        let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let nodes = listed["nodes"].as_array().unwrap();
+        nodes.iter().find(|node| node["name"] == name).unwrap()["share"].as_f64().unwrap()
+    };
+    let until_part = async |name: &str, wanted: f64| {
+        let end = Instant::now() + PATIENCE;
+        while (part(name) - wanted).abs() > 1e-9 {
+            assert!(Instant::now() < end, "{} of {name}, not {wanted}", part(name));
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    until_part("a", 0.5).await;
+    first.send(&message()).await;
+    until_part("a", 0.95).await;
+    let began = Instant::now();
+    for _ in 0..MESSAGES {
+        first.send(&message()).await;
+    }
+    while one.simulator.messages().len() <= MESSAGES as usize {
+        assert!(began.elapsed() < PATIENCE, "{}", one.simulator.messages().len());
+        sleep(Duration::from_millis(20)).await;
+    }
+    let rate = f64::from(MESSAGES) / began.elapsed().as_secs_f64();
+    println!("{rate:.1} a second of {RATE}; evenly it were half of that");
+    assert!(rate > 0.8 * f64::from(RATE), "{rate}");
+    // A node without messages sends its first one at once all the same.
+    let id = second.send(&message()).await;
+    let end = Instant::now() + Duration::from_secs(5);
+    while second.record(&id).await["status"] != "sent" {
+        assert!(Instant::now() < end, "it waits");
+        sleep(Duration::from_millis(20)).await;
+    }
+    until_part("b", 0.5).await;
 }
 
 /// Signatures apart, a node's own clock does not count: the database's does, for all nodes.

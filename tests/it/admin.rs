@@ -57,7 +57,7 @@ struct Facts {
 impl LiveView for Facts {
     fn sending(&self) -> SendingStatus {
         SendingStatus {
-            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20 },
+            pending: Pending { messages: 3, in_flight: 1, bytes: 2 << 20, due_organisations: 0 },
             max_pending_bytes: 1 << 30,
             full_for: Vec::new(),
             greatest_share: 0.0,

@@ -157,7 +157,7 @@ struct Idle;
 impl LiveView for Idle {
     fn sending(&self) -> SendingStatus {
         SendingStatus {
-            pending: Pending { messages: 0, in_flight: 0, bytes: 0 },
+            pending: Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 },
             max_pending_bytes: 1 << 30,
             full_for: Vec::new(),
             greatest_share: 0.0,

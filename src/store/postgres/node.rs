@@ -40,7 +40,8 @@ const JOIN: &str = "
 INSERT INTO node (name, directory, version, schema, started_at) VALUES ($1, $2, $3, $4, $5)
 RETURNING id";
 const SAY: &str = "
-UPDATE node SET beat = beat + 1, pending = $2, conditions = $3 WHERE id = $1 RETURNING draining";
+UPDATE node SET beat = beat + 1, pending = $2, conditions = $3, demand = $4
+WHERE id = $1 RETURNING draining";
 const ORPHANS: &str = "
 SELECT id FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
 ORDER BY id LIMIT $1";
@@ -182,9 +183,8 @@ impl Node {
 
     /// Takes its part of the pace and its duties. They hold for longer than the lease of a node
     /// that does not come back: by then it starts nothing.
-    async fn take_part(&self, connection: &Connection, nodes: usize) -> Result<(), QueryError> {
+    async fn take_part(&self, connection: &Connection, ask: f64) -> Result<(), QueryError> {
         let id = self.id();
-        let ask = 1.0 / f64::from(u32::try_from(nodes.max(1)).unwrap_or(u32::MAX));
         // Lowered before it is given up, raised after it was given.
         self.share.send_if_modified(|share| {
             let is_lower = ask < *share;
@@ -317,7 +317,8 @@ async fn beat(
     let sent = boot_time();
     let load = shared.node.load();
     let pending = i64::try_from(load.pending).unwrap_or(i64::MAX);
-    let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions]).await?;
+    let demand = i32::try_from(load.demand).unwrap_or(i32::MAX);
+    let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions, &demand]).await?;
     let Some(said) = said else { return Err(QueryError::Fenced) };
     shared.node.confirm(sent);
     shared.clock.send_replace(read_clock(connection).await?);
@@ -337,11 +338,27 @@ async fn beat(
         }
     }
     // What a silent node had is free by now. Until it is, the server gives no more than is left.
-    let nodes = peers.values().filter(|peer| silent(peer) < HELD).count();
-    shared.node.take_part(connection, nodes).await?;
+    let demands = peers.values().filter(|peer| silent(peer) < HELD).map(Peer::demand);
+    shared.node.take_part(connection, part_of_pace(load.demand, demands)).await?;
     *shared.node.peers.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(peers.clone());
     *seen = peers;
     Ok(())
+}
+
+/// Part of the pace that a node asks for, from 0 to 1, if all nodes have these demands. A tenth is
+/// divided evenly, so that a node without messages sends its first ones at once.
+fn part_of_pace(own: u32, all: impl Iterator<Item = u32>) -> f64 {
+    const EVENLY: f64 = 0.1;
+    let (mut nodes, mut demand) = (0.0, 0.0);
+    for one in all {
+        nodes += 1.0;
+        demand += f64::from(one);
+    }
+    if demand > 0.0 {
+        EVENLY / nodes + (1.0 - EVENLY) * f64::from(own) / demand
+    } else {
+        1.0 / nodes
+    }
 }
 
 /// Fails the messages that dead nodes held; returns how many there were.

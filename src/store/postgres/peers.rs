@@ -15,7 +15,8 @@ use crate::store::postgres::timestamp;
 const NODES: &str = "
 SELECT id, name, beat, version, schema, started_at, draining, pending, conditions,
     coalesce((SELECT rate FROM quota_share WHERE node = node.id AND until > clock_timestamp()), 0),
-    ARRAY(SELECT name FROM duty WHERE node = node.id AND until > clock_timestamp() ORDER BY name)
+    ARRAY(SELECT name FROM duty WHERE node = node.id AND until > clock_timestamp() ORDER BY name),
+    demand
 FROM node ORDER BY name";
 /// Removes a node, if it has given no sign of life since it was seen.
 pub(super) const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
@@ -38,6 +39,11 @@ impl Peer {
         &self.status.name
     }
 
+    /// What it last said that it has to send.
+    pub(super) fn demand(&self) -> u32 {
+        self.status.load.demand
+    }
+
     /// Returns true if it is the node that looks.
     pub(super) fn is_this(&self) -> bool {
         self.status.seen_from == SeenFrom::Itself
@@ -56,7 +62,11 @@ impl Peer {
             seen_from: if id == this { SeenFrom::Itself } else { SeenFrom::Another },
             share: row.get(9),
             duties: row.get(10),
-            load: NodeLoad { pending: row.get::<_, i64>(7).unsigned_abs(), conditions: row.get(8) },
+            load: NodeLoad {
+                pending: row.get::<_, i64>(7).unsigned_abs(),
+                conditions: row.get(8),
+                demand: row.get::<_, i32>(11).unsigned_abs(),
+            },
         };
         Self { id, beat, since: seen.map_or(now, |seen| seen.since), status }
     }

@@ -21,8 +21,8 @@ use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    Accepted, Health, MessageFilter, NewMessage, NodeIdentity, NodeState, PostgresServer, Store,
-    StoreError,
+    Accepted, Health, MessageFilter, NewMessage, NodeIdentity, NodeLoad, NodeState, PostgresServer,
+    Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -430,6 +430,9 @@ async fn parts_of_the_pace_are_never_more_than_the_whole() {
                 nodes.insert(name, database.node(name).await);
             }
         }
+        for node in nodes.values() {
+            node.say_load(demand(fastrand::u32(0..4)));
+        }
         let until = Instant::now() + Duration::from_millis(700);
         while Instant::now() < until {
             let parts: f64 = nodes.values().map(|node| *node.share().borrow()).sum();
@@ -439,6 +442,28 @@ async fn parts_of_the_pace_are_never_more_than_the_whole() {
         }
     }
     assert!(greatest > 0.9, "nobody has anything to lend: {greatest}");
+}
+
+fn demand(demand: u32) -> NodeLoad {
+    NodeLoad { demand, ..NodeLoad::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pace_goes_where_messages_wait() {
+    let database = Database::new().await;
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    for (demands, parts) in [
+        ([0, 0], [0.5, 0.5]),
+        ([1, 0], [0.95, 0.05]),
+        ([1, 1], [0.5, 0.5]),
+        ([1, 3], [0.275, 0.725]),
+        ([0, 7], [0.05, 0.95]),
+    ] {
+        one.say_load(demand(demands[0]));
+        other.say_load(demand(demands[1]));
+        let is = |node: &Store, part: f64| (*node.share().borrow() - part).abs() < 1e-9;
+        until("the parts", async || is(&one, parts[0]) && is(&other, parts[1])).await;
+    }
 }
 
 /// Nobody takes it for dead yet, but what it had is free.
