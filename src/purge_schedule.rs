@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
-use crate::store::{Health, Purged, Store};
+use crate::store::{Duty, Health, Purged, Store};
 
 /// How many records and keys go in one transaction: a few milliseconds of the writer's time.
 const STEP: usize = 1_000;
@@ -14,11 +14,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The pause once nothing is left.
 const REST: Duration = Duration::from_mins(1);
 
-/// Purges for as long as it is polled.
+/// Purges for as long as it is polled. Of several nodes one does.
 pub async fn run(store: Store, clock: Clock) {
+    let is_ours = store.has_duty(Duty::Purge);
     loop {
-        let pause =
-            if store.health() == Health::Refusing { REST } else { step(&store, &clock).await };
+        let waits = store.health() == Health::Refusing || !*is_ours.borrow();
+        let pause = if waits { REST } else { step(&store, &clock).await };
         tokio::time::sleep(pause).await;
     }
 }

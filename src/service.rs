@@ -39,7 +39,7 @@ use crate::ses::credentials::Credentials;
 use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesOptions};
 use crate::smtp::Smtp;
-use crate::store::{DrainOrder, FILE_NAME, Store};
+use crate::store::{DrainOrder, Duty, FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
@@ -163,7 +163,7 @@ impl Service {
         let (admin_drain, admin_signal) = Drain::new();
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
-        let delivering = deliver(&webhooks, store.delivers());
+        let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let limits = Limits { max_connections, ..limits(config) };
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);

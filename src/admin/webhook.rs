@@ -12,7 +12,9 @@ use crate::domain::webhook::{
     PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook as Endpoint, WebhookId,
     WebhookState, WebhookUrl,
 };
-use crate::store::{Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded as Added};
+use crate::store::{
+    Change, Duty, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, WebhookAdded as Added,
+};
 use crate::webhooks::{self, Delivered, EndpointStatus};
 
 /// The most deliveries of each state that are listed.
@@ -467,7 +469,9 @@ impl Admin {
     /// it is delivered twice at worst, and never left out.
     fn attempted_to(&self, id: WebhookId) -> FeedPosition {
         match self.deliveries() {
-            Some(_) if !*self.store.delivers().borrow() => FeedPosition::from_number(u64::MAX),
+            Some(_) if !*self.store.has_duty(Duty::Webhooks).borrow() => {
+                FeedPosition::from_number(u64::MAX)
+            }
             Some(webhooks) => webhooks.status(id).attempted_to.unwrap_or(FeedPosition::START),
             None => FeedPosition::START,
         }

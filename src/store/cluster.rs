@@ -60,6 +60,31 @@ pub enum SeenFrom {
     Another,
 }
 
+/// Work that one node does for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// Delivers to endpoints.
+    Webhooks,
+    /// Asks the provider about the domains of senders.
+    Domains,
+    /// Deletes what is past its window.
+    Purge,
+}
+
+impl Duty {
+    /// All duties.
+    pub const ALL: [Self; 3] = [Self::Webhooks, Self::Domains, Self::Purge];
+
+    /// Returns its name, which operators see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Webhooks => "webhooks",
+            Self::Domains => "domains",
+            Self::Purge => "purge",
+        }
+    }
+}
+
 /// What a node says of itself to the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLoad {

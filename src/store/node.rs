@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
 use crate::domain::time::ClockReading;
-use crate::store::cluster::{DatabaseStatus, DrainOrder, Forgotten, NodeLoad, NodeStatus};
+use crate::store::cluster::{DatabaseStatus, DrainOrder, Duty, Forgotten, NodeLoad, NodeStatus};
 use crate::store::interface::Change;
 use crate::store::postgres::{ConnectError, Import, PostgresServer, PostgresStore};
 use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
@@ -97,11 +97,11 @@ impl Store {
         }
     }
 
-    /// Whether this node delivers to endpoints, for all nodes.
-    pub fn delivers(&self) -> watch::Receiver<bool> {
+    /// Whether this node has a duty for all nodes.
+    pub fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
         match &self.engine {
             Engine::Redb(_) => watch::channel(true).1,
-            Engine::Postgres(engine) => engine.delivers(),
+            Engine::Postgres(engine) => engine.has_duty(duty),
         }
     }
 

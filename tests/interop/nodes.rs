@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pillarbox::domain::time::Timestamp;
 use pillarbox::simulator::{Fault, Faults, Options};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::MutexGuard;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -276,8 +276,9 @@ async fn nodes_are_listed_drained_and_forgotten() {
     let listed = list(two);
     assert_eq!((&listed[0]["name"], &listed[0]["answers"]), (&"a".into(), &false.into()));
     assert_eq!((&listed[1]["name"], &listed[1]["answers"]), (&"b".into(), &true.into()));
-    let duties = listed.iter().filter(|node| node["duties"][0] == "webhooks").count();
-    assert_eq!(duties, 1, "{listed:?}");
+    let with_duties = listed.iter().map(|node| node["duties"].clone());
+    let with_duties: Vec<_> = with_duties.filter(|duties| *duties != json!([])).collect();
+    assert_eq!(with_duties, [json!(["domains", "purge", "webhooks"])]);
 
     // By a command on the other node. What it holds is sent, and readiness says why it takes no more.
     nodes.sites[0].simulator.set_faults(Faults::always(Fault::Down));
@@ -406,8 +407,6 @@ async fn a_node_with_a_wrong_clock_deletes_nothing_and_forgets_no_key() {
         let new = second.send(&keyed(off)).await;
         assert_eq!(first.send(&keyed(off)).await, new, "{off}");
         assert!(seconds_from_now(&first.record(&new).await) < 10, "{off}");
-        // It has purged, and tells of its clock.
-        sleep(Duration::from_secs(2)).await;
         let status = nodes.sites[1].done(&["status"]);
         let said = String::from_utf8_lossy(&status.stdout).into_owned();
         assert!(said.contains("This machine's clock"), "{off}: {said}");

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
-use crate::store::cluster::{DrainOrder, LEASE, NodeLoad};
+use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad};
 use crate::store::postgres::cluster::read_clock;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
@@ -80,9 +80,6 @@ INSERT INTO duty (name, node, until) VALUES ($1, $2, clock_timestamp() + interva
 ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
 WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
 RETURNING 1";
-/// Duty of the node that delivers to endpoints for all.
-const WEBHOOKS: &str = "webhooks";
-
 /// What a node is known by.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
@@ -105,8 +102,8 @@ pub(super) struct Node {
     is_fenced: AtomicBool,
     /// Its part of the pace of all nodes, from 0 to 1.
     share: watch::Sender<f64>,
-    /// Whether it delivers to endpoints, for all nodes.
-    delivers: watch::Sender<bool>,
+    /// Whether it has each of [`Duty::ALL`].
+    duties: [watch::Sender<bool>; Duty::ALL.len()],
     /// Whether an operator wants it to accept no more.
     drains: watch::Sender<DrainOrder>,
     /// What it says of itself at the next beat.
@@ -123,7 +120,7 @@ impl Node {
             confirmed: Mutex::new(Duration::ZERO),
             is_fenced: AtomicBool::new(false),
             share: watch::Sender::new(0.0),
-            delivers: watch::Sender::new(false),
+            duties: Default::default(),
             drains: watch::Sender::new(DrainOrder::End),
             load: Mutex::default(),
             peers: Mutex::default(),
@@ -176,9 +173,9 @@ impl Node {
         self.share.subscribe()
     }
 
-    /// Whether it delivers to endpoints, for all nodes.
-    pub(super) fn delivers(&self) -> watch::Receiver<bool> {
-        self.delivers.subscribe()
+    /// Whether it has a duty.
+    pub(super) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
+        self.duties[duty as usize].subscribe()
     }
 
     /// Takes its part of the pace and its duties. They hold for longer than the lease of a node
@@ -194,13 +191,18 @@ impl Node {
         connection.batch("BEGIN").await?;
         connection.query(LOCK_SHARES, &[]).await?;
         let share: f64 = connection.query_one(SHARE, &[&id, &ask]).await?.get(0);
-        let delivers = connection.query_opt(DUTY, &[&WEBHOOKS, &id]).await?.is_some();
+        let mut duties = [false; Duty::ALL.len()];
+        for (duty, has) in Duty::ALL.iter().zip(&mut duties) {
+            *has = connection.query_opt(DUTY, &[&duty.name(), &id]).await?.is_some();
+        }
         connection.batch("COMMIT").await?;
         self.share.send_if_modified(|known| {
             let before = std::mem::replace(known, share);
             before.to_bits() != share.to_bits()
         });
-        self.delivers.send_if_modified(|known| std::mem::replace(known, delivers) != delivers);
+        for (known, has) in self.duties.iter().zip(duties) {
+            known.send_if_modified(|known| std::mem::replace(known, has) != has);
+        }
         Ok(())
     }
 
@@ -404,8 +406,8 @@ impl PostgresStore {
         self.shared.node.share()
     }
 
-    pub(in crate::store) fn delivers(&self) -> watch::Receiver<bool> {
-        self.shared.node.delivers()
+    pub(in crate::store) fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
+        self.shared.node.has_duty(duty)
     }
 
     pub(in crate::store) fn is_fenced(&self) -> bool {

@@ -1,5 +1,5 @@
-//! The purge: what is past its window goes, oldest first, a bounded step at a time. Every node does
-//! it, and leaves out the rows that another one is at.
+//! The purge: what is past its window goes, oldest first, a bounded step at a time. One node does
+//! it for all; rows that another one has locked wait.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -21,8 +21,8 @@ use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    Accepted, Health, MessageFilter, NewMessage, NodeIdentity, NodeLoad, NodeState, PostgresServer,
-    Store, StoreError,
+    Accepted, Duty, Health, MessageFilter, NewMessage, NodeIdentity, NodeLoad, NodeState,
+    PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -473,12 +473,12 @@ async fn the_part_and_the_duties_of_a_node_that_is_gone_are_taken_over() {
     const LIMIT: Duration = Duration::from_secs(40);
     let database = Database::new().await;
     let gone = database.node_that_waits("a", DEAD_AFTER).await;
-    until("the duty", async || *gone.delivers().borrow()).await;
+    until("the duty", async || *gone.has_duty(Duty::Webhooks).borrow()).await;
     let other = database.node_that_waits("b", DEAD_AFTER).await;
     until("the part", async || (*other.share().borrow() - 0.5).abs() < 1e-9).await;
     drop(gone);
     let began = Instant::now();
-    let (mut share, mut delivers) = (other.share(), other.delivers());
+    let (mut share, mut delivers) = (other.share(), other.has_duty(Duty::Webhooks));
     timeout(LIMIT, share.wait_for(|share| *share > 0.999)).await.expect("the part").unwrap();
     timeout(LIMIT, delivers.wait_for(|delivers| *delivers)).await.expect("the duty").unwrap();
     println!("taken over after {:.1} s", began.elapsed().as_secs_f64());
