@@ -39,19 +39,22 @@ def check_refused(validate, error, document, container):
     sys.exit("examples_test.py: the schema takes unknown fields")
 
 
-def compose_service(wheel):
+def compose_services(wheel, name):
+    """The services of an example that run pillarbox."""
     schema = json.loads(zipfile.ZipFile(wheel).read("compose/config/compose_spec.json"))
-    document = yaml.safe_load((ROOT / "examples/compose.yaml").read_text())
+    document = yaml.safe_load((ROOT / "examples" / name).read_text())
 
     def validate(document):
         jsonschema.validate(document, schema)
 
-    def service(document):
-        return document["services"]["pillarbox"]
+    def services(document):
+        all_services = document["services"].values()
+        return [one for one in all_services if one["image"].startswith("pillarbox:")]
 
     validate(document)
-    check_refused(validate, jsonschema.ValidationError, document, service)
-    return service(document)
+    check(services(document), f"{name} has no pillarbox")
+    check_refused(validate, jsonschema.ValidationError, document, lambda one: services(one)[0])
+    return services(document)
 
 
 def kubernetes_pod():
@@ -73,18 +76,23 @@ def kubernetes_pod():
 
 
 def main(wheel):
-    service = compose_service(wheel)
+    services = compose_services(wheel, "compose.yaml")
+    nodes = compose_services(wheel, "compose-nodes.yaml")
+    names = [node["environment"]["PILLARBOX_CLUSTER__NODE"] for node in nodes]
+    check(len(names) == 2 and len(set(names)) == 2, f"two nodes have these names: {names}")
+    services += nodes
     pod, container = kubernetes_pod()
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
-    for image in (service["image"], container["image"]):
+    for image in (*(service["image"] for service in services), container["image"]):
         check(image == f"pillarbox:{version}", f"{image} is not the image of version {version}")
     check(pod["securityContext"]["runAsUser"] == USER, "the pod has another user than the image")
     reference = (ROOT / "docs/configuration.md").read_text()
-    names = [*service["environment"], *(variable["name"] for variable in container["env"])]
+    names = [name for service in services for name in service["environment"]]
+    names += [variable["name"] for variable in container["env"]]
     for name in names:
         known = name.startswith("AWS_") or f"Variable: `{name}`" in reference
         check(known, f"there is no variable {name}")
-    print("compose.yaml and kubernetes.yaml are valid.")
+    print("compose.yaml, compose-nodes.yaml and kubernetes.yaml are valid.")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ mod supervisor;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
+/// balancer that looks every second or two sends nothing any more by then.
+const NOTICE_DRAIN: Duration = Duration::from_secs(5);
 /// How long responses ask clients to come back elsewhere before connections are closed, so that
 /// none is closed under a request that is on its way. It ends early if no client is connected.
 const LONGEST_CLOSING: Duration = Duration::from_secs(1);
@@ -468,13 +471,19 @@ async fn follow_clock(mut readings: watch::Receiver<ClockReading>, clock: Clock)
     }
 }
 
-/// Refuses new messages while an operator drains this node.
+/// Refuses new messages while an operator drains this node. It is not ready at once, and refuses only
+/// once load balancers have noticed.
 async fn follow_drain(mut drains: watch::Receiver<DrainOrder>, intake: Arc<Intake>) {
     loop {
         let drain = *drains.borrow_and_update();
         match (intake.is_drained(), drain) {
             (false, DrainOrder::Begin) => {
-                warn!("an operator drains this node: new messages are refused");
+                warn!("an operator drains this node: it is not ready, and refuses messages soon");
+                match timeout(NOTICE_DRAIN, drains.changed()).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                }
             }
             (true, DrainOrder::End) => {
                 info!("the drain of this node ended: it accepts messages again");

@@ -276,7 +276,8 @@ impl Kind {
                 "draining",
                 NotReady,
                 Alerts::None("Somebody drains the node; the other nodes accept messages"),
-                "An operator drains this node: it accepts no new messages and sends what it holds",
+                "An operator drains this node: after five seconds, in which load balancers notice, it accepts \
+                 no new messages; it sends what it holds",
                 "Stop it once it holds none, or end the drain with: pillarbox node drain --undo NODE",
             ),
             Self::StoreRefusing => (

@@ -16,7 +16,8 @@ use crate::operator::{Parts, StoredState};
 use crate::queue::Fill;
 use crate::quota::AccountCheck;
 use crate::store::{
-    CLOCKS_DIFFER, DamagedRow, DatabaseStatus, Health, NodeState, NodeStatus, SeenFrom, Standby,
+    CLOCKS_DIFFER, DamagedRow, DatabaseStatus, DrainOrder, Health, NodeState, NodeStatus, SeenFrom,
+    Standby,
 };
 use crate::webhooks::EndpointStatus;
 
@@ -30,7 +31,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
     if parts.intake.is_closed() {
         found.push(Kind::Stopping.found());
     }
-    if parts.intake.is_drained() {
+    if *parts.store.drains().borrow() == DrainOrder::Begin {
         let this = parts.store.nodes().into_iter().find(|node| node.seen_from == SeenFrom::Itself);
         let name = this.map_or_else(|| "NODE".to_owned(), |node| node.name);
         let message = Kind::Draining.definition().meaning.to_owned();

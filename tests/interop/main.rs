@@ -29,6 +29,7 @@ mod dashboard;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
+mod load_balancer;
 mod mail;
 mod metrics;
 mod nodes;

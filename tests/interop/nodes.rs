@@ -20,8 +20,8 @@ use crate::{Program, set_clock};
 const QUIET: Duration = Duration::from_secs(20);
 
 /// Two nodes on a database of their own, with one provider.
-struct Nodes {
-    sites: [Site; 2],
+pub(crate) struct Nodes {
+    pub(crate) sites: [Site; 2],
 }
 
 /// Configuration of a node.
@@ -82,7 +82,7 @@ impl Drop for Standby {
 
 impl Nodes {
     /// Two nodes, and the first of them as it runs.
-    async fn new(database: &str) -> (Self, Server) {
+    pub(crate) async fn new(database: &str) -> (Self, Server) {
         psql("postgres", &format!("CREATE DATABASE {database}"));
         let mut one = Site::empty(&configuration("a", database), Options::default()).await;
         let two = Site::empty("", Options::default()).await;
@@ -96,7 +96,7 @@ impl Nodes {
         (nodes, first)
     }
 
-    fn start(&self, number: usize) -> Server {
+    pub(crate) fn start(&self, number: usize) -> Server {
         let server = self.sites[number].start();
         Server { key: self.sites[0].key.clone(), ..server }
     }
@@ -285,7 +285,17 @@ async fn nodes_are_listed_drained_and_forgotten() {
     let waiting = first.send(&message()).await;
     one.done(&["node", "drain", "b"]);
     until(&|| state(one, "b") == "draining" && state(two, "b") == "draining").await;
-    let refused = second.post(&message()).send().await.unwrap();
+    // Readiness says so before the first message is refused.
+    second.send(&message()).await;
+    let end = Instant::now() + PATIENCE;
+    let refused = loop {
+        let answer = second.post(&message()).send().await.unwrap();
+        if answer.status() != 200 {
+            break answer;
+        }
+        assert!(Instant::now() < end, "it is not drained");
+        sleep(Duration::from_millis(100)).await;
+    };
     assert_eq!(refused.status(), 503);
     let (_, answer) = kit::answer(refused).await;
     assert_eq!(answer["error"]["code"], "ShuttingDown", "{answer}");
@@ -298,7 +308,10 @@ async fn nodes_are_listed_drained_and_forgotten() {
     until(&|| list(two)[0]["conditions"].to_string().contains("unreachable")).await;
     one.done(&["node", "drain", "b", "--undo"]);
     until(&|| state(two, "b") == "working").await;
-    second.send(&message()).await;
+    while second.post(&message()).send().await.unwrap().status() != 200 {
+        assert!(Instant::now() < end, "the drain does not end");
+        sleep(Duration::from_millis(100)).await;
+    }
 
     // A node that lives is not forgotten; one that is gone is, and what it held has failed.
     let kept = two.run(&["node", "forget", "a"]);
