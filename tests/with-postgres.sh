@@ -51,9 +51,11 @@ fi
 (
     cd "$directory"
     "${as_user[@]}" "$bin/initdb" -D data -U pillarbox -A trust --no-sync -E UTF8 --locale=C >/dev/null
-    # Tests ask what happens if a process ends, not if the machine does.
+    # Tests ask what happens if a process ends, not if the machine does. A node holds seven
+    # connections, and as many tests as the machine has processors run at one time, some with several
+    # nodes.
     "${as_user[@]}" "$bin/pg_ctl" -D data -l log -w start -o "-p $port -k $directory \
         -c listen_addresses=127.0.0.1 -c ssl=on -c ssl_cert_file=$TEST_POSTGRES_CA \
-        -c ssl_key_file=$directory/server.key -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" >/dev/null
+        -c ssl_key_file=$directory/server.key -c max_connections=1000 -c fsync=${POSTGRES_FSYNC:-off}" >/dev/null
 ) || { cat "$directory/log" >&2; exit 1; }
 TEST_POSTGRES_PORT="$port" "$@"

@@ -460,8 +460,7 @@ async fn a_full_queue_is_a_reason_to_come_back() {
 async fn a_store_that_cannot_be_reached_is_a_reason_to_come_back() {
     let (site, server, address) = start().await;
     let mut client = Client::login(&address, &server.key).await;
-    let (file, elsewhere) = (site.data_dir().join("pillarbox.redb"), site.directory().join("away"));
-    std::fs::rename(&file, &elsewhere).unwrap();
+    site.take_store_away();
     let until = async |client: &mut Client<TcpStream>, expected: &str| {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -474,7 +473,7 @@ async fn a_store_that_cannot_be_reached_is_a_reason_to_come_back() {
         }
     };
     until(&mut client, "451 4.3.0").await;
-    std::fs::rename(&elsewhere, &file).unwrap();
+    site.give_store_back();
     until(&mut client, "250 2.0.0").await;
 }
 

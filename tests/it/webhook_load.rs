@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::kit::{Receiver, Reply, Site, accept, open_store};
+use crate::kit::{Receiver, Reply, Site, accept};
 
 /// Events that are delivered at one time.
 const EVENTS: usize = if cfg!(feature = "long") { 20_000 } else { 1_024 };
@@ -32,9 +32,9 @@ const MOST_SLOWER: f64 = if cfg!(feature = "long") { 1.1 } else { 5.0 };
 /// How often each time is measured: the best of them is not the machine's doing.
 const TRIALS: usize = 3;
 
-/// Writes events into the feed of `acme`, in a file that no service has open.
+/// Writes events into the feed of `acme`, in a store that no service has open.
 async fn add_events(site: &Site, count: usize) {
-    let store = open_store(&site.data_dir(), Clock::system().now());
+    let store = site.open_store(Clock::system().now()).await;
     let ids = MessageIds::new();
     for _ in 0..count.div_ceil(AT_ONCE) {
         let mut writing = JoinSet::new();

@@ -103,6 +103,7 @@ async fn a_test_event_is_signed_and_its_answer_printed() {
     let site = Site::new().await;
     let receiver = Receiver::start(Reply::Status(204)).await;
     let (id, secret) = add(&site, &receiver.url, &[]);
+    let _server = site.start_for_commands();
     let test = || Finished::run(site.command(&["webhook", "test", &id, "--json"]));
     let answer = test().await.json();
     assert_eq!((&answer["delivered"], &answer["answer"]), (&json!(true), &json!("status 204")));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pillarbox::simulator::{Options, Simulator};
 use tokio::net::TcpListener;
 
+mod database;
 mod dev;
 mod local;
 mod process;
@@ -16,6 +17,7 @@ mod server;
 mod site;
 mod smtp;
 
+pub(crate) use database::is_on_postgres;
 pub(crate) use dev::DevProcess;
 pub(crate) use local::{
     LocalService, NOON, accept, add_api_key, add_organisation, at_once, get, local_config,

@@ -9,10 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use pillarbox::domain::api_key::ApiKey;
+use pillarbox::domain::time::Timestamp;
 use pillarbox::simulator::{Credentials, Options, Simulator};
+use pillarbox::store::Store;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::database::{Database, is_on_postgres};
+use super::local::open_store;
 use super::process::{Process, pillarbox};
 use super::server::Server;
 use super::start_simulator;
@@ -67,41 +71,12 @@ impl Site {
              data_dir = \"{root}/data\"\nadmin_socket = \"{root}/admin.sock\"\n{more}\n\
              [ses]\n{ses}"
         );
-        let text = match database_port() {
-            Some(port) if !text.contains("[store]") => text + &self.on_database(port),
-            Some(_) | None => text,
-        };
-        std::fs::write(self.config(), text).unwrap();
-    }
-
-    /// Makes a database of the site's own; returns the configuration that uses it.
-    fn on_database(&self, port: u16) -> String {
-        let name = self.directory.path().file_name().unwrap().to_str().unwrap();
-        // Letters of both cases and dots: as numbers, so that no two sites have one database.
-        let numbers: Vec<String> = name.bytes().map(|byte| byte.to_string()).collect();
-        let name = format!("site_{}", numbers.join("_"));
-        let make = format!("CREATE DATABASE {name}");
-        let port = port.to_string();
-        // It is there already if the site is configured once more.
-        let made = Command::new("psql")
-            .args([
-                "-h",
-                "127.0.0.1",
-                "-p",
-                &port,
-                "-U",
-                "pillarbox",
-                "-q",
-                "postgres",
-                "-c",
-                &make,
-            ])
-            .output();
-        made.expect("psql is beside the server");
-        format!(
-            "\n[store]\nengine = \"postgres\"\n[store.postgres]\n\
-             hosts = [\"127.0.0.1:{port}\"]\ndatabase = \"{name}\"\n[cluster]\nnode = \"a\"\n"
-        )
+        let database = self.database().filter(|_| !text.contains("[store]"));
+        let store = database.map(|database| {
+            database.create();
+            database.configuration()
+        });
+        std::fs::write(self.config(), text + &store.unwrap_or_default()).unwrap();
     }
 
     /// Changes the configuration file.
@@ -134,6 +109,59 @@ impl Site {
         self.directory.path().join("data")
     }
 
+    /// The site's database, if its store is on `PostgreSQL`.
+    pub(crate) fn database(&self) -> Option<Database> {
+        is_on_postgres().then(|| Database::of(self.directory.path()))
+    }
+
+    /// Opens the store in the test's own process, while no service runs.
+    pub(crate) async fn open_store(&self, now: Timestamp) -> Store {
+        match self.database() {
+            Some(database) => database.open(&self.data_dir(), now).await,
+            None => open_store(&self.data_dir(), now),
+        }
+    }
+
+    /// Makes a backup, also of a service that runs.
+    pub(crate) fn back_up(&self, path: &Path) {
+        match self.database() {
+            Some(database) => database.back_up(path),
+            None => drop(self.done(&["backup", path.to_str().unwrap()])),
+        }
+    }
+
+    /// Puts a backup in the place of the store, while no service runs.
+    pub(crate) fn restore(&self, path: &Path) {
+        match self.database() {
+            Some(database) => database.restore(path),
+            None => drop(self.done(&["restore", "--replace", path.to_str().unwrap()])),
+        }
+    }
+
+    /// Takes the store away from the running service.
+    pub(crate) fn take_store_away(&self) {
+        match self.database() {
+            Some(database) => database.cut_off(),
+            None => std::fs::rename(self.data_file(), self.data_file_away()).unwrap(),
+        }
+    }
+
+    /// Gives the service the store back.
+    pub(crate) fn give_store_back(&self) {
+        match self.database() {
+            Some(database) => database.let_in(),
+            None => std::fs::rename(self.data_file_away(), self.data_file()).unwrap(),
+        }
+    }
+
+    fn data_file(&self) -> PathBuf {
+        self.data_dir().join("pillarbox.redb")
+    }
+
+    fn data_file_away(&self) -> PathBuf {
+        self.directory.path().join("away")
+    }
+
     /// A command line of this site.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = pillarbox(arguments);
@@ -142,19 +170,30 @@ impl Site {
         command
     }
 
-    /// Runs an administration command.
+    /// Runs an administration command; on `PostgreSQL` beside a service.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         let socket = self.directory.path().join("admin.sock");
-        if database_port().is_none() || UnixStream::connect(socket).is_ok() {
-            return self.command(arguments).output().unwrap();
+        if UnixStream::connect(socket).is_ok() {
+            return self.run_alone(arguments);
         }
-        // There is no file that a command could work on without a service.
-        let process = Process::spawn(self.service());
-        process.listening();
-        let output = self.command(arguments).output().unwrap();
-        process.signal("TERM");
-        process.wait();
+        let server = self.start_for_commands();
+        let output = self.run_alone(arguments);
+        if let Some(server) = server {
+            server.signal("TERM");
+            server.process.wait();
+        }
         output
+    }
+
+    /// Runs an administration command, and starts no service for it.
+    pub(crate) fn run_alone(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Starts the service if administration commands need one: on `PostgreSQL` there is no file that
+    /// they could work on by themselves.
+    pub(crate) fn start_for_commands(&self) -> Option<Server> {
+        is_on_postgres().then(|| self.start())
     }
 
     /// Runs an administration command that must succeed.
@@ -246,11 +285,4 @@ impl Site {
         command.env("RUST_LOG", "trace");
         command
     }
-}
-
-/// Port of the server that `tests/with-postgres.sh` has started, if `TEST_ENGINE=postgres` says that
-/// sites are to use it.
-fn database_port() -> Option<u16> {
-    std::env::var("TEST_ENGINE").ok().filter(|engine| engine == "postgres")?;
-    std::env::var("TEST_POSTGRES_PORT").ok()?.parse().ok()
 }

@@ -114,7 +114,9 @@ async fn a_revoked_key_ends_at_once_on_a_connection_that_is_open() {
 async fn nobody_else_may_open_socket_or_file_whatever_the_umask() {
     let site = Site::new().await;
     // Made by the service, in place of what the commands made.
-    std::fs::remove_file(site.data_dir().join("pillarbox.redb")).unwrap();
+    for entry in std::fs::read_dir(site.data_dir()).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
     let server = site.start_by(site.service_after("umask 000 &&"));
     let mode = |path: &std::path::Path| {
         std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
@@ -125,7 +127,7 @@ async fn nobody_else_may_open_socket_or_file_whatever_the_umask() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path), 0o600, "{}", path.display());
     }
-    site.done(&["org", "add", "acme"]);
+    site.done(&["org", "add", "another"]);
     drop(server);
 }
 

@@ -126,13 +126,13 @@ async fn what_cannot_be_read_or_matched_shows_in_the_status_and_can_be_cleared()
     assert_eq!(site.run(&["dead-letter", "clear"]).status.code(), Some(2));
 }
 
-/// The events of a message come after the file was put back to a time before the message.
+/// The events of a message come after the store was put back to a time before the message.
 #[tokio::test(flavor = "multi_thread")]
-async fn events_suppress_for_their_organisation_alone_also_after_the_file_was_restored() {
+async fn events_suppress_for_their_organisation_alone_also_after_a_restoration() {
     let site = site_with_events().await;
     let other = site.add_organisation("other", "example.com");
-    let (file, old) = (site.data_dir().join("pillarbox.redb"), site.data_dir().join("old"));
-    std::fs::copy(&file, &old).unwrap();
+    let backup = site.directory().join("backup");
+    site.back_up(&backup);
     let unreadable = Faults::always(Fault::AccessDenied).with_scope(FaultScope::QueueCalls);
     site.simulator.set_faults(unreadable);
     let server = site.start();
@@ -143,7 +143,7 @@ async fn events_suppress_for_their_organisation_alone_also_after_the_file_was_re
     server.wait_for(&id, "sent").await;
     server.terminate().await;
 
-    std::fs::rename(&old, &file).unwrap();
+    site.restore(&backup);
     site.simulator.set_faults(Faults::none());
     let mut server = site.start();
     status_that(&site, "the complaint", |events| {
@@ -188,7 +188,7 @@ async fn an_address_is_taken_from_sess_own_list_where_that_is_asked_for() {
     let site = Site::new().await;
     let at_ses = |more: &[&str]| {
         let remove = ["suppression", "remove", "--org", "acme", "--at-ses", "--json"];
-        let output = site.run(&[&remove, more].concat());
+        let output = site.run_alone(&[&remove, more].concat());
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         (output.status.code().unwrap(), answer["addresses"].clone())
     };

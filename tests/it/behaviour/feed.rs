@@ -6,7 +6,7 @@ use pillarbox::simulator::{EventOptions, Events, Options};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
+use crate::kit::{PATIENCE, Server, Site, answer, is_on_postgres, message, message_with};
 
 async fn feed(server: &Server, query: &str) -> (StatusCode, Value) {
     answer(server.get(&format!("/events{query}")).send().await.unwrap()).await
@@ -102,13 +102,15 @@ async fn a_cursor_outlives_a_backup_that_is_restored_and_a_compaction() {
     let server = site.start();
     server.send(&message()).await;
     let (first, cursor) = follow(&server, "", 2).await;
-    let backup = site.directory().join("backup.redb");
-    site.done(&["backup", backup.to_str().unwrap()]);
+    let backup = site.directory().join("backup");
+    site.back_up(&backup);
     server.send(&message()).await;
     let (_, lost) = follow(&server, &cursor, 2).await;
     server.terminate().await;
-    site.done(&["restore", "--replace", backup.to_str().unwrap()]);
-    site.done(&["compact"]);
+    site.restore(&backup);
+    if !is_on_postgres() {
+        site.done(&["compact"]);
+    }
 
     let server = site.start();
     assert_eq!(page(&server, "").await.0, first);

@@ -133,7 +133,7 @@ async fn a_command_refuses_the_answer_of_a_service_with_other_data() {
     assert!(run(&["org", "list", "--config", config.to_str().unwrap()]).status.success());
     // A directory that is moved away is still the one that the configuration names.
     fs::rename(site.data_dir(), site.directory().join("moved")).unwrap();
-    site.done(&["backup", file.to_str().unwrap()]);
+    site.done(&["suppression", "export", file.to_str().unwrap()]);
     fs::rename(site.directory().join("moved"), site.data_dir()).unwrap();
     server.terminate().await;
 }

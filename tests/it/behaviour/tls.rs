@@ -202,7 +202,7 @@ async fn a_new_certificate_is_taken_over_and_a_bad_one_is_not() {
     let log = server.terminate().await;
     assert!(log.contains("cannot be used together"), "{log}");
 
-    let output = site.run(&["serve"]);
+    let output = site.run_alone(&["serve"]);
     assert_eq!(output.status.code(), Some(1), "a start has nothing to keep");
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("cannot be used together"), "{error}");

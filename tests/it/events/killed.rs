@@ -23,8 +23,7 @@ fn serve(site: &Site) -> Process {
 #[tokio::test(flavor = "multi_thread")]
 async fn events_survive_kills_in_the_middle_of_a_backlog() {
     let site = Site::empty("", Options::default()).await;
-    let data = site.data_dir();
-    let sink = EventSink::in_directory(&data).await;
+    let sink = EventSink::in_store(site.open_store(NOW).await).await;
     let ids: Vec<MessageId> = sink.new_messages(EVENTS).await;
     drop(sink);
     let queue = StubQueue::start(Duration::from_secs(2)).await;
@@ -44,9 +43,9 @@ async fn events_survive_kills_in_the_middle_of_a_backlog() {
     let process = serve(&site);
     until("the rest of the backlog", || queue.left() == 0).await;
     drop(process);
-    let sink = EventSink::in_directory(&data).await;
+    let sink = EventSink::in_store(site.open_store(NOW).await).await;
     for id in ids {
-        assert_eq!(sink.events(id), 1);
+        assert_eq!(sink.store.events(id).await.unwrap().len(), 1);
         let message = sink.store.message(id, NOW).await.unwrap().unwrap();
         assert_eq!(message.status(), Status::Sent);
         assert_eq!(message.last_event.unwrap().event_type.as_str(), "delivery");

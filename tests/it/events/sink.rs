@@ -48,7 +48,11 @@ impl Polling {
 impl EventSink {
     /// A sink in this directory with the organisation `acme` and its domain `example.com`.
     pub(crate) async fn in_directory(directory: &Path) -> Self {
-        let store = kit::open_store(directory, NOW);
+        Self::in_store(kit::open_store(directory, NOW)).await
+    }
+
+    /// The same in this store.
+    pub(crate) async fn in_store(store: Store) -> Self {
         let organisation = match store.organisation(&"acme".parse().unwrap()) {
             Some(organisation) => organisation.id,
             None => kit::add_organisation(&store, "acme", NOW).await,
