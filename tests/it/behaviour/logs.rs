@@ -32,11 +32,11 @@ async fn send_raw(server: &Server, bytes: &[u8]) -> String {
 
 /// Makes a message's row unreadable, while no service runs.
 fn damage(site: &Site, id: &str) {
+    const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
     if let Some(database) = site.database() {
         database.run(&format!("UPDATE message SET record = '\\xff' WHERE id = '{id}'"));
         return;
     }
-    const MESSAGES: TableDefinition<[u8; 16], &[u8]> = TableDefinition::new("messages");
     let key = *uuid::Uuid::parse_str(id).unwrap().as_bytes();
     let file = redb::Database::open(site.data_dir().join("pillarbox.redb")).unwrap();
     let transaction = file.begin_write().unwrap();
