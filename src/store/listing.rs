@@ -18,7 +18,7 @@ use crate::shared_limits::{Slot, Slots, TooMany};
 use crate::store::{ListError, Lister, MessageFilter, MessagePage};
 
 /// How many rows one page looks at. A filter that matches little ends its page here.
-pub(super) const MAX_ROWS: usize = 10_000;
+const MAX_ROWS: usize = 10_000;
 /// How many bytes of rows one page holds, about: where recipients are many, pages are short.
 const MAX_BYTES: usize = 4 << 20;
 /// How long one page is read. It ends here if the disk is slow, but not before [`SURE_ROWS`].
@@ -104,18 +104,18 @@ pub(super) fn bounds(
 }
 
 /// A page in the making.
-pub(super) struct Page<'a> {
-    filter: &'a MessageFilter,
+pub(super) struct Page {
+    filter: MessageFilter,
     limit: usize,
-    window_now: &'a WindowTime,
+    window_now: WindowTime,
     began: Instant,
     looked_at: usize,
     bytes: usize,
     messages: Vec<Message>,
 }
 
-impl<'a> Page<'a> {
-    pub(super) fn new(filter: &'a MessageFilter, limit: usize, window_now: &'a WindowTime) -> Self {
+impl Page {
+    pub(super) fn new(filter: MessageFilter, limit: usize, window_now: WindowTime) -> Self {
         let began = Instant::now();
         Self { filter, limit, window_now, began, looked_at: 0, bytes: 0, messages: Vec::new() }
     }
@@ -128,10 +128,15 @@ impl<'a> Page<'a> {
             || (self.looked_at >= SURE_ROWS && self.began.elapsed() >= MAX_TIME)
     }
 
+    /// How many more rows may be looked at.
+    pub(super) fn rows_left(&self) -> usize {
+        MAX_ROWS.saturating_sub(self.looked_at)
+    }
+
     /// Adds a message if it is to be shown; `None` is one whose row cannot be read.
     pub(super) fn look_at(&mut self, message: Option<Message>, row_bytes: usize) {
         self.looked_at += 1;
-        let message = message.and_then(|message| visible(message, self.window_now));
+        let message = message.and_then(|message| visible(message, &self.window_now));
         if let Some(message) = message.filter(|message| self.filter.matches(message)) {
             self.bytes += row_bytes;
             self.messages.push(message);

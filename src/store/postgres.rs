@@ -405,6 +405,12 @@ async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
     }
 }
 
+/// Does what takes the processor for long, where it keeps no request of others from theirs.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let working = tokio::task::spawn_blocking(work);
+    working.await.expect("the work does not panic and is not aborted")
+}
+
 /// Number of an organisation as the server keeps it.
 fn number(organisation: OrganisationId) -> i32 {
     i32::try_from(organisation.0).unwrap_or(i32::MAX)

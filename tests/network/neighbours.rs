@@ -260,3 +260,24 @@ async fn one_organisations_listings_do_not_wait_for_anothers() {
     // Of 24, two are read at one time; the one has next to nobody before it.
     assert!(neighbour.p50 * 4 < attack.p50, "{neighbour}; {attack}");
 }
+
+/// A search through everything that finds nothing.
+const SEARCH: &str = "/emails?status=suppressed&limit=100";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_that_finds_nothing_takes_no_more_memory_than_a_page() {
+    let site = Running::start("", None).await;
+    let target = site.target();
+    fill(&target, 900, 900).await;
+    let mut client = Client::connect(&target).await.unwrap();
+    // What the first search takes for good is no part of this.
+    assert_eq!(client.ask(get(&target, "/emails?limit=20")).await.unwrap().status, 200);
+    let before = site.process.resident_bytes();
+    site.process.reset_peak();
+    let page = client.ask(get(&target, SEARCH)).await.unwrap();
+    assert_eq!(page.status, 200, "{}", page.body);
+    let more = site.process.peak_bytes().saturating_sub(before);
+    println!("{} MiB more", more / MIB);
+    // Its rows are 40 MiB.
+    assert!(more < 20 * MIB, "{} MiB more", more / MIB);
+}

@@ -183,6 +183,13 @@ async fn pages_follow_one_another_and_know_their_types() {
     assert_eq!((page.entries.as_slice(), page.next), (&seen[25..], next));
     let page = store.feed(organisation, next, types, 7, START).await.unwrap();
     assert_eq!((page.entries, page.next), (Vec::new(), next));
+    // One at a time, over many of other types, and no further than to the one.
+    store.apply(report(ids[5], Some(delivery(START))), START).await.unwrap();
+    let all = fixture.feed().await;
+    let page = store.feed(organisation, FeedPosition::START, types, 1, START).await.unwrap();
+    assert_eq!((page.entries.as_slice(), page.next), (&all[25..26], all[25].position));
+    let page = store.feed(organisation, page.next, types, 1, START).await.unwrap();
+    assert_eq!((page.entries.as_slice(), page.next), (&all[26..], all[26].position));
 }
 
 #[tokio::test]

@@ -18,12 +18,14 @@ use crate::store::listing;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::working_set::position_number;
-use crate::store::postgres::{PostgresStore, events, message_id, number, uuid_of};
+use crate::store::postgres::{PostgresStore, blocking, events, message_id, number, uuid_of};
 use crate::store::record::{EventKey, FeedRow, ReportedChange, decode_feed, decode_message};
 use crate::store::{FeedPage, ListError, Lister, StoreError};
 
-/// How many entries one look reads. Types that are rare need several looks.
-const ROWS_PER_LOOK: usize = 1_000;
+/// How many entries the first look at a feed reads at most, and a later one. Types that are rare need
+/// several looks.
+const FIRST_LOOK: usize = 1_000;
+const ROWS_PER_LOOK: usize = 10_000;
 
 const READ: &str = "
 SELECT position, entry FROM feed WHERE organisation = $1 AND position > $2
@@ -115,8 +117,18 @@ impl PostgresStore {
         then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        let _turn = self.shared.listings.turn(Lister::Organisation(organisation)).await?;
-        Ok(then(self.read_feed(&query, after).await?))
+        let turn = self.shared.listings.turn(Lister::Organisation(organisation)).await?;
+        let store = self.clone();
+        // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
+        let listing = tokio::spawn(async move {
+            let page = store.read_feed(&query, after).await?;
+            Ok(blocking(move || {
+                let _turn = turn;
+                then(page)
+            })
+            .await)
+        });
+        listing.await.expect("a listing does not panic and is not aborted")
     }
 
     pub(in crate::store) async fn feed_entry(
@@ -153,27 +165,42 @@ impl PostgresStore {
         mut after: FeedPosition,
     ) -> Result<FeedPage, StoreError> {
         let mut page = FeedPage { entries: Vec::new(), next: after };
-        let step = query.limit.clamp(1, ROWS_PER_LOOK);
+        let mut step = query.limit.clamp(1, FIRST_LOOK);
         loop {
             let (from, most) = (position_number(after), i64::try_from(step).unwrap_or(i64::MAX));
             let organisation = number(query.organisation);
             let rows = self.list_rows(READ, &[&organisation, &from, &most]).await?;
-            let rows = entries_of(&rows);
+            let mut rows = entries_of(&rows);
+            let is_end = rows.len() < step;
+            let is_cut = keep_wanted(&mut rows, query);
             let referred = Referred::read(self, query, &rows).await?;
             for (position, row) in &rows {
-                if page.entries.len() >= query.limit {
-                    return Ok(page);
-                }
                 let entry = feed_entries::entry(&referred, query, *position, row);
                 page.entries.extend(entry.map_err(|error| self.shared.refused(error))?);
                 page.next = *position;
                 after = *position;
             }
-            if rows.len() < step || !page.entries.is_empty() {
+            if !page.entries.is_empty() || (is_end && !is_cut) {
                 return Ok(page);
             }
+            step = (step * 4).min(ROWS_PER_LOOK);
         }
     }
+}
+
+/// Leaves out what follows when there are as many entries of the wanted types as are asked for: what
+/// they refer to is read for no more. Returns true if something was left out.
+fn keep_wanted(rows: &mut Vec<(FeedPosition, Vec<u8>)>, query: &Query) -> bool {
+    let is_wanted = |(position, row): &(FeedPosition, Vec<u8>)| {
+        let row = decode_feed(*position, row);
+        row.is_ok_and(|row| query.types.contains(feed_entries::event_type(&row.change)))
+    };
+    let wanted = rows.iter().enumerate().filter(|(_, row)| is_wanted(row));
+    let last = wanted.map(|(index, _)| index).nth(query.limit.max(1) - 1);
+    let kept = last.map_or(rows.len(), |index| index + 1);
+    let is_cut = kept < rows.len();
+    rows.truncate(kept);
+    is_cut
 }
 
 fn entries_of(rows: &[tokio_postgres::Row]) -> Vec<(FeedPosition, Vec<u8>)> {

@@ -1,7 +1,10 @@
 //! Messages, read back: one by its id, or a page of them, newest first.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::domain::clock_corrections::WindowTime;
@@ -9,17 +12,33 @@ use crate::domain::id::MessageId;
 use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
 use crate::store::error::DamagedRow;
-use crate::store::listing::{self, MAX_ROWS, Page, SURE_ROWS};
-use crate::store::postgres::{PostgresStore, message_id, number, uuid_of};
+use crate::store::listing::{self, Page, SURE_ROWS};
+use crate::store::postgres::{PostgresStore, Shared, blocking, message_id, number, uuid_of};
 use crate::store::record::decode_message;
 use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 
 const READ: &str = "SELECT record FROM message WHERE id = $1";
+/// How many bytes of rows are read at one time, about. A page may have more, or leave them all out.
+const BYTES_PER_LOOK: usize = 1 << 20;
+
+/// Reads at most `$3` rows, and no more once they have `$4` bytes.
 const LIST: &str = "
-SELECT id, record FROM message WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $3";
+SELECT id, record FROM (
+    SELECT id, record, sum(octet_length(record)) OVER newest - octet_length(record) AS before
+    FROM (
+        SELECT id, record FROM message WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $3
+    ) AS rows
+    WINDOW newest AS (ORDER BY id DESC ROWS UNBOUNDED PRECEDING)
+) AS counted WHERE before < $4 ORDER BY id DESC";
 const LIST_OF_ONE: &str = "
-SELECT id, record FROM message WHERE organisation = $4 AND id >= $1 AND id < $2
-ORDER BY organisation DESC, id DESC LIMIT $3";
+SELECT id, record FROM (
+    SELECT id, record, sum(octet_length(record)) OVER newest - octet_length(record) AS before
+    FROM (
+        SELECT id, record FROM message WHERE organisation = $5 AND id >= $1 AND id < $2
+        ORDER BY organisation DESC, id DESC LIMIT $3
+    ) AS rows
+    WINDOW newest AS (ORDER BY id DESC ROWS UNBOUNDED PRECEDING)
+) AS counted WHERE before < $4 ORDER BY id DESC";
 
 impl PostgresStore {
     pub(in crate::store) async fn message(
@@ -73,47 +92,85 @@ impl PostgresStore {
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let window_now = window_now.into();
-        let _turn = self.shared.listings.turn(lister).await?;
-        Ok(then(self.page(&filter, limit, &window_now).await?))
+        let turn = self.shared.listings.turn(lister).await?;
+        let store = self.clone();
+        // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
+        let listing = tokio::spawn(async move {
+            let page = store.page(filter, limit, window_now).await?;
+            Ok(blocking(move || {
+                let _turn = turn;
+                then(page)
+            })
+            .await)
+        });
+        listing.await.expect("a listing does not panic and is not aborted")
     }
 
     /// Reads a page in steps, so that one that is full soon reads little.
     async fn page(
         &self,
-        filter: &MessageFilter,
+        filter: MessageFilter,
         limit: usize,
-        window_now: &WindowTime,
+        window_now: WindowTime,
     ) -> Result<MessagePage, StoreError> {
         let lead = self.shared.id_lead.load(Ordering::Acquire).unsigned_abs();
-        let (first, end) = listing::bounds(filter, window_now, lead);
+        let (first, end) = listing::bounds(&filter, &window_now, lead);
         let first = uuid_of(first);
         let mut end = end.map_or(Uuid::max(), uuid_of);
         let organisation = filter.organisation.map(number);
         let mut page = Page::new(filter, limit, window_now);
-        let mut last = None;
+        let most_bytes = i64::try_from(BYTES_PER_LOOK).unwrap_or(i64::MAX);
+        let mut last: Option<MessageId> = None;
         let mut step = limit.clamp(1, SURE_ROWS);
         loop {
             let rows = i64::try_from(step).unwrap_or(i64::MAX);
-            let read = match &organisation {
-                None => self.list_rows(LIST, &[&first, &end, &rows]).await?,
-                Some(own) => self.list_rows(LIST_OF_ONE, &[&first, &end, &rows, own]).await?,
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&first, &end, &rows, &most_bytes];
+            let sql = if let Some(own) = &organisation {
+                parameters.push(own);
+                LIST_OF_ONE
+            } else {
+                LIST
             };
-            for row in &read {
-                if page.is_full() {
-                    return Ok(page.ending(last));
-                }
-                let id = message_id(row.get(0));
-                let record: &[u8] = row.get(1);
-                let message = decode_message(id, record);
-                let message = message.map_err(|reason| DamagedRow::new("message", id, &reason));
-                page.look_at(self.shared.damage.left_out(message), record.len());
-                last = Some(id);
-            }
-            if read.len() < step {
+            let read = self.list_rows(sql, &parameters).await?;
+            let bytes: usize = read.iter().map(|row| row.get::<_, &[u8]>(1).len()).sum();
+            let is_end = read.len() < step && bytes < BYTES_PER_LOOK;
+            let shared = Arc::clone(&self.shared);
+            let looked;
+            (page, looked) = blocking(move || look_at(&shared, page, &read)).await;
+            last = match looked {
+                Looked::Some(last_one) => return Ok(page.ending(last_one.or(last))),
+                Looked::All(last_one) => last_one.or(last),
+            };
+            if is_end {
                 return Ok(page.ending(None));
             }
             end = last.map_or(end, uuid_of);
-            step = (step * 4).min(MAX_ROWS);
+            // Of a page that is full, all that is left to know is whether there are more.
+            step = if page.is_full() { 1 } else { (step * 4).min(page.rows_left()) };
         }
     }
+}
+
+/// Rows that were looked at, with the last one of them.
+enum Looked {
+    /// There was no room for the others.
+    Some(Option<MessageId>),
+    All(Option<MessageId>),
+}
+
+/// Looks at rows until the page is full.
+fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Looked) {
+    let mut last = None;
+    for row in rows {
+        if page.is_full() {
+            return (page, Looked::Some(last));
+        }
+        let id = message_id(row.get(0));
+        let record: &[u8] = row.get(1);
+        let message = decode_message(id, record);
+        let message = message.map_err(|reason| DamagedRow::new("message", id, &reason));
+        page.look_at(shared.damage.left_out(message), record.len());
+        last = Some(id);
+    }
+    (page, Looked::All(last))
 }

@@ -85,7 +85,8 @@ impl RedbStore {
         let listed = self.read_in_turn(lister, move |shared| {
             let page = shared.database.read(|transaction| {
                 let rests = Rests::new(&shared.metrics, Instant::now());
-                read_page(transaction, &shared.damage, &filter, limit, &window_now, rests)
+                let page = Page::new(filter.clone(), limit, window_now.clone());
+                read_page(transaction, &shared.damage, &filter, page, &window_now, rests)
             });
             page.map(then)
         });
@@ -115,12 +116,11 @@ fn read_page(
     transaction: &ReadTransaction,
     damage: &Damage,
     filter: &MessageFilter,
-    limit: usize,
+    mut page: Page,
     window_now: &WindowTime,
     mut rests: Rests<'_>,
 ) -> Result<MessagePage, ReadError> {
     let rows = transaction.open_table(MESSAGES)?;
-    let mut page = Page::new(filter, limit, window_now);
     let mut last = None;
     for id in newest_first(transaction, filter, window_now)? {
         if page.is_full() {

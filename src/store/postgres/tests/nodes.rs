@@ -19,10 +19,11 @@ use crate::domain::message::{FailureCode, Message, State, Transition};
 use crate::domain::organisation::DomainState;
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
+use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    Accepted, Duty, Health, MessageFilter, NewMessage, NodeIdentity, NodeLoad, NodeState,
-    PostgresServer, Store, StoreError,
+    Accepted, Duty, Health, ListError, Lister, MessageFilter, NewMessage, NodeIdentity, NodeLoad,
+    NodeState, PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -179,6 +180,37 @@ async fn what_other_nodes_change_is_known_soon() {
     one.suppress(Some(organisation), suppression).await.unwrap();
     until("the suppression", async || other.is_suppressed(organisation, &address).await.unwrap())
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_that_nobody_waits_for_keeps_its_turn_until_the_server_has_answered() {
+    let database = Database::new().await;
+    let store = database.node("a").await;
+    let organisation = organisation(&store).await;
+    let list = || {
+        let (store, lister) = (store.clone(), Lister::Organisation(organisation));
+        let filter = MessageFilter { organisation: Some(organisation), ..MessageFilter::default() };
+        tokio::spawn(async move {
+            store.list_then(lister, filter, 1, START, |page| page.messages.len()).await
+        })
+    };
+    let other = Connector::new(&database.server).connect().await.unwrap();
+    other.batch("BEGIN; LOCK TABLE message IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    for _ in 0..2 {
+        let listing = list();
+        sleep(Duration::from_millis(200)).await;
+        listing.abort();
+        assert!(listing.await.unwrap_err().is_cancelled());
+    }
+    // They have the organisation's two turns: so many may wait, and one more is refused.
+    let waiting: Vec<_> = (0..64).map(|_| list()).collect();
+    sleep(Duration::from_millis(200)).await;
+    let refused = timeout(PATIENCE, list()).await.expect("it does not wait").unwrap();
+    assert_eq!(refused, Err(ListError::TooMany));
+    other.batch("COMMIT").await.unwrap();
+    for listing in waiting {
+        assert_eq!(listing.await.unwrap(), Ok(0));
+    }
 }
 
 /// The domain is withdrawn on one node; the other one has not heard of it.
