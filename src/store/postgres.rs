@@ -172,10 +172,16 @@ impl PostgresStore {
         let (accepting, requests) = accept::queue();
         let (changing, jobs) = outcomes::queue();
         let mut tasks = JoinSet::new();
+        let session = async || Session::connect(Arc::clone(&shared)).await.map_err(failed);
         for _ in 0..ACCEPTING {
-            tasks.spawn(accept::work(Arc::clone(&shared), Arc::clone(&requests)));
+            let session = session().await?;
+            tasks.spawn(accept::work(Arc::clone(&shared), session, Arc::clone(&requests)));
         }
-        tasks.spawn(outcomes::work(Arc::clone(&shared), jobs));
+        tasks.spawn(outcomes::work(Arc::clone(&shared), session().await?, jobs));
+        let writer = Arc::new(Mutex::new(session().await?));
+        for slot in [&shared.readers, &shared.listers] {
+            slot.get(&shared.connector).await.map_err(failed)?;
+        }
         tasks.spawn(node::live(Arc::clone(&shared)));
         tasks.spawn(follow(Arc::clone(&shared)));
         tasks.spawn(cluster::watch_database(Arc::clone(&shared)));
@@ -184,8 +190,8 @@ impl PostgresStore {
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
         let settled = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
         tasks.spawn(settle(Arc::clone(&shared), changing.clone()));
-        let writer = Arc::new(Mutex::new(Session::new(Arc::clone(&shared))));
-        Ok((Self { shared, accepting, changing, writer, _tasks: Arc::new(Tasks(tasks)) }, settled))
+        let tasks = Arc::new(Tasks(tasks));
+        Ok((Self { shared, accepting, changing, writer, _tasks: tasks }, settled))
     }
 
     pub(in crate::store) fn metrics(&self) -> &StoreMetrics {

@@ -155,8 +155,7 @@ impl PostgresStore {
 }
 
 /// Accepts what is queued, until nobody can queue any more.
-pub(super) async fn work(shared: Arc<Shared>, requests: Arc<Requests>) {
-    let mut session = Session::new(Arc::clone(&shared));
+pub(super) async fn work(shared: Arc<Shared>, mut session: Session, requests: Arc<Requests>) {
     while let Some(batch) = gather(&requests).await {
         accept(&shared, &mut session, batch).await;
     }

@@ -177,8 +177,7 @@ fn own_failure<T>(
 }
 
 /// Writes what is queued, until nobody can queue any more.
-pub(super) async fn work(shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
-    let mut session = Session::new(Arc::clone(&shared));
+pub(super) async fn work(shared: Arc<Shared>, mut session: Session, mut jobs: mpsc::Receiver<Job>) {
     while let Some(first) = jobs.recv().await {
         let mut count = first.messages();
         let mut batch = vec![first];

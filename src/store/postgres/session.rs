@@ -29,7 +29,7 @@ const COUNT: &str = "UPDATE session SET writes = writes + 1 WHERE id = $1";
 const LOCK: &str = "SELECT writes FROM session WHERE id = $1 FOR UPDATE";
 const REMOVE: &str = "DELETE FROM session WHERE id = $1";
 
-/// Connection that writes. It is opened when it is needed.
+/// Connection that writes. If it is lost, the next use opens it again.
 pub(super) struct Session {
     shared: Arc<Shared>,
     open: Option<OpenSession>,
@@ -60,8 +60,11 @@ enum Doubt {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, open: None }
+    /// Connects. What the node needs it has from its start: once clients use up the process's files,
+    /// or others the server's connections, it could not be had any more.
+    pub(super) async fn connect(shared: Arc<Shared>) -> Result<Self, QueryError> {
+        let open = Some(OpenSession::open(&shared).await?);
+        Ok(Self { shared, open })
     }
 
     /// Makes one statement a transaction, in one round trip. Its last parameter is the session's
