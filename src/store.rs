@@ -389,6 +389,22 @@ impl Store {
         read_engine!(self, engine => engine.replay(organisation, key, window_now))
     }
 
+    /// As [`Store::replay`], for several keys, in their order.
+    pub async fn replays(
+        &self,
+        organisation: OrganisationId,
+        keys: &[IdempotencyKey<'_>],
+        window_now: WindowTime,
+    ) -> Result<Vec<Option<MessageId>>, StoreError> {
+        let replay = |engine: &RedbStore, key| engine.replay(organisation, key, window_now.clone());
+        match &self.engine {
+            Engine::Redb(engine) => keys.iter().map(|key| replay(engine, *key)).collect(),
+            Engine::Postgres(engine) => {
+                Box::pin(engine.replays(organisation, keys, window_now)).await
+            }
+        }
+    }
+
     /// As [`Store::replay`], if it can be told at once. On a server, acceptance finds an earlier
     /// message of the key itself, and its commit is what makes that answer durable too: another
     /// question before it would only cost time.

@@ -162,18 +162,24 @@ impl Intake {
     ) -> Result<Vec<Answer>, Refusal> {
         let mut places: HashMap<IdempotencyKey<'_>, usize> = HashMap::new();
         let mut answers = Vec::with_capacity(all.len());
+        let mut keys = Vec::new();
         for (index, admitted) in all.iter().enumerate() {
             let key = admitted.idempotency_key();
             let earlier = key.and_then(|key| places.get(&key));
             answers.push(match (key, earlier) {
-                (None, _) => Answer::New,
                 (Some(_), Some(earlier)) => Answer::SameAs(*earlier),
                 (Some(key), None) => {
                     places.insert(key, index);
-                    let replay = self.store.replay(organisation, key, window_now.clone()).await?;
-                    replay.map_or(Answer::New, Answer::Replayed)
+                    keys.push((key, index));
+                    Answer::New
                 }
+                (None, _) => Answer::New,
             });
+        }
+        let (keys, places): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
+        let replays = self.store.replays(organisation, &keys, window_now.clone()).await?;
+        for (place, replay) in places.into_iter().zip(replays) {
+            answers[place] = replay.map_or(Answer::New, Answer::Replayed);
         }
         Ok(answers)
     }

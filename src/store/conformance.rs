@@ -210,6 +210,22 @@ async fn a_key_replays_for_exactly_24_hours_also_after_a_restart() {
 }
 
 #[tokio::test]
+async fn several_keys_are_asked_for_at_one_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let mut expected = Vec::new();
+    for key in ["a", "c"] {
+        expected.push(Some(fixture.accept(Some(key), START).await.unwrap().id()));
+        expected.push(None);
+    }
+    let keys = ["a", "b", "c", "d"].map(|key| IdempotencyKey::parse(key).unwrap());
+    let replays = |keys| fixture.store.replays(fixture.organisation, keys, START.into());
+    assert_eq!(replays(&keys).await.unwrap(), expected);
+    assert_eq!(replays(&keys[3..]).await.unwrap(), [None]);
+    assert_eq!(replays(&[]).await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn a_restart_fails_what_was_pending_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

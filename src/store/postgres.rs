@@ -56,6 +56,7 @@ mod node;
 mod outcomes;
 mod peers;
 mod purge;
+mod replays;
 mod schema;
 mod session;
 mod suppressions;
@@ -80,6 +81,7 @@ pub(super) struct PostgresStore {
     shared: Arc<Shared>,
     accepting: mpsc::Sender<Request>,
     changing: mpsc::Sender<Job>,
+    replaying: mpsc::Sender<replays::Request>,
     /// For all other changes, one at a time.
     writer: Arc<Mutex<Session>>,
     _tasks: Arc<Tasks>,
@@ -179,6 +181,8 @@ impl PostgresStore {
         }
         tasks.spawn(outcomes::work(Arc::clone(&shared), session().await?, jobs));
         let writer = Arc::new(Mutex::new(session().await?));
+        let (replaying, questions) = replays::queue();
+        tasks.spawn(replays::work(Arc::clone(&shared), Arc::clone(&writer), questions));
         for slot in [&shared.readers, &shared.listers] {
             slot.get(&shared.connector).await.map_err(failed)?;
         }
@@ -191,7 +195,7 @@ impl PostgresStore {
         let settled = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
         tasks.spawn(settle(Arc::clone(&shared), changing.clone()));
         let tasks = Arc::new(Tasks(tasks));
-        Ok((Self { shared, accepting, changing, writer, _tasks: tasks }, settled))
+        Ok((Self { shared, accepting, changing, replaying, writer, _tasks: tasks }, settled))
     }
 
     pub(in crate::store) fn metrics(&self) -> &StoreMetrics {

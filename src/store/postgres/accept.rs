@@ -10,8 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::SenderStatus;
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
@@ -66,9 +65,6 @@ WITH current AS (
 SELECT NULL::integer, NULL::bytea, NULL::uuid FROM current
 UNION ALL SELECT organisation, key, message FROM keyed";
 
-const REPLAY: &str = "
-SELECT message FROM idempotency WHERE organisation = $1 AND key = $2 AND created_at > $3";
-
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
     messages: Vec<NewMessage<OnNew>>,
@@ -85,45 +81,6 @@ pub(super) fn queue() -> (mpsc::Sender<Request>, Arc<Requests>) {
 }
 
 impl PostgresStore {
-    pub(in crate::store) async fn replay(
-        &self,
-        organisation: OrganisationId,
-        key: IdempotencyKey<'_>,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<MessageId>, StoreError> {
-        let live_after = millis(window_now.into().all_past(IDEMPOTENCY_WINDOW));
-        let (organisation, key) = (number(organisation), digest(key));
-        if self.query_opt(REPLAY, &[&organisation, &key, &live_after]).await?.is_none() {
-            return Ok(None);
-        }
-        // A server that started again also shows commits that the standby does not have yet. The
-        // answer must hold if the standby takes over: so it is read once more in a transaction that
-        // writes, whose commit waits for the standby to have all that came before.
-        let confirmed = self.changed(async {
-            let reading = self.begin().await?;
-            let connection = reading.connection();
-            let row = connection.query_opt(REPLAY, &[&organisation, &key, &live_after]).await?;
-            reading.commit(row).await
-        });
-        let Ok(row) = timeout(self.shared.answer_timeout, confirmed).await else {
-            return Err(StoreError::Unavailable);
-        };
-        Ok(row?.map(|row| message_id(row.get(0))))
-    }
-
-    pub(in crate::store) async fn replay_after_commit(
-        &self,
-        organisation: OrganisationId,
-        key: IdempotencyKey<'_>,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<MessageId>, StoreError> {
-        if self.health() == Health::Writable {
-            // An empty request ends after those that were queued before it have begun.
-            let _ = self.accept_all::<fn()>(Vec::new()).await;
-        }
-        self.replay(organisation, key, window_now).await
-    }
-
     pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
         &self,
         acceptance: NewMessage<F>,

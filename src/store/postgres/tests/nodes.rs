@@ -17,7 +17,7 @@ use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{FailureCode, Message, State, Transition};
 use crate::domain::organisation::DomainState;
-use crate::domain::request::{Draft, SendRequest};
+use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
@@ -211,6 +211,40 @@ async fn a_listing_that_nobody_waits_for_keeps_its_turn_until_the_server_has_ans
     for listing in waiting {
         assert_eq!(listing.await.unwrap(), Ok(0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replays_that_are_asked_for_at_one_time_share_transactions() {
+    const ASKED: usize = 400;
+    let database = Database::new().await;
+    let store = database.node("a").await;
+    let organisation = organisation(&store).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let id = ids.next(START);
+    accept(&store, organisation, id, Some("k"), &handed_over).await.unwrap();
+    let other = Connector::new(&database.server).connect().await.unwrap();
+    let writes = async || {
+        let sum = "SELECT sum(writes)::bigint FROM session";
+        other.query_one(sum, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let before = writes().await;
+    // Nobody writes until all have asked.
+    other.batch("BEGIN; SELECT FROM session FOR UPDATE").await.unwrap();
+    let mut asking = JoinSet::new();
+    for _ in 0..ASKED {
+        let store = store.clone();
+        asking.spawn(async move {
+            let key = IdempotencyKey::parse("k").unwrap();
+            store.replay(organisation, key, START).await
+        });
+    }
+    sleep(Duration::from_secs(1)).await;
+    other.batch("COMMIT").await.unwrap();
+    for replay in asking.join_all().await {
+        assert_eq!(replay, Ok(Some(id)));
+    }
+    let transactions = writes().await - before;
+    assert!(transactions < 10, "{transactions}");
 }
 
 /// The domain is withdrawn on one node; the other one has not heard of it.

@@ -1,0 +1,159 @@
+//! Replays: the messages that keys have made. The questions that gather while one transaction is
+//! under way are answered by the next one.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::policy::IDEMPOTENCY_WINDOW;
+use crate::domain::request::IdempotencyKey;
+use crate::store::postgres::accept::digest;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::session::{Session, Transaction};
+use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number};
+use crate::store::{Health, StoreError};
+
+/// How many questions may wait before callers wait to hand over theirs.
+const QUEUE_CAPACITY: usize = 4_096;
+/// The most keys of one transaction, about: a question is not divided.
+const MAX_KEYS: usize = 1_024;
+
+const FIND: &str = "
+SELECT asked.place, known.message
+FROM unnest($1::integer[], $2::bytea[], $3::bigint[])
+    WITH ORDINALITY AS asked (organisation, key, live_after, place)
+JOIN idempotency AS known USING (organisation, key)
+WHERE known.created_at > asked.live_after";
+
+/// Question for the messages of keys, in their order.
+pub(super) struct Request {
+    keys: Keys,
+    reply: oneshot::Sender<Result<Vec<Option<MessageId>>, StoreError>>,
+}
+
+/// Keys, each with its organisation and the instant after which it must have been used.
+#[derive(Default)]
+struct Keys {
+    organisations: Vec<i32>,
+    digests: Vec<Vec<u8>>,
+    live_after: Vec<i64>,
+}
+
+/// Makes a queue of questions.
+pub(super) fn queue() -> (mpsc::Sender<Request>, mpsc::Receiver<Request>) {
+    mpsc::channel(QUEUE_CAPACITY)
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn replay(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        Ok(self.replays(organisation, &[key], window_now).await?.pop().flatten())
+    }
+
+    pub(in crate::store) async fn replays(
+        &self,
+        organisation: OrganisationId,
+        keys: &[IdempotencyKey<'_>],
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Vec<Option<MessageId>>, StoreError> {
+        let live_after = millis(window_now.into().all_past(IDEMPOTENCY_WINDOW));
+        let keys = Keys {
+            organisations: vec![number(organisation); keys.len()],
+            digests: keys.iter().copied().map(digest).collect(),
+            live_after: vec![live_after; keys.len()],
+        };
+        if self.query(FIND, &keys.parameters()).await?.is_empty() {
+            return Ok(vec![None; keys.digests.len()]);
+        }
+        // A server that started again also shows commits that the standby does not have yet. The
+        // answer must hold if the standby takes over: so it is read once more in a transaction that
+        // writes, whose commit waits for the standby to have all that came before.
+        let (reply, answer) = oneshot::channel();
+        let confirmed = async {
+            let sent = self.replaying.send(Request { keys, reply }).await;
+            sent.map_err(|_| StoreError::Unavailable)?;
+            answer.await.map_err(|_| StoreError::Unavailable)?
+        };
+        let confirmed = timeout(self.shared.answer_timeout, confirmed).await;
+        confirmed.unwrap_or(Err(StoreError::Unavailable))
+    }
+
+    pub(in crate::store) async fn replay_after_commit(
+        &self,
+        organisation: OrganisationId,
+        key: IdempotencyKey<'_>,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<MessageId>, StoreError> {
+        if self.health() == Health::Writable {
+            // An empty request ends after those that were queued before it have begun.
+            let _ = self.accept_all::<fn()>(Vec::new()).await;
+        }
+        self.replay(organisation, key, window_now).await
+    }
+}
+
+/// Answers what is queued, until nobody can queue any more.
+pub(super) async fn work(
+    shared: Arc<Shared>,
+    writer: Arc<Mutex<Session>>,
+    mut requests: mpsc::Receiver<Request>,
+) {
+    while let Some(first) = requests.recv().await {
+        let (mut keys, mut replies) = (Keys::default(), Vec::new());
+        let mut next = Some(first);
+        while let Some(Request { keys: more, reply }) = next {
+            replies.push((more.digests.len(), reply));
+            keys.append(more);
+            next = (keys.digests.len() < MAX_KEYS).then(|| requests.try_recv().ok()).flatten();
+        }
+        match confirmed(&writer, &keys).await {
+            Ok(rows) => {
+                let mut found = vec![None; keys.digests.len()];
+                for row in rows {
+                    // Places are counted from 1.
+                    let place = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+                    found[place] = Some(message_id(row.get(1)));
+                }
+                let mut found = found.into_iter();
+                for (count, reply) in replies {
+                    // The client may be gone.
+                    let _ = reply.send(Ok(found.by_ref().take(count).collect()));
+                }
+            }
+            Err(error) => {
+                shared.lost(&error);
+                for (_, reply) in replies {
+                    let _ = reply.send(Err(StoreError::Unavailable));
+                }
+            }
+        }
+    }
+}
+
+/// Reads the messages of keys in a transaction that writes.
+async fn confirmed(writer: &Arc<Mutex<Session>>, keys: &Keys) -> Result<Vec<Row>, QueryError> {
+    let reading = Transaction::begin(writer).await?;
+    let rows = reading.connection().query(FIND, &keys.parameters()).await?;
+    reading.commit(rows).await
+}
+
+impl Keys {
+    fn append(&mut self, more: Self) {
+        self.organisations.extend(more.organisations);
+        self.digests.extend(more.digests);
+        self.live_after.extend(more.live_after);
+    }
+
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 3] {
+        [&self.organisations, &self.digests, &self.live_after]
+    }
+}
