@@ -55,7 +55,7 @@ fn redb_file(key: &str, value: u64) -> Vec<u8> {
 /// A file of ours.
 fn our_file() -> Vec<u8> {
     let directory = TempDir::new().unwrap();
-    drop(crate::old::open(directory.path()));
+    drop(crate::kit::open_store(directory.path(), crate::old::now()));
     std::fs::read(directory.path().join("pillarbox.redb")).unwrap()
 }
 

@@ -1,7 +1,6 @@
-//! The data file while no process has it: messages past their retention are put in for the next
-//! process to purge, and all that is in it is looked at in the end.
+//! The store while no process has it: messages past their retention are put in for the next process
+//! to purge, and all that is in it is looked at in the end.
 
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use pillarbox::domain::admission::admit;
@@ -12,6 +11,8 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::store::{MessageFilter, NewMessage, Store};
 use tokio::task::JoinSet;
 
+use crate::kit::Site;
+
 /// What the subject of a message past its retention says.
 pub(crate) const OLD_SUBJECT: &str = "past its retention";
 const AGE: Duration = Duration::from_hours(91 * 24);
@@ -21,14 +22,9 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
 
-/// Opens the file.
-pub(crate) fn open(directory: &Path) -> Store {
-    Store::open(directory, now()).unwrap().0
-}
-
 /// Accepts messages of 91 days ago, each with a key.
-pub(crate) async fn add(directory: &Path, number: usize) {
-    let store = open(directory);
+pub(crate) async fn add(site: &Site, number: usize) {
+    let store = site.open_store(now()).await;
     let organisation = store.organisation(&"acme".parse().unwrap()).unwrap().id;
     let ids = MessageIds::new();
     let mut accepting = JoinSet::new();
@@ -61,7 +57,7 @@ pub(crate) async fn add(directory: &Path, number: usize) {
     accepting.join_all().await;
 }
 
-/// Every message in the file, those past their retention included.
+/// Every message in the store, those past their retention included.
 pub(crate) async fn all(store: &Store) -> Vec<Message> {
     let (mut all, mut before): (Vec<Message>, Option<MessageId>) = (Vec::new(), None);
     loop {

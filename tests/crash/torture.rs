@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{PATIENCE, Process, Site};
+use crate::kit::{PATIENCE, Process, Site, is_on_postgres};
 use crate::ledger::Ledger;
 use crate::old;
 use crate::site::{faulty_site, listening, spawn};
@@ -71,13 +71,14 @@ impl Torture {
     /// One life of the process, from its start to its death, and what it finds at its start.
     pub(crate) async fn round(&mut self, round: u64) {
         if self.random.u8(0..4) == 0 {
-            old::add(&self.site.data_dir(), OLD).await;
+            old::add(&self.site, OLD).await;
             self.old += OLD;
         }
         for _ in 0..self.random.u32(0..3) {
             self.cut_start().await;
         }
-        if self.random.u8(0..3) == 0 {
+        // A database has backups of its own.
+        if !is_on_postgres() && self.random.u8(0..3) == 0 {
             self.cut_copy().await;
         }
         let (process, api) = self.start();
@@ -96,7 +97,7 @@ impl Torture {
         let arguments = ["suppression", "add", "--org", "acme", suppression.as_str()];
         let command = copies::begin(self.site.command(&arguments));
         sleep(self.up_to(Duration::from_millis(800))).await;
-        if self.random.u8(0..3) == 0 {
+        if !is_on_postgres() && self.random.u8(0..3) == 0 {
             let backup = self.begin_backup();
             sleep(self.up_to(AS_LONG * self.copy_took)).await;
             self.kill_during(backup, process).await;
@@ -120,7 +121,7 @@ impl Torture {
         self.kill(process);
         // The purge takes a step at each start, and the next ones soon after.
         loop {
-            let store = old::open(&self.site.data_dir());
+            let store = self.site.open_store(old::now()).await;
             let all = old::all(&store).await;
             drop(store);
             if all.iter().all(|message| message.subject != old::OLD_SUBJECT) {

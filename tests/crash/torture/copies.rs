@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pillarbox::store::{Candidate, Existing, FILE_NAME, Unclosed};
 use tokio::time::sleep;
 
-use crate::kit::Process;
+use crate::kit::{Process, open_store};
 use crate::old;
 use crate::torture::Torture;
 
@@ -116,7 +116,7 @@ impl Torture {
         let candidate =
             Candidate::check(&backup.file, scratch.path(), Unclosed::Refuse, |_| {}).unwrap();
         candidate.install(Existing::Keep, old::now()).unwrap();
-        let all = old::all(&old::open(scratch.path())).await;
+        let all = old::all(&open_store(scratch.path(), old::now())).await;
         let all: BTreeSet<String> = all.iter().map(|message| message.id.to_string()).collect();
         let missing = backup.acknowledged.difference(&all).count();
         assert_eq!(missing, 0, "messages that were acknowledged before the backup began");
