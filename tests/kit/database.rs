@@ -105,7 +105,7 @@ impl Database {
             password: None,
             authorities: None,
         };
-        Store::connect(&server, identity, Duration::from_secs(8), now).await.unwrap().0
+        Store::connect(&server, identity, Duration::from_secs(8), |_| now).await.unwrap().0
     }
 
     fn ask(&self, database: &str, sql: &str) -> String {
