@@ -107,15 +107,13 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn nodes(&self) -> Vec<NodeStatus> {
-        // While the server cannot be reached, nobody is observed, and nobody is silent.
-        let seen_at = self.shared.node.confirmed();
-        let peers = self.shared.node.peers();
+        let sight = self.shared.node.sight();
         let own_load = self.shared.node.load();
         let status = |peer: &Peer| {
-            let status = peer.status_at(seen_at);
+            let status = peer.status_at(sight.at);
             if peer.is_this() { NodeStatus { load: own_load.clone(), ..status } } else { status }
         };
-        let mut nodes: Vec<_> = peers.values().map(status).collect();
+        let mut nodes: Vec<_> = sight.peers.values().map(status).collect();
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         nodes
     }
@@ -151,9 +149,10 @@ impl PostgresStore {
     }
 
     pub(in crate::store) async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
-        let peer = self.shared.node.peers().values().find(|peer| peer.name() == name).cloned();
+        let sight = self.shared.node.sight();
+        let peer = sight.peers.values().find(|peer| peer.name() == name);
         let Some(peer) = peer else { return Ok(Forgotten::Unknown) };
-        let silent = self.shared.node.confirmed().saturating_sub(peer.since);
+        let silent = sight.at.saturating_sub(peer.since);
         if silent < LEASE || peer.is_this() {
             return Ok(Forgotten::Lives(silent));
         }

@@ -24,7 +24,7 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::outcomes::Job;
-use crate::store::postgres::peers::{BURY, Peer, boot_time, peers};
+use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::{PostgresStore, Shared, message_id};
 
@@ -109,7 +109,7 @@ pub(super) struct Node {
     /// What it says of itself at the next beat.
     load: Mutex<NodeLoad>,
     /// All nodes, as they were last seen.
-    peers: Mutex<Arc<HashMap<i32, Peer>>>,
+    sight: Mutex<Arc<Sight>>,
 }
 
 impl Node {
@@ -123,7 +123,7 @@ impl Node {
             duties: Default::default(),
             drains: watch::Sender::new(DrainOrder::End),
             load: Mutex::default(),
-            peers: Mutex::default(),
+            sight: Mutex::default(),
         }
     }
 
@@ -142,9 +142,9 @@ impl Node {
         self.load.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// All nodes, as they were last seen, by the numbers of their lives.
-    pub(super) fn peers(&self) -> Arc<HashMap<i32, Peer>> {
-        Arc::clone(&self.peers.lock().unwrap_or_else(PoisonError::into_inner))
+    /// All nodes, as they were last seen.
+    pub(super) fn sight(&self) -> Arc<Sight> {
+        Arc::clone(&self.sight.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Its number.
@@ -158,9 +158,8 @@ impl Node {
         !self.is_fenced.load(Ordering::Acquire) && silent < LEASE
     }
 
-    /// When the last beat that was confirmed was sent, by the clock of [`boot_time`]. What is known of
-    /// the other nodes is of this moment.
-    pub(super) fn confirmed(&self) -> Duration {
+    /// When the last beat that was confirmed was sent, by the clock of [`boot_time`].
+    fn confirmed(&self) -> Duration {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -342,7 +341,8 @@ async fn beat(
     // What a silent node had is free by now. Until it is, the server gives no more than is left.
     let demands = peers.values().filter(|peer| silent(peer) < HELD).map(Peer::demand);
     shared.node.take_part(connection, part_of_pace(load.demand, demands)).await?;
-    *shared.node.peers.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(peers.clone());
+    let sight = Arc::new(Sight { at: now, peers: peers.clone() });
+    *shared.node.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
     *seen = peers;
     Ok(())
 }

@@ -21,6 +21,16 @@ FROM node ORDER BY name";
 /// Removes a node, if it has given no sign of life since it was seen.
 pub(super) const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
 
+/// All nodes as they were last seen, by the numbers of their lives.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sight {
+    /// When that was, by the clock of [`boot_time`]. While the server cannot be reached, nobody is
+    /// observed, and nobody is silent for longer.
+    pub(super) at: Duration,
+    /// The nodes.
+    pub(super) peers: HashMap<i32, Peer>,
+}
+
 /// A node as it was last seen.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
