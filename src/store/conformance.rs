@@ -386,6 +386,32 @@ async fn a_repeated_bounce_does_not_bring_back_a_suppression_that_was_removed() 
 }
 
 #[tokio::test]
+async fn all_suppressions_are_known_after_a_restart_however_many_they_are() {
+    const PARTS: usize = 5;
+    const PART: usize = 5_001;
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (organisation, scopes) = (fixture.organisation, [None, Some(fixture.organisation)]);
+    let address =
+        |number: usize| SuppressedAddress::parse(&format!("user{number}@example.org")).unwrap();
+    for part in 0..PARTS {
+        let suppressions = (part * PART..(part + 1) * PART).map(|number| {
+            let (address, reason) = (address(number), SuppressionReason::Manual);
+            (scopes[number % 2], Suppression { address, reason, since: START, cause: None })
+        });
+        fixture.store.suppress_all(suppressions.collect()).await.unwrap();
+    }
+    drop(fixture);
+    let store = in_directory(&directory, START).await;
+    for number in 0..PARTS * PART {
+        assert!(store.is_suppressed(organisation, &address(number)).await.unwrap(), "{number}");
+    }
+    assert!(!store.is_suppressed(organisation, &address(PARTS * PART)).await.unwrap());
+    let other = OrganisationId(organisation.0 + 1);
+    assert!(!store.is_suppressed(other, &address(1)).await.unwrap());
+}
+
+#[tokio::test]
 async fn records_are_read_for_exactly_90_days_and_purged_after() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(in_directory(&directory, START).await).await;

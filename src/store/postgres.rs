@@ -370,7 +370,7 @@ impl Shared {
     async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
         self.directory.read(connection).await?;
         self.load_key_use(connection).await?;
-        self.follow_suppressions(connection).await?;
+        self.load_suppressions(connection).await?;
         self.feed.identify(connection).await?;
         self.feed.follow(connection).await?;
         self.load_lead(connection).await

@@ -7,6 +7,8 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use tokio_postgres::Row;
+
 use crate::domain::id::OrganisationId;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::store::damage::damaged_suppression;
@@ -17,9 +19,16 @@ use crate::store::postgres::{PostgresStore, Shared, number};
 use crate::store::record::{decode_suppression, encode_suppression};
 use crate::store::{Change, StoreError, SuppressionPage};
 
+/// How many are read at one time: an organisation may have a million.
+const ROWS_PER_LOOK: usize = 10_000;
+/// Those of one commit have one position.
 const NEW: &str = "
 SELECT organisation, address, suppression, position FROM suppression
-WHERE position > $1 ORDER BY position";
+WHERE position > $1 ORDER BY position FETCH FIRST $2 ROWS WITH TIES";
+
+const LIST: &str = "
+SELECT organisation, address, suppression FROM suppression
+WHERE (organisation, address) > ($1, $2) ORDER BY organisation, address LIMIT $3";
 
 impl PostgresStore {
     pub(in crate::store) fn suppression_epoch(&self) -> u64 {
@@ -122,9 +131,6 @@ impl PostgresStore {
         after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
         limit: usize,
     ) -> Result<SuppressionPage, StoreError> {
-        const LIST: &str = "
-            SELECT organisation, address, suppression FROM suppression
-            WHERE (organisation, address) > ($1, $2) ORDER BY organisation, address LIMIT $3";
         let (scope, address) = after
             .map_or((-1, ""), |(organisation, address)| (scope_of(organisation), address.as_str()));
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -168,25 +174,51 @@ impl Shared {
         self.suppression_epoch.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Reads all that there are.
+    pub(super) async fn load_suppressions(
+        &self,
+        connection: &Connection,
+    ) -> Result<(), QueryError> {
+        // Positions are in the order of commits: what is added meanwhile is behind this one.
+        const LAST: &str = "SELECT coalesce(max(position), 0) FROM suppression";
+        let followed: i64 = connection.query_one(LAST, &[]).await?.get(0);
+        let most = i64::try_from(ROWS_PER_LOOK).unwrap_or(i64::MAX);
+        let (mut scope, mut address) = (-1, String::new());
+        loop {
+            let rows = connection.query(LIST, &[&scope, &address, &most]).await?;
+            self.note_suppressions(&rows);
+            let Some(last) = rows.last().filter(|_| rows.len() == ROWS_PER_LOOK) else { break };
+            (scope, address) = (last.get(0), last.get(1));
+        }
+        self.suppressions_followed.store(followed, Ordering::Release);
+        Ok(())
+    }
+
     /// Reads what was added since the last look.
     pub(super) async fn follow_suppressions(
         &self,
         connection: &Connection,
     ) -> Result<(), QueryError> {
-        let known = self.suppressions_followed.load(Ordering::Acquire);
-        let rows = connection.query(NEW, &[&known]).await?;
-        let Some(last) = rows.last() else { return Ok(()) };
+        let most = i64::try_from(ROWS_PER_LOOK).unwrap_or(i64::MAX);
+        loop {
+            let known = self.suppressions_followed.load(Ordering::Acquire);
+            let rows = connection.query(NEW, &[&known, &most]).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            self.note_suppressions(&rows);
+            self.suppressions_followed.store(last.get(3), Ordering::Release);
+            self.suppression_epoch.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Puts rows into the filter.
+    fn note_suppressions(&self, rows: &[Row]) {
         let mut filter = self.suppressions.write().unwrap_or_else(PoisonError::into_inner);
-        for row in &rows {
+        for row in rows {
             let (scope, address): (i32, &str) = (row.get(0), row.get(1));
             filter.insert(scope.unsigned_abs(), address);
             if let Err(reason) = decode_suppression(address, row.get(2)) {
                 self.damage.note(damaged_suppression(scope.unsigned_abs(), address, &reason));
             }
         }
-        drop(filter);
-        self.suppressions_followed.store(last.get(3), Ordering::Release);
-        self.suppression_epoch.fetch_add(1, Ordering::AcqRel);
-        Ok(())
     }
 }
