@@ -25,8 +25,6 @@ use crate::store::{Lister, MessageFilter, MessagePage};
 const ROWS_WITHOUT_REST: usize = 64;
 /// How long after a commit the writer counts as busy.
 const BUSY: Duration = Duration::from_millis(20);
-/// How many times as long as it works a read rests while the writer is busy.
-const REST: u32 = 3;
 
 impl RedbStore {
     pub(in crate::store) fn message(
@@ -137,8 +135,8 @@ fn read_page(
     Ok(page.ending(None))
 }
 
-/// Rests of a long read. While the writer commits, the read rests three times as long as it works, so
-/// that acceptance has the processor.
+/// Rests of a long read. While the writer commits, the read rests as long as it works, so that
+/// acceptance has the processor.
 struct Rests<'a> {
     metrics: &'a StoreMetrics,
     /// Commits at the last look.
@@ -173,11 +171,7 @@ impl<'a> Rests<'a> {
             (self.commits, self.last_commit) = (commits, Some(now));
         }
         let is_busy = self.last_commit.is_some_and(|at| now.saturating_duration_since(at) < BUSY);
-        if is_busy {
-            REST * now.saturating_duration_since(self.works_since)
-        } else {
-            Duration::ZERO
-        }
+        if is_busy { now.saturating_duration_since(self.works_since) } else { Duration::ZERO }
     }
 }
 
@@ -231,18 +225,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_rests_for_longer_than_it_works_while_the_writer_commits() {
+    fn a_read_rests_as_long_as_it_works_while_the_writer_commits() {
         const WORK: Duration = Duration::from_micros(60);
         let metrics = StoreMetrics::default();
         let start = Instant::now();
         let mut rests = Rests::new(&metrics, start);
         assert_eq!(rests.due(0, start + WORK), Duration::ZERO, "nobody else works");
-        assert_eq!(rests.due(1, start + WORK), REST * WORK);
+        assert_eq!(rests.due(1, start + WORK), WORK);
         // No commit between two looks: the next one is on its way.
         rests.works_since = start + BUSY / 2;
-        assert_eq!(rests.due(1, start + BUSY / 2 + WORK), REST * WORK);
+        assert_eq!(rests.due(1, start + BUSY / 2 + WORK), WORK);
         rests.works_since = start + BUSY * 2;
         assert_eq!(rests.due(1, start + BUSY * 2 + WORK), Duration::ZERO, "the writer is idle");
-        assert_eq!(rests.due(2, start + BUSY * 2 + WORK), REST * WORK);
+        assert_eq!(rests.due(2, start + BUSY * 2 + WORK), WORK);
     }
 }
