@@ -110,7 +110,8 @@ struct State {
     rate_limit: Option<f64>,
     quota: Option<Quota>,
     totals: [(&'static str, u64); 6],
-    /// Changes of records so far: whoever shows records reads them again after one.
+    /// Changes of records and finished calls so far: whoever shows records reads them again after
+    /// one. A call that the provider refused changes a record, too.
     changes: u64,
     organisations: Vec<Organisation>,
     /// All nodes on the database; none if the store is a file.
@@ -255,7 +256,7 @@ impl State {
                 ("bounced", sum(|account| account.bounces)),
                 ("refused", parts.clients.all_refused()),
             ],
-            changes: sum(OrganisationCounts::changes),
+            changes: sum(OrganisationCounts::changes) + now.calls,
             organisations: now
                 .organisations
                 .iter()

@@ -7,6 +7,7 @@ import { read, report } from "/session.js";
 
 let id = null;
 let shownText = null;
+let isSending = false;
 let lastChanges = null;
 let hasCaptured = false;
 
@@ -23,7 +24,7 @@ export function show(place, before) {
 export function follow(state) {
   hasCaptured = state.caught !== null;
   const changes = `${state.changes} ${state.queue.messages}`;
-  if (changes !== lastChanges || shownText === null) refresh();
+  if (changes !== lastChanges || shownText === null || isSending) refresh();
   lastChanges = changes;
 }
 
@@ -43,6 +44,7 @@ async function refresh() {
 }
 
 function draw(message) {
+  isSending = message.status === "sending";
   const { sesMessageId, metadata } = message;
   const captured = sesMessageId && hasCaptured ? [" ", link("Captured mail", address("captured", {}, sesMessageId))] : [];
   find("message-title").textContent = message.subject;

@@ -45,11 +45,13 @@ export function show(place, before) {
   search();
 }
 
-// The newest rows follow what happens, unless somebody has looked further back.
+// The newest rows follow what happens, unless somebody has looked further back. A call under way
+// ends soon, so what shows one is read again.
 export function follow(state) {
   showOrganisations(state.organisations.map((one) => one.name));
   const changes = `${state.changes} ${state.queue.messages}`;
-  if (changes !== lastChanges && !isDeep && lastChanges !== null) search();
+  const isOld = changes !== lastChanges || shown.some((message) => message.status === "sending");
+  if (isOld && !isDeep && lastChanges !== null) search();
   lastChanges = changes;
 }
 

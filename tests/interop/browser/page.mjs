@@ -91,8 +91,19 @@ console.log(`a fault showed after ${took} ms`);
 assert.ok(took < 2_000, `a fault showed after ${took} ms`);
 await page.getByText("See the account's status in the SES console").waitFor();
 if (PICTURES) await page.screenshot({ path: `${PICTURES}/fault.png` });
+// What a list shows of a call goes on after it, although the call changes no count of messages.
+let isCalled = true;
+await page.route("**/page/messages?*", async (route) => {
+  const response = await route.fetch();
+  const listing = await response.json();
+  if (isCalled) for (const message of listing.messages) if (message.id === held) Object.assign(message, { outcome: "sending", status: "sending" });
+  await route.fulfill({ response, json: listing });
+});
 await tab(page, "Messages");
+await page.locator(`[data-id="${held}"]`).getByText("sending", { exact: true }).waitFor();
+isCalled = false;
 await page.locator(`[data-id="${held}"]`).getByText("queued", { exact: true }).waitFor();
+await page.unroute("**/page/messages?*");
 // Each tab says that there is something wrong.
 await page.getByRole("link", { name: "1 problem" }).click();
 await faults({});
