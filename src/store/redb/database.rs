@@ -15,6 +15,7 @@ use redb::{
     WriteTransaction,
 };
 
+use crate::domain::id::MessageId;
 use crate::store::damage::Damage;
 use crate::store::redb::changes::Changes;
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
@@ -24,7 +25,7 @@ use crate::store::redb::journal::{Journal, JournalError};
 use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, META, PROBE, Row, Tables, begin_write, number_of, set_durable, write,
+    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, number_of, set_durable, write,
 };
 use crate::store::redb::{read_lock, write_lock};
 
@@ -220,6 +221,11 @@ impl SharedDatabase {
     /// Returns true if there are batches that snapshots do not show yet.
     pub(super) fn is_unpublished(&self) -> bool {
         self.recent_rows.is_unpublished()
+    }
+
+    /// Returns true if snapshots lack a change of a message before this one.
+    pub(super) fn is_any_unpublished_before(&self, id: MessageId) -> bool {
+        self.recent_rows.any_before(number_of(&MESSAGES), id.as_bytes())
     }
 
     /// Does something while nobody reads or writes.

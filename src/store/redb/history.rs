@@ -39,7 +39,7 @@ impl RedbStore {
         steps: HourSteps,
         most: usize,
     ) -> Result<History, ListError> {
-        let reading = self.read_in_turn(Lister::Operators, move |shared| {
+        let reading = self.read_in_turn(Lister::Operators, None, move |shared| {
             let damage = &shared.damage;
             shared.database.read(|transaction| read(transaction, damage, steps, most))
         });

@@ -80,7 +80,7 @@ impl RedbStore {
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let window_now = window_now.into();
-        let listed = self.read_in_turn(lister, move |shared| {
+        let listed = self.read_in_turn(lister, filter.before, move |shared| {
             let page = shared.database.read(|transaction| {
                 let rests = Rests::new(&shared.metrics, Instant::now());
                 let page = Page::new(filter.clone(), limit, window_now.clone());
@@ -92,14 +92,19 @@ impl RedbStore {
     }
 
     /// Reads much: only so many do so at one time, and fewer of one lister, so that acceptance has
-    /// the processor. Reads everything that is durable by then.
+    /// the processor. Reads everything that is durable by then; only of the messages before the
+    /// given one, if there is one: then batches that changed none of those need not be published,
+    /// which would take the writer's time.
     pub(super) async fn read_in_turn<T: Send + 'static>(
         &self,
         lister: Lister,
+        before: Option<MessageId>,
         read: impl FnOnce(&Shared) -> T + Send + 'static,
     ) -> Result<T, ListError> {
         let turn = self.shared.listings.turn(lister).await?;
-        self.published().await;
+        if before.is_none_or(|before| self.shared.database.is_any_unpublished_before(before)) {
+            self.published().await;
+        }
         let shared = Arc::clone(&self.shared);
         // Whoever asked may go meanwhile; the read does not, so the turn is its own.
         let reading = tokio::task::spawn_blocking(move || {

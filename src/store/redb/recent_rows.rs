@@ -1,7 +1,8 @@
 //! Rows that are durable in the journal, but not yet in what snapshots of the data file show.
 //!
 //! A read of one row by its key looks here first. A read of a range waits for the publication
-//! instead. A batch that removes such a row is published at once.
+//! instead, unless all of these rows are behind the range. A batch that removes such a row is
+//! published at once.
 
 use std::collections::HashMap;
 use std::sync::RwLock;
@@ -16,9 +17,16 @@ use crate::store::redb::{read_lock, write_lock};
 /// Rows of the batches since the last publication, by their table's number and their key.
 #[derive(Debug, Default)]
 pub(super) struct RecentRows {
-    rows: RwLock<HashMap<(u8, IdKey), Bytes>>,
+    rows: RwLock<Rows>,
     /// Whether a batch was written since the last publication. If not, reads need no lock.
     is_unpublished: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    by_key: HashMap<(u8, IdKey), Bytes>,
+    /// The least key of each table.
+    least: HashMap<u8, IdKey>,
 }
 
 /// Whether all changes of a batch can be read before they are published.
@@ -38,7 +46,7 @@ impl RecentRows {
             match (visibility(change.table), change.value) {
                 (Visibility::ByKey, Some(row)) => {
                     let key = IdKey::try_from(change.key).expect("these tables' keys are ids");
-                    rows.insert((change.table, key), changes.slice_ref(row));
+                    rows.insert(change.table, key, changes.slice_ref(row));
                 }
                 (Visibility::OnDemand, _) => {}
                 (Visibility::ByKey, None) | (Visibility::AtOnce, _) => {
@@ -60,21 +68,33 @@ impl RecentRows {
         if !self.is_unpublished() {
             return None;
         }
-        read_lock(&self.rows).get(&(table, *key)).cloned()
+        read_lock(&self.rows).by_key.get(&(table, *key)).cloned()
     }
 
     /// Returns the row with the least key that was written since the last publication.
     pub(super) fn first(&self, table: u8) -> Option<(IdKey, Bytes)> {
         let rows = read_lock(&self.rows);
-        let of_table = rows.iter().filter(|((number, _), _)| *number == table);
-        let ((_, key), row) = of_table.min_by_key(|((_, key), _)| *key)?;
-        Some((*key, row.clone()))
+        let key = *rows.least.get(&table)?;
+        Some((key, rows.by_key.get(&(table, key))?.clone()))
+    }
+
+    /// Returns true if a row of the table with a lesser key was written since the last publication.
+    pub(super) fn any_before(&self, table: u8, key: &IdKey) -> bool {
+        read_lock(&self.rows).least.get(&table).is_some_and(|least| least < key)
     }
 
     /// Forgets all rows: snapshots show them from now on.
     pub(super) fn clear(&self) {
         let mut rows = write_lock(&self.rows);
-        rows.clear();
+        *rows = Rows::default();
         self.is_unpublished.store(false, Ordering::Release);
+    }
+}
+
+impl Rows {
+    fn insert(&mut self, table: u8, key: IdKey, row: Bytes) {
+        let least = self.least.entry(table).or_insert(key);
+        *least = key.min(*least);
+        self.by_key.insert((table, key), row);
     }
 }

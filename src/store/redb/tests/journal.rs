@@ -95,6 +95,29 @@ async fn what_is_durable_is_read_at_once_though_its_transaction_is_still_open() 
 }
 
 #[tokio::test]
+async fn a_listing_publishes_only_changes_that_it_can_show() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
+    let (store, database) = (&fixture.store, &fixture.store.redb().shared.database);
+    let (first, second) = (fixture.new_message().await, fixture.new_message().await);
+    let before = async |id| {
+        let filter = MessageFilter { before: Some(id), ..MessageFilter::default() };
+        let page = store.list(filter, 100, START).await.unwrap();
+        let shown = page.messages.iter().map(|message| (message.id, message.status()));
+        shown.collect::<Vec<_>>()
+    };
+    assert_eq!(before(second).await, [(first, Status::Queued)]);
+    assert!(!database.is_unpublished());
+    let third = fixture.new_message().await;
+    assert_eq!(before(third).await, [(second, Status::Queued), (first, Status::Queued)]);
+    assert!(database.is_unpublished(), "the third message is none of those");
+    let transition = Transition::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
+    store.record(first, 1, transition, START).await.unwrap();
+    assert_eq!(before(second).await, [(first, Status::Sent)]);
+    assert!(!database.is_unpublished());
+}
+
+#[tokio::test]
 async fn an_operation_that_fails_takes_no_earlier_one_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
