@@ -20,9 +20,11 @@ use crate::store::redb::{RedbStore, Shared};
 use crate::store::{ListError, StoreError};
 use crate::store::{Lister, MessageFilter, MessagePage};
 
-/// How many rows are read before the reader looks whether it should rest: well under a millisecond,
-/// and more than a short list looks at.
-const ROWS_WITHOUT_REST: usize = 64;
+/// How many rows are read before the reader looks whether it should rest: a small part of a
+/// millisecond.
+const ROWS_WITHOUT_REST: usize = 32;
+/// How long a rest is, as a multiple of the work before it.
+const REST: u32 = 3;
 /// How long after a commit the writer counts as busy.
 const BUSY: Duration = Duration::from_millis(20);
 
@@ -140,21 +142,22 @@ fn read_page(
     Ok(page.ending(None))
 }
 
-/// Rests of a long read. While the writer commits, the read rests as long as it works, so that
+/// Rests of a long read. While the writer commits, the read rests for longer than it works, so that
 /// acceptance has the processor.
 struct Rests<'a> {
     metrics: &'a StoreMetrics,
     /// Commits at the last look.
     commits: u64,
-    /// When the last commit was noticed.
-    last_commit: Option<Instant>,
+    /// When the last commit was noticed. A read begins as if it had just noticed one: else it would
+    /// work without rest until the writer gets the processor.
+    last_commit: Instant,
     works_since: Instant,
     rows: usize,
 }
 
 impl<'a> Rests<'a> {
     fn new(metrics: &'a StoreMetrics, now: Instant) -> Self {
-        Self { metrics, commits: metrics.commits(), last_commit: None, works_since: now, rows: 0 }
+        Self { metrics, commits: metrics.commits(), last_commit: now, works_since: now, rows: 0 }
     }
 
     /// Rests if it is time to and the writer is busy.
@@ -173,10 +176,13 @@ impl<'a> Rests<'a> {
     /// Returns how long to rest after so many commits.
     fn due(&mut self, commits: u64, now: Instant) -> Duration {
         if commits != self.commits {
-            (self.commits, self.last_commit) = (commits, Some(now));
+            (self.commits, self.last_commit) = (commits, now);
         }
-        let is_busy = self.last_commit.is_some_and(|at| now.saturating_duration_since(at) < BUSY);
-        if is_busy { now.saturating_duration_since(self.works_since) } else { Duration::ZERO }
+        if now.saturating_duration_since(self.last_commit) < BUSY {
+            now.saturating_duration_since(self.works_since) * REST
+        } else {
+            Duration::ZERO
+        }
     }
 }
 
@@ -230,18 +236,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_rests_as_long_as_it_works_while_the_writer_commits() {
+    fn a_read_rests_for_longer_than_it_works_while_the_writer_commits() {
         const WORK: Duration = Duration::from_micros(60);
         let metrics = StoreMetrics::default();
         let start = Instant::now();
         let mut rests = Rests::new(&metrics, start);
-        assert_eq!(rests.due(0, start + WORK), Duration::ZERO, "nobody else works");
-        assert_eq!(rests.due(1, start + WORK), WORK);
+        assert_eq!(rests.due(0, start + WORK), WORK * REST, "a commit may be under way");
+        rests.works_since = start + BUSY;
+        assert_eq!(rests.due(0, start + BUSY + WORK), Duration::ZERO, "nobody else works");
+        assert_eq!(rests.due(1, start + BUSY + WORK), WORK * REST);
         // No commit between two looks: the next one is on its way.
-        rests.works_since = start + BUSY / 2;
-        assert_eq!(rests.due(1, start + BUSY / 2 + WORK), WORK);
-        rests.works_since = start + BUSY * 2;
-        assert_eq!(rests.due(1, start + BUSY * 2 + WORK), Duration::ZERO, "the writer is idle");
-        assert_eq!(rests.due(2, start + BUSY * 2 + WORK), WORK);
+        rests.works_since = start + BUSY * 3 / 2;
+        assert_eq!(rests.due(1, start + BUSY * 3 / 2 + WORK), WORK * REST);
+        rests.works_since = start + BUSY * 3;
+        assert_eq!(rests.due(1, start + BUSY * 3 + WORK), Duration::ZERO, "the writer is idle");
+        assert_eq!(rests.due(2, start + BUSY * 3 + WORK), WORK * REST);
     }
 }

@@ -174,7 +174,7 @@ async fn organisations_and_domains_are_listed_with_what_the_store_knows() {
 const RECORDS: usize = if cfg!(feature = "long") { 10_000_000 } else { 12_000 };
 const POSTS: usize = if cfg!(feature = "long") { 1_000 } else { 50 };
 /// How often acceptance is measured alone and beside searches.
-const ROUNDS: usize = if cfg!(feature = "long") { 9 } else { 1 };
+const ROUNDS: usize = if cfg!(feature = "long") { 21 } else { 1 };
 /// The longest that an answer may take: ten times as long in the everyday tests, which are not
 /// optimised and share the machine.
 const LONGEST_ANSWER: Duration =
