@@ -1,6 +1,7 @@
 //! Acceptance: what gathers while one transaction is under way becomes the next one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
 /// nothing is accepted; nor if the session `$12` is gone, because the commit is sent with the
-/// statement. A key that is 24 hours old is taken over, else its message is the answer.
+/// statement. A key that is 24 hours old is taken over, else its message is the answer. Keys that
+/// are given to the new messages are left out of the answer: they are many.
 /// The keys are in order, so that two transactions do not wait for each other.
 const ACCEPT: &str = "
 WITH current AS (
@@ -63,7 +65,8 @@ WITH current AS (
     INSERT INTO pending (id, node) SELECT id, $11 FROM new
 )
 SELECT NULL::integer, NULL::bytea, NULL::uuid FROM current
-UNION ALL SELECT organisation, key, message FROM keyed";
+UNION ALL SELECT organisation, key, message FROM keyed
+    WHERE message NOT IN (SELECT unnest($4::uuid[]))";
 
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
@@ -207,7 +210,8 @@ fn refuse_withdrawn(shared: &Shared, batch: Vec<Request>) -> Vec<Request> {
     left
 }
 
-/// Messages that the keys of a batch have made.
+/// Messages that the keys of a batch have made, by the organisation's number and the key's digest.
+#[derive(Default)]
 struct Found(HashMap<(i32, Vec<u8>), MessageId>);
 
 impl Found {
@@ -231,20 +235,22 @@ struct Parameters<'a> {
     organisations: Vec<i32>,
     records: Vec<&'a [u8]>,
     have_keys: Vec<bool>,
+    /// What the answer will be if nobody had one of the keys before.
+    found: Found,
 }
 
 impl<'a> Parameters<'a> {
     fn of(batch: &'a [Request]) -> Self {
         let mut parameters = Self { live_after: i64::MAX, ..Self::default() };
-        let mut seen = HashSet::new();
         for message in batch.iter().flat_map(|request| &request.messages) {
             let organisation = number(message.organisation);
             if let Some(KeyClaim { key, window_now }) = &message.claim {
                 let key = digest(key.as_key());
                 // Of two with one key, the second is a replay of the first.
-                if !seen.insert((organisation, key.clone())) {
-                    continue;
-                }
+                match parameters.found.0.entry((organisation, key.clone())) {
+                    Entry::Occupied(_) => continue,
+                    Entry::Vacant(entry) => entry.insert(message.id),
+                };
                 let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
                 parameters.live_after = parameters.live_after.min(live_after);
                 parameters.key_organisations.push(organisation);
@@ -281,11 +287,11 @@ impl<'a> Parameters<'a> {
 async fn decide(
     shared: &Shared,
     session: &mut Session,
-    parameters: Parameters<'_>,
+    mut parameters: Parameters<'_>,
     lead: i64,
 ) -> Result<Option<Found>, QueryError> {
     if parameters.ids.is_empty() {
-        return Ok(Some(Found(HashMap::new())));
+        return Ok(Some(parameters.found));
     }
     shared.note_lead(lead).await?;
     let mut conflicts = 0;
@@ -312,7 +318,8 @@ async fn decide(
             let organisation = row.get::<_, Option<i32>>(0)?;
             Some(((organisation, row.get(1)), message_id(row.get(2))))
         });
-        return Ok(Some(Found(keyed.collect())));
+        parameters.found.0.extend(keyed);
+        return Ok(Some(parameters.found));
     }
 }
 
