@@ -4,7 +4,7 @@
 //! instead, unless all of these rows are behind the range. A batch that removes such a row is
 //! published at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +26,7 @@ pub(super) struct RecentRows {
 struct Rows {
     by_key: HashMap<(u8, IdKey), Bytes>,
     /// The least key of each table.
-    least: HashMap<u8, IdKey>,
+    least: BTreeMap<u8, IdKey>,
 }
 
 /// Whether all changes of a batch can be read before they are published.
@@ -86,7 +86,9 @@ impl RecentRows {
     /// Forgets all rows: snapshots show them from now on.
     pub(super) fn clear(&self) {
         let mut rows = write_lock(&self.rows);
-        *rows = Rows::default();
+        // Room that was needed once is needed again.
+        rows.by_key.clear();
+        rows.least.clear();
         self.is_unpublished.store(false, Ordering::Release);
     }
 }
