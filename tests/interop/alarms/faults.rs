@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use uuid::{Builder, Uuid};
 
 use crate::Program;
-use crate::alarms::site::{Metrics, Monitored, Place, Setup, is, message};
+use crate::alarms::site::{Metrics, Monitored, Place, Setup, is, message, value};
 use crate::kit::{Receiver, Reply, SmtpClient};
 use crate::nodes::{self, psql};
 
@@ -114,7 +114,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
             },
             Told {
                 text: "The queue is full for acme",
-                known: |metrics| metrics["pillarbox_queue_share_ratio"] >= 1.0,
+                known: |metrics| value(metrics, "pillarbox_queue_share_ratio") >= 1.0,
             },
         ],
     },
@@ -135,7 +135,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxQuotaLow"],
         page: &[Told {
             text: "of the account's daily quota of 100",
-            known: |metrics| metrics["pillarbox_quota_left_recipients"] < 10.0,
+            known: |metrics| value(metrics, "pillarbox_quota_left_recipients") < 10.0,
         }],
     },
     Fault {
@@ -209,7 +209,9 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxThrottled"],
         page: &[Told {
             text: "SES throttled",
-            known: |metrics| metrics["pillarbox_attempts_total{outcome=\"throttled\"}"] >= 3.0,
+            known: |metrics| {
+                value(metrics, "pillarbox_attempts_total{outcome=\"throttled\"}") >= 3.0
+            },
         }],
     },
     Fault {
@@ -244,7 +246,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxOutcomesUnknown"],
         page: &[Told {
             text: "No answer of the provider came to",
-            known: |metrics| metrics["pillarbox_attempts_total{outcome=\"unknown\"}"] > 0.0,
+            known: |metrics| value(metrics, "pillarbox_attempts_total{outcome=\"unknown\"}") > 0.0,
         }],
     },
     Fault {
@@ -263,7 +265,10 @@ pub(crate) const FAULTS: [Fault; 30] = [
         page: &[Told {
             text: "of acme failed",
             known: |metrics| {
-                metrics["pillarbox_organisation_failed_messages_total{organisation=\"acme\"}"] > 0.0
+                value(
+                    metrics,
+                    "pillarbox_organisation_failed_messages_total{organisation=\"acme\"}",
+                ) > 0.0
             },
         }],
     },
@@ -337,7 +342,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxEventsUnreadable"],
         page: &[Told {
             text: "could not be read, and kept",
-            known: |metrics| metrics["pillarbox_dead_letters"] > 0.0,
+            known: |metrics| value(metrics, "pillarbox_dead_letters") > 0.0,
         }],
     },
     Fault {
@@ -364,7 +369,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         page: &[
             Told {
                 text: "Node gone has given no sign of life",
-                known: |metrics| metrics[r#"pillarbox_nodes{state="silent"}"#] > 0.0,
+                known: |metrics| value(metrics, r#"pillarbox_nodes{state="silent"}"#) > 0.0,
             },
             Told {
                 text: "Commits no longer wait for a standby",
@@ -372,7 +377,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
             },
             Told {
                 text: "seconds ahead of the database's",
-                known: |metrics| metrics["pillarbox_postgres_clock_offset_seconds"] < -5.0,
+                known: |metrics| value(metrics, "pillarbox_postgres_clock_offset_seconds") < -5.0,
             },
         ],
     },
@@ -388,7 +393,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
             },
             Told {
                 text: "outcomes of calls wait for the store",
-                known: |metrics| metrics["pillarbox_store_unrecorded_outcomes"] > 0.0,
+                known: |metrics| value(metrics, "pillarbox_store_unrecorded_outcomes") > 0.0,
             },
         ],
     },
@@ -430,7 +435,9 @@ pub(crate) const FAULTS: [Fault; 30] = [
         page: &[
             Told {
                 text: "failed by a fault in the service",
-                known: |metrics| metrics["pillarbox_refusals_total{code=\"InternalError\"}"] > 0.0,
+                known: |metrics| {
+                    value(metrics, "pillarbox_refusals_total{code=\"InternalError\"}") > 0.0
+                },
             },
             Told {
                 text: "1 row of the data file cannot be read",
@@ -450,7 +457,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxConnectionsNearLimit"],
         page: &[Told {
             text: "of 10 client connections are open",
-            known: |metrics| metrics["pillarbox_connections"] > 8.0,
+            known: |metrics| value(metrics, "pillarbox_connections") > 8.0,
         }],
     },
     Fault {
@@ -463,7 +470,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxConnectionsNearLimit"],
         page: &[Told {
             text: "of 10 SMTP connections are open",
-            known: |metrics| metrics["pillarbox_smtp_connections"] > 8.0,
+            known: |metrics| value(metrics, "pillarbox_smtp_connections") > 8.0,
         }],
     },
     Fault {
@@ -473,7 +480,7 @@ pub(crate) const FAULTS: [Fault; 30] = [
         alarms: &["PillarboxConnectionsNearLimit"],
         page: &[Told {
             text: "of 100 file descriptors are open",
-            known: |metrics| metrics["process_open_fds"] > 80.0,
+            known: |metrics| value(metrics, "process_open_fds") > 80.0,
         }],
     },
     Fault {
@@ -544,16 +551,19 @@ fn impaired(metrics: &Metrics, cause: &str) -> bool {
 
 /// How many values of a histogram lie above one of its bounds.
 fn above(metrics: &Metrics, histogram: &str, bound: &str) -> f64 {
-    metrics[&format!("{histogram}_count")]
-        - metrics[&format!("{histogram}_bucket{{le=\"{bound}\"}}")]
+    value(metrics, &format!("{histogram}_count"))
+        - value(metrics, &format!("{histogram}_bucket{{le=\"{bound}\"}}"))
 }
 
 /// The share of an organisation's recipients that bounced for good.
 fn bounced(metrics: &Metrics, organisation: &str) -> f64 {
     let of = |name: &str| {
-        metrics[&format!(
-            "pillarbox_organisation_{name}_recipients_total{{organisation=\"{organisation}\"}}"
-        )]
+        value(
+            metrics,
+            &format!(
+                "pillarbox_organisation_{name}_recipients_total{{organisation=\"{organisation}\"}}"
+            ),
+        )
     };
     of("hard_bounced") / of("sent").max(1.0)
 }
@@ -561,15 +571,18 @@ fn bounced(metrics: &Metrics, organisation: &str) -> f64 {
 /// The share of an organisation's recipients who complained.
 fn complained(metrics: &Metrics, organisation: &str) -> f64 {
     let label = format!("organisation=\"{organisation}\"");
-    let complaints =
-        metrics[&format!("pillarbox_organisation_events_total{{{label},type=\"complaint\"}}")];
+    let complaints = value(
+        metrics,
+        &format!("pillarbox_organisation_events_total{{{label},type=\"complaint\"}}"),
+    );
     complaints
-        / metrics[&format!("pillarbox_organisation_sent_recipients_total{{{label}}}")].max(1.0)
+        / value(metrics, &format!("pillarbox_organisation_sent_recipients_total{{{label}}}"))
+            .max(1.0)
 }
 
 /// When the certificate is to be renewed, in seconds since the Unix epoch.
 fn renewal(metrics: &Metrics) -> f64 {
-    metrics["pillarbox_certificate_renewal_timestamp_seconds"]
+    value(metrics, "pillarbox_certificate_renewal_timestamp_seconds")
 }
 
 fn unix_seconds() -> f64 {

@@ -315,9 +315,14 @@ async fn found(data: &Path, names: &[&str]) -> BTreeMap<String, String> {
     keys
 }
 
+/// The value of a sample, or NaN if it is missing, as a series is before what it is of was added.
+pub(crate) fn value(metrics: &Metrics, sample: &str) -> f64 {
+    metrics.get(sample).copied().unwrap_or(f64::NAN)
+}
+
 /// Whether a sample is this number.
 pub(crate) fn is(metrics: &Metrics, sample: &str, number: u32) -> bool {
-    metrics[sample].to_bits() == f64::from(number).to_bits()
+    value(metrics, sample).to_bits() == f64::from(number).to_bits()
 }
 
 /// A message to these recipients.

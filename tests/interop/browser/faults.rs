@@ -6,6 +6,7 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 
@@ -78,8 +79,9 @@ struct Known {
     stalls: Vec<Stall>,
 }
 
-/// Asks for the metrics again and again, and notes what they tell.
-async fn look(operator: Operator, told: &[Told], known: &mut Known) {
+/// Asks for the metrics again and again, and notes what they tell. Notifies of it that they have
+/// told of each fault.
+async fn look(operator: Operator, told: &[Told], known: &mut Known, all: &Notify) {
     known.at.resize(told.len(), None);
     loop {
         let asked = now();
@@ -95,6 +97,9 @@ async fn look(operator: Operator, told: &[Told], known: &mut Known) {
                 }
             }
         }
+        if !known.at.contains(&None) {
+            all.notify_one();
+        }
         sleep(POLL).await;
     }
 }
@@ -109,11 +114,14 @@ async fn shows(browser: &mut Browser, fault: &Fault) {
     browser.open(&site.page(), fault.page).await;
     let operator = site.operator.clone();
     let mut known = Known::default();
-    let shown = tokio::select! {
+    let all_known = Notify::new();
+    let (shown, ()) = tokio::select! {
         () = (fault.inject)(&mut site) => panic!("{}: it is over before its time", fault.name),
-        () = look(operator, fault.page, &mut known) => unreachable!("it goes on"),
-        shown = browser.shown() => shown,
-        () = sleep(2 * PATIENCE) => panic!("{}: the page does not tell: {:?}", fault.name, known.at),
+        () = look(operator, fault.page, &mut known, &all_known) => unreachable!("it goes on"),
+        both = async { tokio::join!(browser.shown(), all_known.notified()) } => both,
+        () = sleep(2 * PATIENCE) => {
+            panic!("{}: the page or the metrics do not tell: {:?}", fault.name, known.at)
+        }
     };
     let stalls: Vec<Stall> = serde_json::from_value(shown["stalls"].clone()).unwrap();
     for (told, at) in fault.page.iter().zip(&known.at) {
@@ -121,7 +129,7 @@ async fn shows(browser: &mut Browser, fault: &Fault) {
             panic!("{}: {:?} is not shown, known at {at:?}", fault.name, told.text)
         };
         // The page may be told in the moment before the metrics are asked.
-        let known_at = at.unwrap_or(shown).min(shown);
+        let known_at = at.expect("the metrics tell").min(shown);
         let held_up = within(&stalls, known_at, shown) + within(&known.stalls, known_at, shown);
         let took = shown - known_at;
         println!("{}: {:?} after {took} ms, {held_up} ms of them held up", fault.name, told.text);
