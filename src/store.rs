@@ -33,8 +33,8 @@ use postgres::PostgresStore;
 use redb::{Pending, RedbStore};
 
 pub use cluster::{
-    CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty, FIRST_WITH_DRAIN,
-    Forgotten, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom, Standby,
+    ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
+    FIRST_WITH_DRAIN, Forgotten, LEASE, NodeLoad, NodeState, NodeStatus, SeenFrom, Standby,
 };
 pub use error::{DamagedRow, ListError, StoreError};
 pub use interface::{

@@ -9,16 +9,20 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use pillarbox::store::{NodeIdentity, PostgresServer, Store};
+use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, PostgresServer, Store};
 
 use crate::Scale;
 use crate::process::{directory, set_up};
 use crate::report::{Bound, Report, median};
 use crate::writer::{accept_by, micros};
 
-/// Numbers of nodes. Each accepts by two connections.
-const NODES: [usize; 2] = [1, 2];
-const CONNECTIONS_OF_A_NODE: usize = 2;
+/// Numbers of nodes, and of the connections by which each accepts.
+const NODES: [(usize, u8); 4] = [
+    (1, 1),
+    (1, ACCEPTING_CONNECTIONS),
+    (2, ACCEPTING_CONNECTIONS),
+    (1, 2 * ACCEPTING_CONNECTIONS),
+];
 /// Callers that wait for a node at one time.
 const CALLERS: usize = 256;
 /// Messages in one transaction of `pgbench`.
@@ -41,24 +45,26 @@ pub(crate) fn cluster(scale: &Scale, report: &mut Report) -> anyhow::Result<()> 
         let directory = directory()?;
         let standby =
             with_standby.then(|| Standby::start(&server, directory.path())).transpose()?;
-        for nodes in NODES {
+        for (nodes, accepting_connections) in NODES {
             let (mut rates, mut times, mut ceilings) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..scale.rounds {
                 let database = server.make_database()?;
-                let (rate, p99) =
-                    runtime.block_on(accepts(&server, &database, nodes, scale.load_time))?;
+                let target = server.target(&database, accepting_connections);
+                let (rate, p99) = runtime.block_on(accepts(&target, nodes, scale.load_time))?;
                 rates.push(rate);
                 times.push(p99);
-                let connections = nodes * CONNECTIONS_OF_A_NODE;
+                let connections = nodes * usize::from(accepting_connections);
                 ceilings.push(server.pgbench(&database, connections, scale.load_time)?);
             }
             let (rate, ceiling) = (median(rates), median(ceilings));
             let p99 = median(times);
             let standby = if with_standby { "with a standby" } else { "without a standby" };
-            let what = format!("{nodes} nodes {standby} ÷ pgbench");
+            let by = format!("by {accepting_connections} connections each");
+            let what = format!("{nodes} nodes {by}, {standby} ÷ pgbench");
             report.goal(&what, Bound::AtLeast(GOAL), "", rate / ceiling);
             rows.push(json!({
                 "nodes": nodes,
+                "connections_of_each": accepting_connections,
                 "standby": with_standby,
                 "per_second": rate,
                 "p99_ms": p99,
@@ -81,14 +87,14 @@ fn size(
 ) -> anyhow::Result<()> {
     let full = server.make_database()?;
     // Makes the tables and a record to copy.
-    runtime.block_on(accepts(server, &full, 1, Duration::from_millis(100)))?;
+    let filled = server.target(&full, ACCEPTING_CONNECTIONS);
+    runtime.block_on(accepts(&filled, 1, Duration::from_millis(100)))?;
     server.fill(&full, scale.records)?;
     let mut figures: [Vec<f64>; 4] = Default::default();
     for _ in 0..scale.rounds {
-        let (rate, p99) = runtime.block_on(accepts(server, &full, 1, scale.load_time))?;
-        let empty = server.make_database()?;
-        let (rate_empty, p99_empty) =
-            runtime.block_on(accepts(server, &empty, 1, scale.load_time))?;
+        let (rate, p99) = runtime.block_on(accepts(&filled, 1, scale.load_time))?;
+        let empty = server.target(&server.make_database()?, ACCEPTING_CONNECTIONS);
+        let (rate_empty, p99_empty) = runtime.block_on(accepts(&empty, 1, scale.load_time))?;
         for (all, one) in figures.iter_mut().zip([rate, p99, rate_empty, p99_empty]) {
             all.push(one);
         }
@@ -120,6 +126,18 @@ impl Server {
             .output()?;
         ensure!(run.status.success(), "{run:?}");
         Ok(String::from_utf8(run.stdout)?.trim().to_owned())
+    }
+
+    /// A database of it, for nodes that accept by so many connections each.
+    fn target(&self, database: &str, accepting_connections: u8) -> PostgresServer {
+        PostgresServer {
+            hosts: vec![("127.0.0.1".to_owned(), self.port)],
+            database: database.to_owned(),
+            user: "pillarbox".to_owned(),
+            password: None,
+            authorities: None,
+            accepting_connections,
+        }
     }
 
     fn make_database(&self) -> anyhow::Result<String> {
@@ -218,18 +236,10 @@ impl Drop for Standby {
 /// Messages a second that so many nodes accept, and the time of the slowest in a hundred in
 /// milliseconds.
 async fn accepts(
-    server: &Server,
-    database: &str,
+    server: &PostgresServer,
     nodes: usize,
     time: Duration,
 ) -> anyhow::Result<(f64, f64)> {
-    let server = PostgresServer {
-        hosts: vec![("127.0.0.1".to_owned(), server.port)],
-        database: database.to_owned(),
-        user: "pillarbox".to_owned(),
-        password: None,
-        authorities: None,
-    };
     let mut stores = Vec::new();
     for number in 0..nodes {
         let identity = NodeIdentity {
@@ -238,7 +248,7 @@ async fn accepts(
             dead_after: DEAD_AFTER,
         };
         let (store, _) =
-            Store::connect(&server, identity, ANSWER_TIMEOUT, |clock| clock.time).await?;
+            Store::connect(server, identity, ANSWER_TIMEOUT, |clock| clock.time).await?;
         stores.push(store);
     }
     let organisation = match stores[0].organisations().into_iter().next() {

@@ -16,7 +16,9 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
-use crate::store::{FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store};
+use crate::store::{
+    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store,
+};
 
 /// Rights of a data directory that the service creates: the files in it hold recipients and subjects.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -97,6 +99,7 @@ pub(crate) fn postgres_server(postgres: &Postgres) -> Result<PostgresServer, Ser
         user: postgres.user.clone(),
         password: password.map(SecretString::from),
         authorities,
+        accepting_connections: ACCEPTING_CONNECTIONS,
     })
 }
 

@@ -14,8 +14,10 @@ pub const LEASE: Duration = Duration::from_secs(20);
 pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// First schema whose nodes look whether they are to drain.
 pub const FIRST_WITH_DRAIN: i32 = 2;
+/// Connections by which a node accepts messages, each with a transaction under way.
+pub const ACCEPTING_CONNECTIONS: u8 = 2;
 /// Connections that a node holds.
-pub const CONNECTIONS_OF_A_NODE: i32 = 7;
+pub const CONNECTIONS_OF_A_NODE: i32 = 5 + ACCEPTING_CONNECTIONS as i32;
 
 /// Node, as another one or itself sees it.
 #[derive(Debug, Clone, PartialEq)]

@@ -66,8 +66,6 @@ mod tls;
 mod webhooks;
 mod working_set;
 
-/// How many transactions of acceptances are under way at one time.
-const ACCEPTING: usize = 2;
 /// How long a start waits for its part of the pace.
 const FIRST_SHARE: Duration = Duration::from_secs(10);
 /// How often the node looks at what other nodes changed.
@@ -175,7 +173,7 @@ impl PostgresStore {
         let (changing, jobs) = outcomes::queue();
         let mut tasks = JoinSet::new();
         let session = async || Session::connect(Arc::clone(&shared)).await.map_err(failed);
-        for _ in 0..ACCEPTING {
+        for _ in 0..server.accepting_connections {
             let session = session().await?;
             tasks.spawn(accept::work(Arc::clone(&shared), session, Arc::clone(&requests)));
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{NodeIdentity, PostgresServer, Store};
+use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, PostgresServer, Store};
 
 /// Name of the only node of a site.
 const NODE: &str = "a";
@@ -104,6 +104,7 @@ impl Database {
             user: USER.to_owned(),
             password: None,
             authorities: None,
+            accepting_connections: ACCEPTING_CONNECTIONS,
         };
         Store::connect(&server, identity, Duration::from_secs(8), |_| now).await.unwrap().0
     }

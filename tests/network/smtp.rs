@@ -15,9 +15,10 @@ use crate::patrons::{Figures, PATRONS, PAUSE, Patrons};
 use crate::site::{Running, Target};
 use crate::{HELD_UP, ROUNDS, length};
 
-/// Sessions that are misused. In the long form as many as fit, beside as many connections of HTTP,
-/// into the 20,000 files that a process in a container often may have open.
-const SESSIONS: usize = if cfg!(feature = "long") { 9_500 } else { 400 };
+/// Sessions that are misused.
+const SESSIONS: usize = if cfg!(feature = "long") { 10_000 } else { 400 };
+/// Files that the service has open beside its client connections, and some more.
+const OTHER_FILES: usize = 1_000;
 /// Larger than the sessions of both together.
 const LISTEN: &str = "max_connections = 12000\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
 const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n";
@@ -105,6 +106,14 @@ impl Submitters {
     }
 }
 
+/// As many sessions as are wanted and fit, beside as many connections of HTTP, into the files that a
+/// process may have open here.
+fn sessions() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let files = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap());
+    SESSIONS.min((files - OTHER_FILES) / 2)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_idle_slow_and_half_open_sessions() {
     let site = Running::start(LISTEN, None).await;
@@ -112,6 +121,7 @@ async fn silent_idle_slow_and_half_open_sessions() {
     let target = Target { address, ..site.target() };
     let hostile = Target { address, ..site.add_organisation("hostile") };
     let before = site.process.open_files();
+    let sessions = sessions();
     let (mut calm, mut attacked) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut clients = Patrons::All.arrive(&site).await;
@@ -127,7 +137,7 @@ async fn silent_idle_slow_and_half_open_sessions() {
             let hostile = hostile.clone();
             async move { misuse(number, &hostile, &harmed).await }
         };
-        let attack = Attack::of(SESSIONS, life).await;
+        let attack = Attack::of(sessions, life).await;
         if cfg!(feature = "long") {
             // What is compared is the attack that goes on, not its first blow.
             sleep(Duration::from_secs(2)).await;
@@ -139,7 +149,7 @@ async fn silent_idle_slow_and_half_open_sessions() {
     }
     site.until_open_files_are(before).await;
     let (attacked_http, attacked_smtp) = medians(attacked);
-    println!("{SESSIONS} sessions: HTTP {attacked_http}; SMTP {attacked_smtp}");
+    println!("{sessions} sessions: HTTP {attacked_http}; SMTP {attacked_smtp}");
     assert!(attacked_http.p99 < HELD_UP, "{attacked_http}");
     assert!(attacked_smtp.p99 < HELD_UP, "{attacked_smtp}");
     if !calm.is_empty() {

@@ -47,6 +47,8 @@ pub struct PostgresServer {
     pub password: Option<SecretString>,
     /// Certificates that the server's own is checked against. Without them, TLS is not used.
     pub authorities: Option<rustls::RootCertStore>,
+    /// By how many connections the node accepts messages.
+    pub accepting_connections: u8,
 }
 
 /// Makes connections.

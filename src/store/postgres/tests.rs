@@ -10,6 +10,7 @@ mod proxy;
 mod standby;
 
 use crate::domain::id::MessageId;
+use crate::store::ACCEPTING_CONNECTIONS;
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::{PostgresServer, PostgresStore, uuid_of};
 
@@ -22,6 +23,7 @@ impl PostgresServer {
             user: "pillarbox".to_owned(),
             password: None,
             authorities: None,
+            accepting_connections: ACCEPTING_CONNECTIONS,
         };
         let connection = Connector::new(&server("postgres")).connect().await.unwrap();
         let rows = connection.query("SELECT FROM pg_database WHERE datname = $1", &[&name]).await;
