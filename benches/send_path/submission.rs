@@ -361,6 +361,10 @@ impl Sink {
     fn start() -> anyhow::Result<Option<Self>> {
         let address = free_address()?;
         let mut command = Command::new("smtp-sink");
+        if rustix::process::geteuid().is_root() {
+            // It refuses to be root.
+            command.args(["-u", "nobody"]);
+        }
         command.arg(address.to_string()).arg("256").stdin(Stdio::null()).stdout(Stdio::null());
         let Ok(child) = command.spawn() else { return Ok(None) };
         let sink = Self { child, address };
