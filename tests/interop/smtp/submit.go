@@ -1,5 +1,5 @@
-// A message from standard input, sent by Go's own library: as the page says on port 587, and over a
-// connection of TLS on port 465.
+// A message from standard input, sent by Go's own library: as the page says on ports 587 and 8587,
+// and over a connection of TLS on port 465.
 package main
 
 import (
@@ -12,10 +12,10 @@ import (
 
 func main() {
 	message, err := io.ReadAll(os.Stdin)
-	if err == nil && os.Args[1] == "starttls" {
-		err = recipe(message)
-	} else if err == nil {
+	if err == nil && os.Args[1] == "tls" {
 		err = overTLS(os.Args[2], message)
+	} else if err == nil {
+		err = recipe(message)
 	}
 	if err != nil {
 		log.Fatal(err)
