@@ -3,8 +3,11 @@
 //! that are removed.
 
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -18,6 +21,8 @@ use crate::kit::{PATIENCE, Server, Site};
 const PAGE: &str = include_str!("../../docs/smtp.md");
 /// The recipients of the mails that the programs build.
 const RECIPIENTS: [&str; 3] = ["bob@example.org", "cy@example.org", "hidden@example.org"];
+/// PHP, which heeds `assert` only if it is told to.
+const PHP: [&str; 3] = ["php", "-d", "zend.assertions=1"];
 
 /// How a session begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,15 @@ impl Beginning {
             Self::StartTls => "starttls",
             Self::Tls => "tls",
             Self::Plain => "plain",
+        }
+    }
+
+    /// Port that the page has for this start.
+    const fn port(self) -> &'static str {
+        match self {
+            Self::StartTls => "587",
+            Self::Tls => "465",
+            Self::Plain => "8587",
         }
     }
 
@@ -108,23 +122,19 @@ impl Submitting {
 
     /// The recipe under a heading of the page, for this service.
     fn recipe(&self, heading: &str, start: Beginning) -> String {
-        let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a recipe").1;
-        let block = section.split_once("\n```").expect("a block").1;
-        let (_, block) = block.split_once('\n').expect("its lines");
-        let (block, _) = block.split_once("\n```").expect("its end");
-        let mut recipe = block.replace("mail.example.com", "localhost");
+        let (mut recipe, own) = recipe_of_page(heading);
         let row = PAGE.lines().find(|line| line.starts_with(&format!("| {heading} | `")));
-        if start != Beginning::StartTls
+        if start != own
             && let Some(row) = row
         {
-            // The row of the table: the words for port 587, and those for other ports.
+            // The row of the table: the words for each port.
             let cells: Vec<_> = row.split('|').map(str::trim).collect();
             let code = |cell: &str| cell.trim_matches('`').replace("` `", "\n");
-            let (from, to) = (code(cells[2]), code(cells[start.column()]));
+            let (from, to) = (code(cells[own.column()]), code(cells[start.column()]));
             assert!(recipe.contains(&from), "{from} is not in the recipe for {heading}");
             recipe = recipe.replace(&from, &to);
         }
-        recipe.replace("587", self.port(start))
+        recipe.replace("mail.example.com", "localhost").replace(own.port(), self.port(start))
     }
 
     /// Writes a program in which a recipe takes the place of the word `RECIPE`.
@@ -135,13 +145,17 @@ impl Submitting {
         path
     }
 
-    /// Runs a program that must succeed; gives what it prints.
-    async fn run(&self, mut command: Command) -> String {
+    async fn output(&self, mut command: Command) -> Output {
         // For Python, Ruby, PHP and Go, and for Node.
         command.env("SSL_CERT_FILE", self.authority());
         command.env("NODE_EXTRA_CA_CERTS", self.authority());
         command.env("MAIL_KEY", &self.server.key);
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    }
+
+    /// Runs a program that must succeed; gives what it prints.
+    async fn run(&self, command: Command) -> String {
+        let output = self.output(command).await;
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
@@ -155,12 +169,33 @@ impl Submitting {
     /// Has a program that contains the recipe under this heading send with each start, run by
     /// this command.
     async fn arrives_from(&self, heading: &str, (name, text): (&str, &str), command: &[&str]) {
+        self.keeps_its_key(heading, (name, text), command).await;
         for (count, start) in (1..).zip(self.starts.iter().copied()) {
             let mut run = Command::new(command[0]);
             run.args(&command[1..]);
             run.arg(self.program(name, text, &self.recipe(heading, start)));
             self.run_and_compare(run, count).await;
         }
+    }
+
+    /// Checks that the program sends no key to a server without TLS, and no mail to one whose
+    /// certificate is for another name, by the recipe as the page has it. Needs a certificate.
+    async fn keeps_its_key(&self, heading: &str, (name, text): (&str, &str), command: &[&str]) {
+        if self.starts != Beginning::BOTH {
+            return;
+        }
+        let (recipe, own) = recipe_of_page(heading);
+        let (without_tls, commands) = server_without_tls();
+        for (host, port) in [("localhost", &*without_tls), ("127.0.0.1", self.port(own))] {
+            let recipe = recipe.replace("mail.example.com", host).replace(own.port(), port);
+            let mut run = Command::new(command[0]);
+            run.args(&command[1..]).arg(self.program(name, text, &recipe));
+            let output = self.output(run).await;
+            assert!(!output.status.success(), "{heading} sends to {host}:{port}: {output:?}");
+        }
+        let commands = commands.lock().unwrap();
+        assert!(!commands.is_empty(), "{heading} did not connect");
+        assert!(!commands.iter().any(|line| line.starts_with("AUTH")), "{heading}: {commands:?}");
     }
 
     /// Waits until so many messages were sent; one must have these recipients, and the bytes that
@@ -187,6 +222,43 @@ impl Submitting {
         }
         assert_eq!(last, &expected);
     }
+}
+
+/// The recipe under a heading of the page, and the start that its port has.
+fn recipe_of_page(heading: &str) -> (String, Beginning) {
+    let section = PAGE.split_once(&format!("\n### {heading}\n")).expect("a recipe").1;
+    let block = section.split_once("\n```").expect("a block").1;
+    let (_, block) = block.split_once('\n').expect("its lines");
+    let (block, _) = block.split_once("\n```").expect("its end");
+    let own = Beginning::BOTH.into_iter().find(|start| block.contains(start.port()));
+    (block.to_owned(), own.expect("a port"))
+}
+
+/// Somebody between client and service, who hides STARTTLS and asks for the key all the same. Gives
+/// the port, and the commands as they come.
+fn server_without_tls() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let commands = Arc::<Mutex<Vec<String>>>::default();
+    let heard = Arc::clone(&commands);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            heard.lock().unwrap().push("connection".to_owned());
+            let lines = BufReader::new(connection.try_clone().unwrap()).split(b'\n');
+            let _ = connection.write_all(b"220 localhost\r\n");
+            for line in lines.map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                let reply = match line.get(..4) {
+                    Some("EHLO") => "250-localhost\r\n250 AUTH PLAIN LOGIN\r\n",
+                    _ => "535 5.7.8 No\r\n",
+                };
+                heard.lock().unwrap().push(line);
+                let _ = connection.write_all(reply.as_bytes());
+            }
+        }
+    });
+    (port, commands)
 }
 
 /// The message as it goes over the wire, without the fields that SES must not see.
@@ -231,7 +303,9 @@ fn mail(from: &str, start: Beginning) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_smtplib_builds_arrives_byte_for_byte() {
+    let program = ("mail.py", include_str!("smtp/smtplib.py"));
     for place in Submitting::each().await {
+        place.keeps_its_key("Python's smtplib", program, &["python3"]).await;
         for (count, start) in (1..).zip(place.starts.iter().copied()) {
             let mut recipe = place.recipe("Python's smtplib", start);
             if start != Beginning::StartTls {
@@ -250,7 +324,7 @@ async fn what_smtplib_builds_arrives_byte_for_byte() {
                 recipe = recipe.replace(&plain, &begin);
             }
             let mut python = Command::new("python3");
-            python.arg(place.program("mail.py", include_str!("smtp/smtplib.py"), &recipe));
+            python.arg(place.program(program.0, program.1, &recipe));
             place.run_and_compare(python, count).await;
         }
     }
@@ -269,13 +343,15 @@ async fn what_django_builds_arrives_byte_for_byte() {
 async fn what_nodemailer_builds_arrives_byte_for_byte() {
     let modules = std::env::var("NODEMAILER").expect("a directory with: npm install nodemailer");
     let modules = Path::new(&modules).join("node_modules");
+    let program = ("mail.mjs", include_str!("smtp/nodemailer.mjs"));
     for place in Submitting::each().await {
         // Node looks for a module beside the program.
         std::os::unix::fs::symlink(&modules, place.site.directory().join("node_modules")).unwrap();
+        place.keeps_its_key("Nodemailer", program, &["node"]).await;
         for (count, start) in (1..).zip(place.starts.iter().copied()) {
             let recipe = place.recipe("Nodemailer", start);
             let mut node = Command::new("node");
-            node.arg(place.program("mail.mjs", include_str!("smtp/nodemailer.mjs"), &recipe));
+            node.arg(place.program(program.0, program.1, &recipe));
             place.run_and_compare(node, 2 * count).await;
             let messages = place.site.simulator.messages();
             assert!(
@@ -298,7 +374,46 @@ async fn what_rails_library_builds_arrives_byte_for_byte() {
 async fn what_wordpress_library_builds_arrives_byte_for_byte() {
     let program = ("mail.php", include_str!("smtp/wordpress.php"));
     for place in Submitting::each().await {
-        place.arrives_from("WordPress", program, &["php"]).await;
+        place.arrives_from("WordPress", program, &PHP).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_laravels_library_builds_arrives_byte_for_byte() {
+    let program = ("mail.php", include_str!("smtp/laravel.php"));
+    for place in Submitting::each().await {
+        place.arrives_from("Laravel", program, &PHP).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_springs_library_builds_arrives_byte_for_byte() {
+    const PASSWORD: &str = "trusted";
+    let libraries = [
+        "spring3-core",
+        "spring3-beans",
+        "spring3-context",
+        "spring3-context.support",
+        "commons-logging",
+        "javax.mail",
+        "javax.activation",
+    ];
+    let libraries = libraries.map(|name| format!("/usr/share/java/{name}.jar")).join(":");
+    let program = ("Mail.java", include_str!("smtp/Mail.java"));
+    for place in Submitting::each().await {
+        let trusted = place.site.directory().join("trusted");
+        if place.authority().exists() {
+            let mut keytool = Command::new("keytool");
+            keytool.args(["-importcert", "-noprompt", "-storepass", PASSWORD, "-keystore"]);
+            keytool.arg(&trusted).arg("-file").arg(place.authority());
+            place.run(keytool).await;
+        }
+        let options = [
+            format!("-Djavax.net.ssl.trustStore={}", trusted.display()),
+            format!("-Djavax.net.ssl.trustStorePassword={PASSWORD}"),
+        ];
+        let java = ["java", "-cp", &libraries, "-Dfile.encoding=UTF-8", &options[0], &options[1]];
+        place.arrives_from("Spring", program, &java).await;
     }
 }
 
