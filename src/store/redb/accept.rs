@@ -167,12 +167,16 @@ impl<F> NewMessage<F> {
                 created_at: self.created_at.unix_millis(),
                 key: claim.key.as_key(),
             };
-            batch.tables.idempotency.insert(self.id.as_bytes(), log_row.encode().as_slice())?;
+            batch
+                .tables
+                .idempotency
+                .insert_later(self.id.as_bytes(), log_row.encode().as_slice())?;
             batch.claimed.push((hash, self.id));
         }
-        batch.tables.messages.insert(self.id.as_bytes(), self.row.as_slice())?;
-        batch.tables.by_organisation.insert((self.organisation.0, *self.id.as_bytes()), ())?;
-        batch.tables.pending.insert(self.id.as_bytes(), ())?;
+        batch.tables.messages.insert_later(self.id.as_bytes(), self.row.as_slice())?;
+        let listed = (self.organisation.0, *self.id.as_bytes());
+        batch.tables.by_organisation.insert_later(listed, ())?;
+        batch.tables.pending.insert_later(self.id.as_bytes(), ())?;
         batch.tables.note_lead(self.id, self.created_at)?;
         batch.increments.push((self.organisation, Increment::Accepted));
         Ok(Accepted::New(self.id))
@@ -187,7 +191,7 @@ impl<F> NewMessage<F> {
     /// of the batch at hand.
     fn find_earlier(
         &self,
-        batch: &Batch<'_>,
+        batch: &mut Batch<'_>,
         claim: &KeyClaim,
         hash: KeyHash,
     ) -> Result<Option<MessageId>, ReadError> {
@@ -195,7 +199,7 @@ impl<F> NewMessage<F> {
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();
         find(candidates, |id| {
-            let row = batch.tables.idempotency.get(id.as_bytes())?;
+            let row = batch.tables.idempotency.open()?.get(id.as_bytes())?;
             let row = row.as_ref().map(redb::AccessGuard::value);
             is_live(id, row, self.organisation, claim.key.as_key(), &claim.window_now)
         })
@@ -205,7 +209,7 @@ impl<F> NewMessage<F> {
 /// Finds the first candidate that `is_it` is true for.
 fn find(
     candidates: Vec<MessageId>,
-    is_it: impl Fn(MessageId) -> Result<bool, ReadError>,
+    mut is_it: impl FnMut(MessageId) -> Result<bool, ReadError>,
 ) -> Result<Option<MessageId>, ReadError> {
     for id in candidates {
         if is_it(id)? {

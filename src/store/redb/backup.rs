@@ -387,7 +387,7 @@ pub(super) fn behind_link(path: PathBuf) -> PathBuf {
 fn complete(database: &mut Database) -> Result<(), redb::Error> {
     database.compact()?;
     let transaction = begin_write(database)?;
-    Tables::open(&transaction, &Changes::default())?.create()?;
+    Tables::new(&transaction, &Changes::default()).create()?;
     Ok(transaction.commit()?)
 }
 

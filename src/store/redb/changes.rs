@@ -1,11 +1,16 @@
 //! Changes: the rows that a transaction puts and removes, in the order in which it does so.
 //!
 //! The journal keeps them as bytes. To replay them a second time changes nothing.
+//!
+//! A row may be noted for later: the journal gets it with its batch, and the table after the batch
+//! is answered, or as soon as an operation opens the table.
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::{Deref, RangeBounds};
 
+use bytes::Bytes;
 use redb::{AccessGuard, Key, StorageError, Value};
 
 /// Length that stands for a row that was removed; no value is so long.
@@ -13,27 +18,66 @@ const REMOVED: u32 = u32::MAX;
 /// Bytes of a change before its key: the table's number and the lengths of key and value.
 const HEAD_BYTES: usize = 1 + 4 + 4;
 
-/// Changes of one transaction.
+/// Changes of one batch.
 #[derive(Debug, Default)]
-pub(super) struct Changes(RefCell<Vec<u8>>);
+pub(super) struct Changes {
+    bytes: RefCell<Vec<u8>>,
+    later: RefCell<Later>,
+}
+
+/// Where the changes begin that a table does not have yet, by the table's number.
+type Later = BTreeMap<u8, Vec<usize>>;
 
 impl Changes {
-    /// Returns the changes so far as bytes.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0.into_inner()
+    /// Returns all changes as bytes, and the rows that their tables do not have yet.
+    pub(super) fn into_parts(self) -> (Bytes, LaterRows) {
+        let changes = Bytes::from(self.bytes.into_inner());
+        (changes.clone(), LaterRows { changes, later: self.later.into_inner() })
+    }
+
+    /// Notes a row for a table that is not open.
+    pub(super) fn note_later(&self, table: u8, key: &[u8], value: &[u8]) {
+        let offset = self.bytes.borrow().len();
+        self.later.borrow_mut().entry(table).or_default().push(offset);
+        self.note(table, key, Some(value));
     }
 
     fn note(&self, table: u8, key: &[u8], value: Option<&[u8]>) {
         let length = |bytes: &[u8]| {
             u32::try_from(bytes.len()).expect("redb's rows are shorter than 4 GiB").to_le_bytes()
         };
-        let mut bytes = self.0.borrow_mut();
+        let mut bytes = self.bytes.borrow_mut();
         bytes.push(table);
         bytes.extend_from_slice(&length(key));
         bytes.extend_from_slice(&value.map_or(REMOVED.to_le_bytes(), length));
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(value.unwrap_or_default());
     }
+}
+
+/// Rows of a batch that are in the journal, and not in their tables yet.
+#[derive(Debug, Default)]
+pub(super) struct LaterRows {
+    changes: Bytes,
+    later: Later,
+}
+
+impl LaterRows {
+    /// Returns the tables' numbers, each with its keys and values.
+    pub(super) fn by_table(&self) -> impl Iterator<Item = (u8, impl Iterator<Item = NewRow<'_>>)> {
+        let tables = self.later.iter();
+        tables.map(|(table, offsets)| (*table, rows_at(&self.changes, offsets)))
+    }
+}
+
+/// Key and value of a row.
+type NewRow<'a> = (&'a [u8], &'a [u8]);
+
+fn rows_at<'a>(changes: &'a [u8], offsets: &'a [usize]) -> impl Iterator<Item = NewRow<'a>> {
+    offsets.iter().map(|offset| {
+        let (change, _) = split_change(&changes[*offset..]).expect("it was noted whole");
+        (change.key, change.value.expect("a row was put"))
+    })
 }
 
 /// Change of one row, as [`Changes`] has it.
@@ -89,8 +133,18 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Deref for Table<'txn, K, V> {
 }
 
 impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
-    pub(super) fn new(inner: redb::Table<'txn, K, V>, number: u8, changes: &'txn Changes) -> Self {
-        Self { inner, number, changes }
+    /// Wraps a table, which gets the rows that were noted for it.
+    pub(super) fn new(
+        mut inner: redb::Table<'txn, K, V>,
+        number: u8,
+        changes: &'txn Changes,
+    ) -> Result<Self, StorageError> {
+        if let Some(offsets) = changes.later.borrow_mut().remove(&number) {
+            for (key, value) in rows_at(&changes.bytes.borrow(), &offsets) {
+                inner.insert(K::from_bytes(key), V::from_bytes(value))?;
+            }
+        }
+        Ok(Self { inner, number, changes })
     }
 
     /// Puts a row in the place of one that may be there.

@@ -9,7 +9,6 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use bytes::Bytes;
 use redb::{
     Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
     WriteTransaction,
@@ -17,7 +16,7 @@ use redb::{
 
 use crate::domain::id::MessageId;
 use crate::store::damage::Damage;
-use crate::store::redb::changes::Changes;
+use crate::store::redb::changes::{Changes, LaterRows};
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
@@ -25,7 +24,7 @@ use crate::store::redb::journal::{Journal, JournalError};
 use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, number_of, set_durable, write,
+    IdKey, MESSAGES, META, PROBE, Row, TABLES, Tables, begin_write, number_of, set_durable, write,
 };
 use crate::store::redb::{read_lock, write_lock};
 
@@ -36,10 +35,17 @@ pub(super) struct SharedDatabase {
     journal: Mutex<Journal>,
     /// Bytes in the journal since the last checkpoint; readers must not wait for its writes.
     journal_bytes: AtomicU64,
-    /// The transaction with the batches since the last publication; `None` if there were none.
-    /// The writer's thread alone uses it.
-    unpublished: Mutex<Option<WriteTransaction>>,
+    /// What was written since the last publication; `None` if nothing was. The writer's thread
+    /// alone uses it.
+    unpublished: Mutex<Option<Unpublished>>,
     recent_rows: RecentRows,
+}
+
+/// The transaction with the batches since the last publication.
+struct Unpublished {
+    transaction: WriteTransaction,
+    /// Rows of the last batch that it does not have yet.
+    later: LaterRows,
 }
 
 /// The file as it is open now.
@@ -78,14 +84,27 @@ impl SharedDatabase {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open transaction, which is not kept any more. Whoever drops it has the file opened
-    /// again, so that the batches in it come back from the journal.
-    fn take_unpublished(&self) -> Option<WriteTransaction> {
-        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn unpublished(&self) -> MutexGuard<'_, Option<Unpublished>> {
+        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep_unpublished(&self, transaction: WriteTransaction) {
-        *self.unpublished.lock().unwrap_or_else(PoisonError::into_inner) = Some(transaction);
+    /// The open transaction with all rows, which is not kept any more. Whoever drops it has the
+    /// file opened again, so that the batches in it come back from the journal.
+    fn take_unpublished(&self) -> Result<Option<WriteTransaction>, ReadError> {
+        let Some(Unpublished { transaction, later }) = self.unpublished().take() else {
+            return Ok(None);
+        };
+        insert_rows(&transaction, &later)?;
+        Ok(Some(transaction))
+    }
+
+    /// Puts the rows into their tables that the last batch left for after its answer. The writer's
+    /// thread alone calls it.
+    pub(super) fn insert_later_rows(&self) -> Result<(), ReadError> {
+        let transaction = self.take_unpublished()?;
+        let later = LaterRows::default();
+        *self.unpublished() = transaction.map(|transaction| Unpublished { transaction, later });
+        Ok(())
     }
 
     /// The file, if the storage is one.
@@ -155,7 +174,7 @@ impl SharedDatabase {
         &self,
         work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        self.checkpoint_with(|transaction| work(Tables::open(transaction, &Changes::default())?))
+        self.checkpoint_with(|transaction| work(Tables::new(transaction, &Changes::default())))
     }
 
     /// Whether the journal is at its path, or the data file is not at its own either: then both are
@@ -179,16 +198,16 @@ impl SharedDatabase {
             let gone = io::Error::new(io::ErrorKind::NotFound, "the journal is gone or another");
             return Err(JournalError::from(gone).into());
         }
-        let unpublished = self.take_unpublished();
+        let unpublished = self.take_unpublished()?;
         let is_unpublished = unpublished.is_some();
         let transaction = unpublished.map_or_else(|| database.begin_write(), Ok)?;
         let changes = Changes::default();
-        let done = work(Tables::open(&transaction, &changes)?)?;
-        let changes = Bytes::from(changes.into_bytes());
+        let done = work(Tables::new(&transaction, &changes))?;
+        let (changes, later) = changes.into_parts();
         if changes.is_empty() {
             *written = Written::Durably(done);
             if is_unpublished {
-                self.keep_unpublished(transaction);
+                *self.unpublished() = Some(Unpublished { transaction, later });
             } else {
                 transaction.abort()?;
             }
@@ -202,7 +221,7 @@ impl SharedDatabase {
         self.note_bytes(&journal);
         drop(journal);
         let readable = self.recent_rows.add(&changes);
-        self.keep_unpublished(transaction);
+        *self.unpublished() = Some(Unpublished { transaction, later });
         match readable {
             Readable::Now => Ok(()),
             Readable::OncePublished => self.publish(),
@@ -211,7 +230,7 @@ impl SharedDatabase {
 
     /// Shows all batches to snapshots from now on. The writer's thread alone calls it.
     pub(super) fn publish(&self) -> Result<(), ReadError> {
-        let Some(mut transaction) = self.take_unpublished() else { return Ok(()) };
+        let Some(mut transaction) = self.take_unpublished()? else { return Ok(()) };
         transaction.set_durability(Durability::None).expect("no persistent savepoint is used");
         transaction.commit()?;
         self.recent_rows.clear();
@@ -272,7 +291,7 @@ impl SharedDatabase {
 
     /// The transaction with what is not published yet, which is durable once it is committed.
     fn last_write(&self, database: &Database) -> Result<WriteTransaction, ReadError> {
-        let Some(mut transaction) = self.take_unpublished() else {
+        let Some(mut transaction) = self.take_unpublished()? else {
             return Ok(begin_write(database)?);
         };
         set_durable(&mut transaction);
@@ -285,7 +304,7 @@ impl SharedDatabase {
     /// the journal. Readers wait meanwhile: none meets a handle whose write failed.
     pub(super) fn reopen(&self) -> Result<(), ReadError> {
         let mut guard = write_lock(&self.handle);
-        drop(self.take_unpublished());
+        drop(self.unpublished().take());
         // The old handle holds the file's lock, so it goes first.
         *guard = Handle::Closed;
         let mut journal = self.journal();
@@ -368,6 +387,14 @@ impl SharedDatabase {
         }
         *guard = Handle::Closed;
     }
+}
+
+/// Puts rows into their tables.
+fn insert_rows(transaction: &WriteTransaction, rows: &LaterRows) -> Result<(), ReadError> {
+    for (table, mut rows) in rows.by_table() {
+        TABLES[usize::from(table)].insert(transaction, &mut rows)?;
+    }
+    Ok(())
 }
 
 /// What became of a batch that was to be written.

@@ -250,7 +250,7 @@ fn list_organisations_messages(
     damage: &Damage,
 ) -> Result<Option<IdKey>, ReadError> {
     let (mut found, mut last) = (Vec::new(), None);
-    for row in tables.messages.range((after, Bound::Unbounded))?.take(MIGRATION_STEP) {
+    for row in tables.messages.open()?.range((after, Bound::Unbounded))?.take(MIGRATION_STEP) {
         let (id, row) = row?;
         last = Some(id.value());
         let id = MessageId::from_bytes(id.value());
@@ -258,7 +258,7 @@ fn list_organisations_messages(
     }
     for message in &found {
         let id = message.id;
-        tables.by_organisation.insert((message.organisation.0, *id.as_bytes()), ())?;
+        tables.by_organisation.open()?.insert((message.organisation.0, *id.as_bytes()), ())?;
         tables.note_lead(id, message.created_at)?;
     }
     if last.is_none() {

@@ -41,16 +41,16 @@ impl RedbStore {
 }
 
 /// Reads a message's row.
-pub(super) fn read(tables: &Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
-    let row = tables.messages.get(id.as_bytes())?;
+pub(super) fn read(tables: &mut Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
+    let row = tables.messages.open()?.get(id.as_bytes())?;
     Ok(row.map(|row| decode_message(id, row.value()).in_row(MESSAGES, id)).transpose()?)
 }
 
 /// Writes a message's row, and removes its pending mark if its state is final.
 pub(super) fn write(tables: &mut Tables<'_>, message: &Message) -> Result<(), ReadError> {
-    tables.messages.insert(message.id.as_bytes(), encode_message(message).as_slice())?;
+    tables.messages.open()?.insert(message.id.as_bytes(), encode_message(message).as_slice())?;
     if !matches!(message.state, State::Queued { .. }) {
-        tables.pending.remove(message.id.as_bytes())?;
+        tables.pending.open()?.remove(message.id.as_bytes())?;
     }
     Ok(())
 }
@@ -91,7 +91,9 @@ pub(super) fn purge_sent(
     limit: usize,
 ) -> Result<(), ReadError> {
     let mut keys = Vec::new();
-    for row in tables.messages.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit) {
+    for row in
+        tables.messages.open()?.range(*ids.start.as_bytes()..*ids.end.as_bytes())?.take(limit)
+    {
         let (id, row) = row?;
         // A record that cannot be read must not keep all others from being purged.
         let Ok(message) = decode_message(MessageId::from_bytes(id.value()), row.value()) else {

@@ -53,7 +53,7 @@ fn purge(
     history::purge(&mut batch.tables, window_now, limit)?;
     let keys_past: Vec<_> = window_now.past(IDEMPOTENCY_WINDOW).iter().map(ids).collect();
     for run in &keys_past {
-        let keys = &mut batch.tables.idempotency;
+        let keys = batch.tables.idempotency.open()?;
         let range = purge_range(keys, run, limit - purged.idempotency_keys, |_| {})?;
         purged.idempotency_keys += range.count;
     }
@@ -80,14 +80,14 @@ fn purge_messages(
 ) -> Result<usize, ReadError> {
     outcomes::purge_sent(&mut batch.tables, ids, limit)?;
     let mut organisations = BTreeSet::new();
-    let messages = purge_range(&mut batch.tables.messages, ids, limit, |row| {
+    let messages = purge_range(batch.tables.messages.open()?, ids, limit, |row| {
         organisations.extend(organisation_of(row));
     })?;
     let Some(last) = messages.last else { return Ok(0) };
     let first = ids.start.as_bytes();
     for OrganisationId(number) in organisations {
         let run = (number, *first)..=(number, *last.as_bytes());
-        batch.tables.by_organisation.retain_in(run, |_, ()| false)?;
+        batch.tables.by_organisation.open()?.retain_in(run, |_, ()| false)?;
     }
     let end = events::last_key(last);
     let run = first.as_slice()..=end.as_slice();

@@ -30,7 +30,7 @@ impl Rows for Batch<'_> {
     type Error = ReadError;
 
     fn message(&mut self, id: MessageId) -> Result<Option<Message>, ReadError> {
-        outcomes::read(&self.tables, id)
+        outcomes::read(&mut self.tables, id)
     }
 
     fn put_message(&mut self, message: &Message) -> Result<(), ReadError> {

@@ -92,13 +92,14 @@ fn settle_pending(
 ) -> Result<usize, ReadError> {
     let pending: Vec<MessageId> = tables
         .pending
+        .open()?
         .iter()?
         .take(RECOVERY_STEP)
         .map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())))
         .collect::<Result<_, _>>()?;
     let mut lost = 0;
     for id in &pending {
-        let row = tables.messages.get(id.as_bytes())?.map(|row| row.value().to_vec());
+        let row = tables.messages.open()?.get(id.as_bytes())?.map(|row| row.value().to_vec());
         let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
         if let (Some(row), Some(Err(damaged))) = (&row, &message) {
             quarantine::quarantine(tables, *id, row, damaged, now)?;
@@ -117,9 +118,9 @@ fn settle_pending(
                 lost += 1;
                 feed.append(tables, &message, ReportedChange::Failed, now)?;
             }
-            tables.messages.insert(id.as_bytes(), encode_message(&message).as_slice())?;
+            tables.messages.open()?.insert(id.as_bytes(), encode_message(&message).as_slice())?;
         }
-        tables.pending.remove(id.as_bytes())?;
+        tables.pending.open()?.remove(id.as_bytes())?;
     }
     lost_messages::add(tables, lost, now)?;
     Ok(pending.len())

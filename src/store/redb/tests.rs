@@ -20,7 +20,7 @@ mod rows;
 impl RedbStore {
     pub(in crate::store) async fn damage_message(&self, id: MessageId) {
         let damage = self.writer.run(0, move |batch| {
-            batch.tables.messages.insert(id.as_bytes(), [9_u8].as_slice())?;
+            batch.tables.messages.open()?.insert(id.as_bytes(), [9_u8].as_slice())?;
             Ok(())
         });
         damage.await.unwrap();

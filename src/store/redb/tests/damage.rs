@@ -17,7 +17,7 @@ async fn a_damaged_row_fails_its_own_operation_and_no_other() {
     let fixture = Arc::new(Fixture::on(in_directory(&directory, START).await).await);
     let id = fixture.new_message().await;
     let damage = fixture.store.redb().writer.run(0, move |batch| {
-        batch.tables.messages.insert(id.as_bytes(), [9_u8].as_slice())?;
+        batch.tables.messages.open()?.insert(id.as_bytes(), [9_u8].as_slice())?;
         Ok(())
     });
     damage.await.unwrap();
@@ -38,7 +38,7 @@ async fn a_record_that_a_start_set_aside_is_told_of_until_the_end_of_its_retenti
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let (id, other) = (fixture.new_message().await, fixture.new_message().await);
     let damage = fixture.store.redb().writer.run(0, move |batch| {
-        batch.tables.messages.insert(id.as_bytes(), [9_u8].as_slice())?;
+        batch.tables.messages.open()?.insert(id.as_bytes(), [9_u8].as_slice())?;
         Ok(())
     });
     damage.await.unwrap();

@@ -9,6 +9,7 @@ use redb::{Database, StorageBackend};
 use tokio::time::timeout;
 
 use crate::domain::admission::Facts as _;
+use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
@@ -171,6 +172,8 @@ async fn the_writer_outlives_panics_while_the_file_is_opened_again() {
     let fixture = on_disk(&disk).await;
     let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
     disk.set(Fault::ReadsPanic);
+    // It may be in the journal before a table is read.
+    let during = fixture.accept(None, START).await;
     assert!(fixture.accept(None, START).await.is_err());
     // Long enough for several attempts to open the file again.
     tokio::time::sleep(PANICS_GO_ON).await;
@@ -180,6 +183,38 @@ async fn the_writer_outlives_panics_while_the_file_is_opened_again() {
     timeout(PATIENCE, fixture.store.writable()).await.expect("the store takes writes again");
     assert_eq!(fixture.accept(Some("k"), START).await, Ok(Accepted::Replayed(id)));
     assert!(matches!(fixture.accept(Some("new"), START).await, Ok(Accepted::New(_))));
+    if let Ok(Accepted::New(id)) = during {
+        assert!(fixture.store.message(id, START).await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn what_was_answered_is_there_though_the_tables_did_not_take_it() {
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    fixture.accept(Some("before"), START).await.unwrap();
+    disk.set(Fault::ReadsFail);
+    let answer = fixture.accept(Some("k"), START).await;
+    assert_eq!(fixture.accept(Some("refused"), START).await, Err(StoreError::Unavailable));
+    disk.set(Fault::None);
+    timeout(PATIENCE, fixture.store.writable()).await.expect("the store takes writes again");
+    let expected = match answer {
+        Ok(Accepted::New(id)) => (Ok(Some(id)), 2),
+        // A checkpoint came in between, and the next transaction begins with a read.
+        Err(StoreError::Unavailable) => (Ok(None), 1),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(replay_and_listed(&fixture).await, expected);
+    drop(fixture);
+    assert_eq!(replay_and_listed(&on_disk(&disk).await).await, expected);
+}
+
+/// Which message the key `k` made, and how many messages are listed.
+async fn replay_and_listed(fixture: &Fixture) -> (Result<Option<MessageId>, StoreError>, usize) {
+    let key = IdempotencyKey::parse("k").unwrap();
+    let replay = fixture.store.replay(fixture.organisation, key, START).await;
+    let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap();
+    (replay, listed.messages.len())
 }
 
 #[tokio::test]

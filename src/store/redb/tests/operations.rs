@@ -44,7 +44,7 @@ async fn a_key_that_cannot_be_read_leaves_nothing_of_its_batch() {
     let fixture = Fixture::on(in_directory(&directory, START).await).await;
     let damaged = fixture.accept(Some("k"), START).await.unwrap().id();
     let damage = fixture.store.redb().writer.run(0, move |batch| {
-        batch.tables.idempotency.insert(damaged.as_bytes(), [9_u8].as_slice())?;
+        batch.tables.idempotency.open()?.insert(damaged.as_bytes(), [9_u8].as_slice())?;
         Ok(())
     });
     damage.await.unwrap();

@@ -176,7 +176,7 @@ impl Thread {
                     self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
                 }
                 accept(&self.shared, operations, written, started);
-                return Ok(());
+                return self.insert_later_rows();
             }
             Ok(Err(error)) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
@@ -190,6 +190,22 @@ impl Thread {
             settle([operations.remove(guilty)], Err(StoreError::Damaged));
         }
         Err(Box::new(FailedBatch { operations, written, started }))
+    }
+
+    /// Puts what was answered a moment ago into the tables. If that fails, it comes back from the
+    /// journal.
+    fn insert_later_rows(&self) -> Result<(), Box<FailedBatch>> {
+        let started = Instant::now();
+        match catch_unwind(AssertUnwindSafe(|| self.shared.database.insert_later_rows())) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => {
+                tracing::error!(%error, "rows could not be inserted; writes are refused for now");
+            }
+            Err(_) => tracing::error!("inserting rows panicked; writes are refused for now"),
+        }
+        self.begin_refusing();
+        let operations = Vec::new();
+        Err(Box::new(FailedBatch { operations, written: Written::Not, started }))
     }
 
     fn run(
