@@ -25,7 +25,8 @@ enum Action {
         /// Label, to tell the key from others.
         #[arg(long = "name", value_name = "LABEL", default_value = "")]
         label: String,
-        /// Lifetime (90d) or last day (2027-01-31); the key never expires if not given.
+        /// Lifetime (90d), or the day at whose beginning in UTC it expires (2027-01-31); never if not
+        /// given.
         #[arg(long, value_name = "DURATION|DATE")]
         expires: Option<String>,
     },
