@@ -140,6 +140,8 @@ impl Webhooks {
                 abort.abort();
             }
         }
+        // Another node may deliver from now on: what this one knew is not so any more.
+        self.statuses().clear();
     }
 
     /// Has a task for each endpoint, and none for another.

@@ -1,7 +1,7 @@
 //! Acceptance: what gathers while one transaction is under way becomes the next one.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -266,6 +266,18 @@ impl<'a> Parameters<'a> {
         parameters
     }
 
+    /// Returns true if each message is stored, or its key has made another one.
+    fn are_accounted_for(&self, found: &Found, stored: &HashSet<MessageId>) -> bool {
+        let keys = self.key_organisations.iter().copied().zip(self.keys.iter().cloned());
+        let replayed: HashSet<MessageId> = (self.key_messages.iter().map(|id| message_id(*id)))
+            .zip(keys)
+            .filter(|(id, key)| found.0.get(key).is_some_and(|earlier| earlier != id))
+            .map(|(id, _)| id)
+            .collect();
+        let mut ids = self.ids.iter().map(|id| message_id(*id));
+        ids.all(|id| stored.contains(&id) || replayed.contains(&id))
+    }
+
     fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 11] {
         [
             version,
@@ -300,7 +312,7 @@ async fn decide(
         let ran = session.run(ACCEPT, &parameters.all(&version, &node)).await;
         let rows = match ran {
             Ok(Ran::Answered(rows)) => rows,
-            Ok(Ran::Unanswered) => return found_after_all(shared, &parameters).await.map(Some),
+            Ok(Ran::Unanswered) => return found_after_all(shared, &parameters).await,
             Err(error)
                 if conflicts < CONFLICTS
                     && (error.is_conflict() || matches!(error, QueryError::NotMade)) =>
@@ -323,29 +335,35 @@ async fn decide(
     }
 }
 
-/// Reads what the keys of a transaction made whose answer was lost.
+/// Reads what a transaction made whose answer was lost; `None` if the directory was another one, so
+/// that it stored nothing.
 async fn found_after_all(
     shared: &Shared,
     parameters: &Parameters<'_>,
-) -> Result<Found, QueryError> {
-    const FOUND: &str = "
+) -> Result<Option<Found>, QueryError> {
+    const KEYS: &str = "
         SELECT known.organisation, known.key, known.message FROM idempotency AS known
         JOIN unnest($1::integer[], $2::bytea[]) AS asked (organisation, key)
         USING (organisation, key)";
+    const STORED: &str = "SELECT id FROM message WHERE id = ANY($1)";
     loop {
-        let rows = async {
+        let read = async {
             let connection = shared.readers.get(&shared.connector).await?;
-            connection.query(FOUND, &[&parameters.key_organisations, &parameters.keys]).await
+            let keys = [&parameters.key_organisations as &(dyn ToSql + Sync), &parameters.keys];
+            let stored = connection.query(STORED, &[&parameters.ids]).await?;
+            Ok::<_, QueryError>((connection.query(KEYS, &keys).await?, stored))
         };
-        match rows.await {
-            Ok(rows) => {
-                let keyed = rows.iter().map(|row| {
+        match read.await {
+            Ok((keys, stored)) => {
+                let keyed = keys.iter().map(|row| {
                     let message = message_id(row.get(2));
                     ((row.get(0), row.get(1)), message)
                 });
-                return Ok(Found(keyed.collect()));
+                let found = Found(keyed.collect());
+                let stored = stored.iter().map(|row| message_id(row.get(0))).collect();
+                return Ok(parameters.are_accounted_for(&found, &stored).then_some(found));
             }
-            // It is accepted. Whoever asked has to learn that, or a queue would miss it.
+            // It may be accepted. Whoever asked has to learn that, or a queue would miss it.
             Err(error) => shared.lost(&error),
         }
         sleep(Duration::from_millis(200)).await;

@@ -367,6 +367,22 @@ async fn a_node_that_others_took_for_dead_writes_nothing_any_more() {
 /// was refused is not there, and never comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_to_a_commit_is_found_out() {
+    lose_answers(async |_| {}).await;
+}
+
+/// The transaction of a node that does not know yet what another one changed stores nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_to_a_commit_without_messages_is_found_out() {
+    lose_answers(async |other| {
+        let domain = DomainName::parse("changed.example.com").unwrap();
+        let organisation = other.organisations()[0].id;
+        other.put_domain(organisation, domain, DomainState::Assumed, START).await.unwrap();
+    })
+    .await;
+}
+
+/// Cuts a node's connection during commits; another node does something before each message.
+async fn lose_answers(before: impl AsyncFn(&Store)) {
     let rounds = if cfg!(feature = "long") { 200 } else { 30 };
     let database = Database::new().await;
     let proxy = Proxy::start(database.server.hosts[0].1).await;
@@ -385,6 +401,7 @@ async fn a_lost_answer_to_a_commit_is_found_out() {
             let id = ids.next(START);
             let key = format!("key-{id}");
             let key = (round % 4 < 2).then_some(key.as_str());
+            before(&direct).await;
             match accept(&node, organisation, id, key, &handed_over).await {
                 Ok(answer) => {
                     assert_eq!(answer, Accepted::New(id));
