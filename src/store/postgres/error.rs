@@ -87,8 +87,8 @@ pub enum ConnectError {
     /// Another node has the name, and lives or died only just now.
     #[error(
         "a node of the name {0:?} with another data directory works on this database, or did; give \
-         this one another name in [cluster] node. If that machine is gone, the others free its name \
-         after cluster.dead_after"
+         this one another name in [cluster] node. If that machine is gone, other nodes free its name \
+         after cluster.dead_after; or free it: pillarbox node forget {0}"
     )]
     NameTaken(String),
     /// The schema was made by a newer pillarbox that this one cannot work beside.
