@@ -170,14 +170,11 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Gives it a new secret. The one before signs as well for [`ROTATION_OVERLAP`]. If a still
-    /// earlier one signs, that one goes on instead: it is what the application has.
+    /// Gives it a new secret. The one before signs as well for [`ROTATION_OVERLAP`].
     pub fn rotate(&mut self, secret: SigningSecret, now: Timestamp) {
-        let until = now.plus(ROTATION_OVERLAP);
-        let last = std::mem::replace(&mut self.secret, secret);
-        let earlier = self.replaced.take().filter(|earlier| now < earlier.until);
-        let secret = earlier.map_or(last, |earlier| earlier.secret);
-        self.replaced = Some(ReplacedSecret { secret, until });
+        let replaced = std::mem::replace(&mut self.secret, secret);
+        self.replaced =
+            Some(ReplacedSecret { secret: replaced, until: now.plus(ROTATION_OVERLAP) });
     }
 
     /// The secrets that sign at `now`, the newest first.
