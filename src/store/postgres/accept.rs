@@ -266,18 +266,6 @@ impl<'a> Parameters<'a> {
         parameters
     }
 
-    /// Returns true if each message is stored, or its key has made another one.
-    fn are_accounted_for(&self, found: &Found, stored: &HashSet<MessageId>) -> bool {
-        let keys = self.key_organisations.iter().copied().zip(self.keys.iter().cloned());
-        let replayed: HashSet<MessageId> = (self.key_messages.iter().map(|id| message_id(*id)))
-            .zip(keys)
-            .filter(|(id, key)| found.0.get(key).is_some_and(|earlier| earlier != id))
-            .map(|(id, _)| id)
-            .collect();
-        let mut ids = self.ids.iter().map(|id| message_id(*id));
-        ids.all(|id| stored.contains(&id) || replayed.contains(&id))
-    }
-
     fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 11] {
         [
             version,
@@ -341,27 +329,31 @@ async fn found_after_all(
     shared: &Shared,
     parameters: &Parameters<'_>,
 ) -> Result<Option<Found>, QueryError> {
-    const KEYS: &str = "
-        SELECT known.organisation, known.key, known.message FROM idempotency AS known
-        JOIN unnest($1::integer[], $2::bytea[]) AS asked (organisation, key)
-        USING (organisation, key)";
     const STORED: &str = "SELECT id FROM message WHERE id = ANY($1)";
+    const KEYS: &str = "
+        SELECT known.organisation, known.key, known.message, asked.message FROM idempotency AS known
+        JOIN unnest($1::integer[], $2::bytea[], $3::uuid[]) AS asked (organisation, key, message)
+        USING (organisation, key)";
+    let Parameters { key_organisations, keys, key_messages, ids, .. } = parameters;
     loop {
         let read = async {
             let connection = shared.readers.get(&shared.connector).await?;
-            let keys = [&parameters.key_organisations as &(dyn ToSql + Sync), &parameters.keys];
-            let stored = connection.query(STORED, &[&parameters.ids]).await?;
-            Ok::<_, QueryError>((connection.query(KEYS, &keys).await?, stored))
+            let stored = connection.query(STORED, &[ids]).await?;
+            let made = connection.query(KEYS, &[key_organisations, keys, key_messages]).await?;
+            Ok::<_, QueryError>((stored, made))
         };
         match read.await {
-            Ok((keys, stored)) => {
-                let keyed = keys.iter().map(|row| {
+            Ok((stored, made)) => {
+                let stored = stored.iter().map(|row| row.get::<_, Uuid>(0));
+                let asked = made.iter().map(|row| (row.get::<_, Uuid>(2), row.get(3)));
+                let replayed = asked.filter(|(earlier, id)| earlier != id).map(|(_, id)| id);
+                let accounted_for: HashSet<Uuid> = stored.chain(replayed).collect();
+                let keyed = made.iter().map(|row| {
                     let message = message_id(row.get(2));
                     ((row.get(0), row.get(1)), message)
                 });
-                let found = Found(keyed.collect());
-                let stored = stored.iter().map(|row| message_id(row.get(0))).collect();
-                return Ok(parameters.are_accounted_for(&found, &stored).then_some(found));
+                let is_made = ids.iter().all(|id| accounted_for.contains(id));
+                return Ok(is_made.then(|| Found(keyed.collect())));
             }
             // It may be accepted. Whoever asked has to learn that, or a queue would miss it.
             Err(error) => shared.lost(&error),

@@ -167,10 +167,8 @@ impl<F> NewMessage<F> {
                 created_at: self.created_at.unix_millis(),
                 key: claim.key.as_key(),
             };
-            batch
-                .tables
-                .idempotency
-                .insert_later(self.id.as_bytes(), log_row.encode().as_slice())?;
+            let row = log_row.encode();
+            batch.tables.idempotency.insert_later(self.id.as_bytes(), row.as_slice())?;
             batch.claimed.push((hash, self.id));
         }
         batch.tables.messages.insert_later(self.id.as_bytes(), self.row.as_slice())?;

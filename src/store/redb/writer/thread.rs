@@ -133,16 +133,26 @@ impl Thread {
 
     fn checkpoint(&mut self) -> Result<(), Box<FailedBatch>> {
         let started = Instant::now();
-        match catch_unwind(AssertUnwindSafe(|| self.shared.database.checkpoint())) {
-            Ok(Ok(())) => {
-                self.shared.metrics.checkpointed(started.elapsed());
-                (self.since_checkpoint, self.checkpoint_at) = (0, None);
-                return Ok(());
-            }
+        self.or_refuse("a checkpoint", || self.shared.database.checkpoint())?;
+        self.shared.metrics.checkpointed(started.elapsed());
+        (self.since_checkpoint, self.checkpoint_at) = (0, None);
+        Ok(())
+    }
+
+    /// Does what no operation waits for. If that fails, writes are refused, and what it would have
+    /// written comes back from the journal.
+    fn or_refuse(
+        &self,
+        what: &str,
+        work: impl FnOnce() -> Result<(), ReadError>,
+    ) -> Result<(), Box<FailedBatch>> {
+        let started = Instant::now();
+        match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => {
-                tracing::error!(%error, "a checkpoint failed; writes are refused for now");
+                tracing::error!(%error, "{what} failed; writes are refused for now");
             }
-            Err(_) => tracing::error!("a checkpoint panicked; writes are refused for now"),
+            Err(_) => tracing::error!("{what} panicked; writes are refused for now"),
         }
         self.begin_refusing();
         let operations = Vec::new();
@@ -176,7 +186,8 @@ impl Thread {
                     self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
                 }
                 accept(&self.shared, operations, written, started);
-                return self.insert_later_rows();
+                let insert = || self.shared.database.insert_later_rows();
+                return self.or_refuse("an insertion after the answer", insert);
             }
             Ok(Err(error)) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
@@ -190,22 +201,6 @@ impl Thread {
             settle([operations.remove(guilty)], Err(StoreError::Damaged));
         }
         Err(Box::new(FailedBatch { operations, written, started }))
-    }
-
-    /// Puts what was answered a moment ago into the tables. If that fails, it comes back from the
-    /// journal.
-    fn insert_later_rows(&self) -> Result<(), Box<FailedBatch>> {
-        let started = Instant::now();
-        match catch_unwind(AssertUnwindSafe(|| self.shared.database.insert_later_rows())) {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => {
-                tracing::error!(%error, "rows could not be inserted; writes are refused for now");
-            }
-            Err(_) => tracing::error!("inserting rows panicked; writes are refused for now"),
-        }
-        self.begin_refusing();
-        let operations = Vec::new();
-        Err(Box::new(FailedBatch { operations, written: Written::Not, started }))
     }
 
     fn run(
