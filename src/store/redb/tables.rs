@@ -54,73 +54,101 @@ pub(super) type Row = &'static [u8];
 /// A row that is kept for a while: when it was put there, in milliseconds, and the row itself.
 pub(super) type TimedRow = (u64, &'static [u8]);
 
-/// Single values of the file itself.
-pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// Message records.
-pub(super) const MESSAGES: TableDefinition<IdKey, Row> = TableDefinition::new("messages");
-/// Each organisation's messages, so that a listing reads no other's. An organisation's messages
-/// follow one another, so inserts go to the ends of as many runs as there are organisations.
-pub(super) const BY_ORGANISATION: TableDefinition<(u32, IdKey), ()> =
-    TableDefinition::new("messages_by_organisation");
-/// Messages whose body is pending in memory.
-pub(super) const PENDING: TableDefinition<IdKey, ()> = TableDefinition::new("pending");
-/// The idempotency keys of the last 24 hours, by the message that each one made.
-pub(super) const IDEMPOTENCY: TableDefinition<IdKey, Row> = TableDefinition::new("idempotency");
-/// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
-pub(super) const EVENTS: TableDefinition<Row, Row> = TableDefinition::new("events");
-/// Messages that the provider accepted, by the time of that and their id, with the provider's own
-/// id for them: how an event without our tag finds its message.
-pub(super) const SENT: TableDefinition<(u64, IdKey), Row> = TableDefinition::new("sent");
-/// Events whose message is not known yet, by the provider's id for it, with the time of their
-/// arrival. Random keys do no harm here, because the table is bounded.
-pub(super) const UNMATCHED: TableDefinition<Row, TimedRow> =
-    TableDefinition::new("unmatched_events");
-/// Documents that could not be read, by their digest, with the time of their arrival. Bounded too.
-pub(super) const DEAD_LETTERS: TableDefinition<Row, TimedRow> =
-    TableDefinition::new("dead_letters");
-/// Records that were pending at a start and could not be read, by message, with the time of that
-/// start.
-pub(super) const DAMAGED_MESSAGES: TableDefinition<IdKey, TimedRow> =
-    TableDefinition::new("damaged_messages");
-/// Suppressed addresses by organisation.
-pub(super) const SUPPRESSIONS: TableDefinition<(u32, &str), Row> =
-    TableDefinition::new("suppressions");
-/// Organisations by number.
-pub(super) const ORGANISATIONS: TableDefinition<u32, Row> = TableDefinition::new("organisations");
-/// Hashes of API keys by number.
-pub(super) const API_KEYS: TableDefinition<u32, Row> = TableDefinition::new("api_keys");
-/// Sender domains by organisation.
-pub(super) const DOMAINS: TableDefinition<(u32, &str), Row> = TableDefinition::new("domains");
+/// Declares the tables of the file, each in one place: its constant, its field of [`Tables`] and its
+/// place in [`TABLES`].
+macro_rules! tables {
+    ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty),)+) => {
+        $(
+            $(#[$about])*
+            pub(super) const $table: TableDefinition<$key, $row> = TableDefinition::new($name);
+        )+
 
-/// When each API key was last used, in milliseconds, by the key's number.
-pub(super) const KEY_USE: TableDefinition<u32, u64> = TableDefinition::new("key_use");
+        /// Every table of the file. A position here is the table's number in a backup and in the
+        /// journal.
+        pub(super) const TABLES: &[&dyn AnyTable] = &[$(&$table),+];
 
-/// Entries of the event feed, by organisation and position. An organisation's entries follow one
-/// another, as its messages do.
-pub(super) const FEED: TableDefinition<(u32, u64), Row> = TableDefinition::new("feed");
-/// Failures of messages that an event later proved to be sent: their records do not have them any
-/// more, and the feed still shows them.
-pub(super) const OVERTURNED: TableDefinition<IdKey, Row> =
-    TableDefinition::new("overturned_failures");
-/// Endpoints of webhooks by number.
-pub(super) const WEBHOOKS: TableDefinition<u32, Row> = TableDefinition::new("webhooks");
-/// How far each endpoint's deliveries are, by the endpoint's number.
-pub(super) const WEBHOOK_CURSORS: TableDefinition<u32, Row> =
-    TableDefinition::new("webhook_cursors");
-/// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
-/// event's position in the feed.
-pub(super) const WEBHOOK_WAITING: TableDefinition<(u32, u64, u64), Row> =
-    TableDefinition::new("webhook_waiting");
-/// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
-pub(super) const WEBHOOK_FAILED: TableDefinition<(u32, u64), Row> =
-    TableDefinition::new("webhook_failed");
+        /// All tables of one write transaction.
+        pub(super) struct Tables<'txn> {
+            $(pub(super) $field: OnDemand<'txn, $key, $row>,)+
+        }
 
-/// Counts of what happened in each hour, by the hour's number and the organisation; those of all
-/// organisations together are under [`ALL_ORGANISATIONS`].
-pub(super) const HISTORY: TableDefinition<(u32, u32), Row> = TableDefinition::new("history");
+        impl<'txn> Tables<'txn> {
+            /// Tables of a transaction that notes its changes.
+            pub(super) fn new(
+                transaction: &'txn WriteTransaction,
+                changes: &'txn Changes,
+            ) -> Self {
+                Self { $($field: OnDemand::new(transaction, changes, $table),)+ }
+            }
 
-/// File's record of the clock, under [`TIME_KEY`].
-pub(super) const CLOCK: TableDefinition<&str, Row> = TableDefinition::new("clock");
+            /// Creates every table that is missing: readers find all of them in a file.
+            pub(super) fn create(&mut self) -> Result<(), redb::Error> {
+                $(self.$field.open()?;)+
+                Ok(())
+            }
+        }
+    };
+}
+
+// A new table goes to the end: its number must not change.
+tables! {
+    /// Single values of the file itself.
+    meta: META = "meta" (&'static str => u64),
+    /// Message records.
+    messages: MESSAGES = "messages" (IdKey => Row),
+    /// Each organisation's messages, so that a listing reads no other's. An organisation's messages
+    /// follow one another, so inserts go to the ends of as many runs as there are organisations.
+    by_organisation: BY_ORGANISATION = "messages_by_organisation" ((u32, IdKey) => ()),
+    /// Messages whose body is pending in memory.
+    pending: PENDING = "pending" (IdKey => ()),
+    /// The idempotency keys of the last 24 hours, by the message that each one made.
+    idempotency: IDEMPOTENCY = "idempotency" (IdKey => Row),
+    /// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
+    events: EVENTS = "events" (Row => Row),
+    /// Messages that the provider accepted, by the time of that and their id, with the provider's
+    /// own id for them: how an event without our tag finds its message.
+    sent: SENT = "sent" ((u64, IdKey) => Row),
+    /// Events whose message is not known yet, by the provider's id for it, with the time of their
+    /// arrival. Random keys do no harm here, because the table is bounded.
+    unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow),
+    /// Documents that could not be read, by their digest, with the time of their arrival. Bounded
+    /// too.
+    dead_letters: DEAD_LETTERS = "dead_letters" (Row => TimedRow),
+    /// Suppressed addresses by organisation.
+    suppressions: SUPPRESSIONS = "suppressions" ((u32, &'static str) => Row),
+    /// Organisations by number.
+    organisations: ORGANISATIONS = "organisations" (u32 => Row),
+    /// Hashes of API keys by number.
+    api_keys: API_KEYS = "api_keys" (u32 => Row),
+    /// Sender domains by organisation.
+    domains: DOMAINS = "domains" ((u32, &'static str) => Row),
+    /// When each API key was last used, in milliseconds, by the key's number.
+    key_use: KEY_USE = "key_use" (u32 => u64),
+    /// Records that were pending at a start and could not be read, by message, with the time of
+    /// that start.
+    damaged_messages: DAMAGED_MESSAGES = "damaged_messages" (IdKey => TimedRow),
+    /// File's record of the clock, under [`TIME_KEY`].
+    clock: CLOCK = "clock" (&'static str => Row),
+    /// Entries of the event feed, by organisation and position. An organisation's entries follow one
+    /// another, as its messages do.
+    feed: FEED = "feed" ((u32, u64) => Row),
+    /// Failures of messages that an event later proved to be sent: their records do not have them
+    /// any more, and the feed still shows them.
+    overturned: OVERTURNED = "overturned_failures" (IdKey => Row),
+    /// Endpoints of webhooks by number.
+    webhooks: WEBHOOKS = "webhooks" (u32 => Row),
+    /// How far each endpoint's deliveries are, by the endpoint's number.
+    webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row),
+    /// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
+    /// event's position in the feed.
+    webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row),
+    /// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
+    webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row),
+    /// Counts of what happened in each hour, by the hour's number and the organisation; those of all
+    /// organisations together are under [`ALL_ORGANISATIONS`].
+    history: HISTORY = "history" ((u32, u32) => Row),
+}
+
 /// The one key of [`CLOCK`].
 pub(super) const TIME_KEY: &str = "time";
 
@@ -207,91 +235,7 @@ fn open_table<'txn, K: Key + 'static, V: Value + 'static>(
     Ok(Table::new(table, number_of(&definition), changes)?)
 }
 
-/// All tables of one write transaction.
-pub(super) struct Tables<'txn> {
-    pub(super) messages: OnDemand<'txn, IdKey, Row>,
-    pub(super) by_organisation: OnDemand<'txn, (u32, IdKey), ()>,
-    pub(super) pending: OnDemand<'txn, IdKey, ()>,
-    pub(super) idempotency: OnDemand<'txn, IdKey, Row>,
-    pub(super) meta: OnDemand<'txn, &'static str, u64>,
-    pub(super) events: OnDemand<'txn, Row, Row>,
-    pub(super) sent: OnDemand<'txn, (u64, IdKey), Row>,
-    pub(super) unmatched: OnDemand<'txn, Row, TimedRow>,
-    pub(super) dead_letters: OnDemand<'txn, Row, TimedRow>,
-    pub(super) damaged_messages: OnDemand<'txn, IdKey, TimedRow>,
-    pub(super) suppressions: OnDemand<'txn, (u32, &'static str), Row>,
-    pub(super) organisations: OnDemand<'txn, u32, Row>,
-    pub(super) api_keys: OnDemand<'txn, u32, Row>,
-    pub(super) domains: OnDemand<'txn, (u32, &'static str), Row>,
-    pub(super) key_use: OnDemand<'txn, u32, u64>,
-    pub(super) clock: OnDemand<'txn, &'static str, Row>,
-    pub(super) feed: OnDemand<'txn, (u32, u64), Row>,
-    pub(super) overturned: OnDemand<'txn, IdKey, Row>,
-    pub(super) webhooks: OnDemand<'txn, u32, Row>,
-    pub(super) webhook_cursors: OnDemand<'txn, u32, Row>,
-    pub(super) webhook_waiting: OnDemand<'txn, (u32, u64, u64), Row>,
-    pub(super) webhook_failed: OnDemand<'txn, (u32, u64), Row>,
-    pub(super) history: OnDemand<'txn, (u32, u32), Row>,
-}
-
-impl<'txn> Tables<'txn> {
-    /// Tables of a transaction that notes its changes.
-    pub(super) fn new(transaction: &'txn WriteTransaction, changes: &'txn Changes) -> Self {
-        Self {
-            messages: OnDemand::new(transaction, changes, MESSAGES),
-            by_organisation: OnDemand::new(transaction, changes, BY_ORGANISATION),
-            pending: OnDemand::new(transaction, changes, PENDING),
-            idempotency: OnDemand::new(transaction, changes, IDEMPOTENCY),
-            meta: OnDemand::new(transaction, changes, META),
-            events: OnDemand::new(transaction, changes, EVENTS),
-            sent: OnDemand::new(transaction, changes, SENT),
-            unmatched: OnDemand::new(transaction, changes, UNMATCHED),
-            dead_letters: OnDemand::new(transaction, changes, DEAD_LETTERS),
-            damaged_messages: OnDemand::new(transaction, changes, DAMAGED_MESSAGES),
-            suppressions: OnDemand::new(transaction, changes, SUPPRESSIONS),
-            organisations: OnDemand::new(transaction, changes, ORGANISATIONS),
-            api_keys: OnDemand::new(transaction, changes, API_KEYS),
-            domains: OnDemand::new(transaction, changes, DOMAINS),
-            key_use: OnDemand::new(transaction, changes, KEY_USE),
-            clock: OnDemand::new(transaction, changes, CLOCK),
-            feed: OnDemand::new(transaction, changes, FEED),
-            overturned: OnDemand::new(transaction, changes, OVERTURNED),
-            webhooks: OnDemand::new(transaction, changes, WEBHOOKS),
-            webhook_cursors: OnDemand::new(transaction, changes, WEBHOOK_CURSORS),
-            webhook_waiting: OnDemand::new(transaction, changes, WEBHOOK_WAITING),
-            webhook_failed: OnDemand::new(transaction, changes, WEBHOOK_FAILED),
-            history: OnDemand::new(transaction, changes, HISTORY),
-        }
-    }
-
-    /// Creates every table that is missing: readers find all of them in a file.
-    pub(super) fn create(&mut self) -> Result<(), redb::Error> {
-        self.messages.open()?;
-        self.by_organisation.open()?;
-        self.pending.open()?;
-        self.idempotency.open()?;
-        self.meta.open()?;
-        self.events.open()?;
-        self.sent.open()?;
-        self.unmatched.open()?;
-        self.dead_letters.open()?;
-        self.damaged_messages.open()?;
-        self.suppressions.open()?;
-        self.organisations.open()?;
-        self.api_keys.open()?;
-        self.domains.open()?;
-        self.key_use.open()?;
-        self.clock.open()?;
-        self.feed.open()?;
-        self.overturned.open()?;
-        self.webhooks.open()?;
-        self.webhook_cursors.open()?;
-        self.webhook_waiting.open()?;
-        self.webhook_failed.open()?;
-        self.history.open()?;
-        Ok(())
-    }
-
+impl Tables<'_> {
     /// The next number of a counter in [`META`]; a number is never given twice.
     pub(super) fn next_number(&mut self, counter: &str) -> Result<u32, redb::Error> {
         let meta = self.meta.open()?;
@@ -317,33 +261,6 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 }
-
-/// Every table of the file; a position here is the table's number in a backup and in the journal.
-pub(super) const TABLES: [&dyn AnyTable; 23] = [
-    &META,
-    &MESSAGES,
-    &BY_ORGANISATION,
-    &PENDING,
-    &IDEMPOTENCY,
-    &EVENTS,
-    &SENT,
-    &UNMATCHED,
-    &DEAD_LETTERS,
-    &SUPPRESSIONS,
-    &ORGANISATIONS,
-    &API_KEYS,
-    &DOMAINS,
-    &KEY_USE,
-    &DAMAGED_MESSAGES,
-    &CLOCK,
-    &FEED,
-    &OVERTURNED,
-    &WEBHOOKS,
-    &WEBHOOK_CURSORS,
-    &WEBHOOK_WAITING,
-    &WEBHOOK_FAILED,
-    &HISTORY,
-];
 
 /// When readers see a row that a batch has put into a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
