@@ -3,6 +3,8 @@
 //! Knows nothing of tokio, serde, redb, HTTP or the clock: time comes in as a parameter, and
 //! everything here can be tested without I/O. Every other layer may use it; it uses none.
 
+pub(crate) mod worded;
+
 pub mod policy;
 
 pub mod time;

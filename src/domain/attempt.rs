@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::domain::envelope::Envelope;
 use crate::domain::message::{Failure, FailureCode};
+use crate::domain::worded::worded;
 
 /// Who sends: takes a message's ready request and says what became of it.
 ///
@@ -44,61 +45,35 @@ pub struct Problem {
     pub retry_after: Option<Duration>,
 }
 
-/// The kinds of problem, by what has to happen next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProblemKind {
-    /// Too fast: slow the whole sender down and retry.
-    Throttled,
-    /// The daily quota is used up: pause, retry later.
-    QuotaExhausted,
-    /// The account may not send for now: pause everything, raise an alarm, retry.
-    AccountPaused,
-    /// The set-up is at fault for every message (credentials, access, configuration set): pause
-    /// everything, raise an alarm, retry.
-    SetupFault,
-    /// The sender's domain is not set up at the provider: pause that domain, raise an alarm,
-    /// retry.
-    DomainFault,
-    /// The message itself is refused for good.
-    Rejected,
-    /// The provider did not take the request and cannot have accepted it: retry.
-    Unavailable,
-    /// The request was written and no answer came: the provider may have accepted the message.
-    Unknown,
-    /// Our own code failed during the call: the provider may have accepted the message, and
-    /// another call would fail the same way.
-    Crashed,
+worded! {
+    /// The kinds of problem, by what has to happen next. The words are those of metrics.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum ProblemKind {
+        /// Too fast: slow the whole sender down and retry.
+        Throttled = "throttled",
+        /// The daily quota is used up: pause, retry later.
+        QuotaExhausted = "quota_exhausted",
+        /// The account may not send for now: pause everything, raise an alarm, retry.
+        AccountPaused = "account_paused",
+        /// The set-up is at fault for every message (credentials, access, configuration set): pause
+        /// everything, raise an alarm, retry.
+        SetupFault = "setup_fault",
+        /// The sender's domain is not set up at the provider: pause that domain, raise an alarm,
+        /// retry.
+        DomainFault = "domain_fault",
+        /// The message itself is refused for good.
+        Rejected = "rejected",
+        /// The provider did not take the request and cannot have accepted it: retry.
+        Unavailable = "unavailable",
+        /// The request was written and no answer came: the provider may have accepted the message.
+        Unknown = "unknown",
+        /// Our own code failed during the call: the provider may have accepted the message, and
+        /// another call would fail the same way.
+        Crashed = "crashed",
+    }
 }
 
 impl ProblemKind {
-    /// Every kind.
-    pub const ALL: [Self; 9] = [
-        Self::Throttled,
-        Self::QuotaExhausted,
-        Self::AccountPaused,
-        Self::SetupFault,
-        Self::DomainFault,
-        Self::Rejected,
-        Self::Unavailable,
-        Self::Unknown,
-        Self::Crashed,
-    ];
-
-    /// The kind's name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Throttled => "throttled",
-            Self::QuotaExhausted => "quota_exhausted",
-            Self::AccountPaused => "account_paused",
-            Self::SetupFault => "setup_fault",
-            Self::DomainFault => "domain_fault",
-            Self::Rejected => "rejected",
-            Self::Unavailable => "unavailable",
-            Self::Unknown => "unknown",
-            Self::Crashed => "crashed",
-        }
-    }
-
     /// The failure as a client reads it, in words of our own: what the provider says of an account
     /// or its set-up may name other organisations' domains, ARNs and account numbers.
     pub fn failure(self) -> Failure {

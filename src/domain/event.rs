@@ -5,26 +5,18 @@
 
 use crate::domain::suppression::SuppressionReason;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
-/// How final a bounce is, in SES's terms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BounceType {
-    /// A hard bounce: the address does not take mail.
-    Permanent,
-    /// A soft bounce: it may take mail later.
-    Transient,
-    /// SES could not tell.
-    Undetermined,
-}
-
-impl BounceType {
-    /// SES's own word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Permanent => "Permanent",
-            Self::Transient => "Transient",
-            Self::Undetermined => "Undetermined",
-        }
+worded! {
+    /// How final a bounce is, in SES's terms.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum BounceType {
+        /// A hard bounce: the address does not take mail.
+        Permanent = "Permanent",
+        /// A soft bounce: it may take mail later.
+        Transient = "Transient",
+        /// SES could not tell.
+        Undetermined = "Undetermined",
     }
 }
 
@@ -66,36 +58,21 @@ pub enum EventDetail {
     },
 }
 
-/// An event's type, as a client reads it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EventType {
-    // In rising rank: of events at one instant, the highest is a message's last event.
-    /// The recipient's server does not take it for now.
-    DeliveryDelay,
-    /// The recipient's server accepted it.
-    Delivery,
-    /// SES accepted it, then refused to send it on.
-    Reject,
-    /// It came back.
-    Bounce,
-    /// The recipient called it unwanted.
-    Complaint,
-}
-
-impl EventType {
-    /// Every type.
-    pub const ALL: [Self; 5] =
-        [Self::DeliveryDelay, Self::Delivery, Self::Reject, Self::Bounce, Self::Complaint];
-
-    /// The specification's word for it (section 2.2).
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::DeliveryDelay => "delivery_delay",
-            Self::Delivery => "delivery",
-            Self::Reject => "reject",
-            Self::Bounce => "bounce",
-            Self::Complaint => "complaint",
-        }
+worded! {
+    /// An event's type, as a client reads it (specification section 2.2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum EventType {
+        // In rising rank: of events at one instant, the highest is a message's last event.
+        /// The recipient's server does not take it for now.
+        DeliveryDelay = "delivery_delay",
+        /// The recipient's server accepted it.
+        Delivery = "delivery",
+        /// SES accepted it, then refused to send it on.
+        Reject = "reject",
+        /// It came back.
+        Bounce = "bounce",
+        /// The recipient called it unwanted.
+        Complaint = "complaint",
     }
 }
 

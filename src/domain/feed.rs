@@ -18,6 +18,7 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::Message;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
 /// Bits of a position behind its instant: they number the entries of one millisecond.
 const COUNTER_BITS: u32 = 20;
@@ -58,52 +59,26 @@ impl FeedPosition {
     }
 }
 
-/// Type of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FeedEventType {
-    /// The provider accepted the message.
-    Sent,
-    /// The message will not be sent.
-    Failed,
-    /// The message will not be sent, because a recipient became suppressed.
-    Suppressed,
-    /// The recipient's server accepted it.
-    Delivery,
-    /// It came back.
-    Bounce,
-    /// The recipient called it unwanted.
-    Complaint,
-    /// SES accepted it, then refused to send it on.
-    Reject,
-    /// The recipient's server does not take it for now.
-    DeliveryDelay,
-}
-
-impl FeedEventType {
-    /// Every type.
-    pub const ALL: [Self; 8] = [
-        Self::Sent,
-        Self::Failed,
-        Self::Suppressed,
-        Self::Delivery,
-        Self::Bounce,
-        Self::Complaint,
-        Self::Reject,
-        Self::DeliveryDelay,
-    ];
-
-    /// The contract's word for it (section 11).
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sent => "email.sent",
-            Self::Failed => "email.failed",
-            Self::Suppressed => "email.suppressed",
-            Self::Delivery => "email.delivery",
-            Self::Bounce => "email.bounce",
-            Self::Complaint => "email.complaint",
-            Self::Reject => "email.reject",
-            Self::DeliveryDelay => "email.delivery_delay",
-        }
+worded! {
+    /// Type of an entry (contract section 11).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum FeedEventType {
+        /// The provider accepted the message.
+        Sent = "email.sent",
+        /// The message will not be sent.
+        Failed = "email.failed",
+        /// The message will not be sent, because a recipient became suppressed.
+        Suppressed = "email.suppressed",
+        /// The recipient's server accepted it.
+        Delivery = "email.delivery",
+        /// It came back.
+        Bounce = "email.bounce",
+        /// The recipient called it unwanted.
+        Complaint = "email.complaint",
+        /// SES accepted it, then refused to send it on.
+        Reject = "email.reject",
+        /// The recipient's server does not take it for now.
+        DeliveryDelay = "email.delivery_delay",
     }
 }
 

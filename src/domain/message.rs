@@ -6,97 +6,51 @@ use crate::domain::event::LastEvent;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
-/// Did the provider take the message? What a client reads as `status`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
-    /// Accepted by us, waiting for an attempt.
-    Queued,
-    /// A call to the provider is under way.
-    Sending,
-    /// The provider accepted it.
-    Sent,
-    /// It will not be sent.
-    Failed,
-    /// It will not be sent, because a recipient became suppressed after acceptance.
-    Suppressed,
-}
-
-impl Status {
-    /// Every status.
-    pub const ALL: [Self; 5] =
-        [Self::Queued, Self::Sending, Self::Sent, Self::Failed, Self::Suppressed];
-
-    /// The specification's word for it (section 3).
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Sending => "sending",
-            Self::Sent => "sent",
-            Self::Failed => "failed",
-            Self::Suppressed => "suppressed",
-        }
+worded! {
+    /// Did the provider take the message? What a client reads as `status` (specification section 3).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Status {
+        /// Accepted by us, waiting for an attempt.
+        Queued = "queued",
+        /// A call to the provider is under way.
+        Sending = "sending",
+        /// The provider accepted it.
+        Sent = "sent",
+        /// It will not be sent.
+        Failed = "failed",
+        /// It will not be sent, because a recipient became suppressed after acceptance.
+        Suppressed = "suppressed",
     }
 }
 
-/// Why a message is not sent, or not yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FailureCode {
-    /// The process ended while the body was pending.
-    BodyLostOnRestart,
-    /// The provider refused the message for good.
-    ProviderRejected,
-    /// The provider could not be reached.
-    ProviderUnavailable,
-    /// The provider said: too fast.
-    ProviderThrottled,
-    /// The provider's daily quota is used up.
-    ProviderQuotaExhausted,
-    /// Sending is paused at the provider, or by a fault in the set-up.
-    SendingPaused,
-    /// No attempt succeeded within `sending.retry_for`.
-    RetriesExhausted,
-    /// The provider's answer was lost; it may have accepted the message.
-    OutcomeUnknown,
-    /// A recipient became suppressed after acceptance.
-    RecipientSuppressed,
-    /// The sender's domain no longer belongs to the organisation.
-    DomainUnverified,
-    /// The operator cancelled the message or removed its organisation.
-    Cancelled,
-}
-
-impl FailureCode {
-    /// Every code.
-    pub const ALL: [Self; 11] = [
-        Self::BodyLostOnRestart,
-        Self::ProviderRejected,
-        Self::ProviderUnavailable,
-        Self::ProviderThrottled,
-        Self::ProviderQuotaExhausted,
-        Self::SendingPaused,
-        Self::RetriesExhausted,
-        Self::OutcomeUnknown,
-        Self::RecipientSuppressed,
-        Self::DomainUnverified,
-        Self::Cancelled,
-    ];
-
-    /// The contract's word for it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BodyLostOnRestart => "body_lost_on_restart",
-            Self::ProviderRejected => "provider_rejected",
-            Self::ProviderUnavailable => "provider_unavailable",
-            Self::ProviderThrottled => "provider_throttled",
-            Self::ProviderQuotaExhausted => "provider_quota_exhausted",
-            Self::SendingPaused => "sending_paused",
-            Self::RetriesExhausted => "retries_exhausted",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::RecipientSuppressed => "recipient_suppressed",
-            Self::DomainUnverified => "domain_unverified",
-            Self::Cancelled => "cancelled",
-        }
+worded! {
+    /// Why a message is not sent, or not yet, in the contract's words.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum FailureCode {
+        /// The process ended while the body was pending.
+        BodyLostOnRestart = "body_lost_on_restart",
+        /// The provider refused the message for good.
+        ProviderRejected = "provider_rejected",
+        /// The provider could not be reached.
+        ProviderUnavailable = "provider_unavailable",
+        /// The provider said: too fast.
+        ProviderThrottled = "provider_throttled",
+        /// The provider's daily quota is used up.
+        ProviderQuotaExhausted = "provider_quota_exhausted",
+        /// Sending is paused at the provider, or by a fault in the set-up.
+        SendingPaused = "sending_paused",
+        /// No attempt succeeded within `sending.retry_for`.
+        RetriesExhausted = "retries_exhausted",
+        /// The provider's answer was lost; it may have accepted the message.
+        OutcomeUnknown = "outcome_unknown",
+        /// A recipient became suppressed after acceptance.
+        RecipientSuppressed = "recipient_suppressed",
+        /// The sender's domain no longer belongs to the organisation.
+        DomainUnverified = "domain_unverified",
+        /// The operator cancelled the message or removed its organisation.
+        Cancelled = "cancelled",
     }
 }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
 /// An organisation's name: 1 to 64 of `A-Za-z0-9_-`, because it travels in SES's message tags.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,30 +43,23 @@ impl fmt::Display for OrganisationName {
     }
 }
 
-/// How far a sender domain is verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DomainState {
-    /// The provider has not verified it yet; it cannot be sent from.
-    Pending,
-    /// The provider says that it may be sent from.
-    Verified,
-    /// The operator said so, without asking the provider.
-    Assumed,
+worded! {
+    /// How far a sender domain is verified.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum DomainState {
+        /// The provider has not verified it yet; it cannot be sent from.
+        Pending = "pending",
+        /// The provider says that it may be sent from.
+        Verified = "verified",
+        /// The operator said so, without asking the provider.
+        Assumed = "assumed",
+    }
 }
 
 impl DomainState {
     /// Whether messages may be sent from the domain.
     pub const fn is_verified(self) -> bool {
         matches!(self, Self::Verified | Self::Assumed)
-    }
-
-    /// The word for it, on every interface.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Verified => "verified",
-            Self::Assumed => "assumed",
-        }
     }
 }
 

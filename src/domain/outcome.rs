@@ -7,30 +7,33 @@ use std::str::FromStr;
 
 use crate::domain::event::EventType;
 use crate::domain::message::{Message, Status};
+use crate::domain::worded::worded;
 
-/// How far a message got: its status, or after `sent` its latest event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MessageOutcome {
-    /// Accepted by us, waiting for an attempt.
-    Queued,
-    /// A call to the provider is under way.
-    Sending,
-    /// The provider accepted it and has reported nothing since.
-    Sent,
-    /// The recipient's server accepted it.
-    Delivered,
-    /// The recipient's server does not take it for now.
-    Delayed,
-    /// It came back.
-    Bounced,
-    /// A recipient called it unwanted.
-    Complained,
-    /// The provider accepted it, then refused to send it on.
-    Rejected,
-    /// It will not be sent.
-    Failed,
-    /// It will not be sent, because a recipient became suppressed after acceptance.
-    Suppressed,
+worded! {
+    /// How far a message got: its status, or after `sent` its latest event.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum MessageOutcome {
+        /// Accepted by us, waiting for an attempt.
+        Queued = "queued",
+        /// A call to the provider is under way.
+        Sending = "sending",
+        /// The provider accepted it and has reported nothing since.
+        Sent = "sent",
+        /// The recipient's server accepted it.
+        Delivered = "delivered",
+        /// The recipient's server does not take it for now.
+        Delayed = "delayed",
+        /// It came back.
+        Bounced = "bounced",
+        /// A recipient called it unwanted.
+        Complained = "complained",
+        /// The provider accepted it, then refused to send it on.
+        Rejected = "rejected",
+        /// It will not be sent.
+        Failed = "failed",
+        /// It will not be sent, because a recipient became suppressed after acceptance.
+        Suppressed = "suppressed",
+    }
 }
 
 /// The text is no outcome.
@@ -39,36 +42,6 @@ pub enum MessageOutcome {
 pub struct NotAnOutcome;
 
 impl MessageOutcome {
-    /// Every outcome.
-    pub const ALL: [Self; 10] = [
-        Self::Queued,
-        Self::Sending,
-        Self::Sent,
-        Self::Delivered,
-        Self::Delayed,
-        Self::Bounced,
-        Self::Complained,
-        Self::Rejected,
-        Self::Failed,
-        Self::Suppressed,
-    ];
-
-    /// The word for it, on every interface.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Sending => "sending",
-            Self::Sent => "sent",
-            Self::Delivered => "delivered",
-            Self::Delayed => "delayed",
-            Self::Bounced => "bounced",
-            Self::Complained => "complained",
-            Self::Rejected => "rejected",
-            Self::Failed => "failed",
-            Self::Suppressed => "suppressed",
-        }
-    }
-
     /// Returns the outcome of a message with this status and this latest event.
     pub const fn of(status: Status, last_event: Option<EventType>) -> Self {
         match (status, last_event) {

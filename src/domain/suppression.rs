@@ -10,6 +10,7 @@ use email_address::EmailAddress;
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::{Address, Mailbox, MailboxError};
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 
 /// An address in the form in which suppressions are stored and compared: domain as A-label,
 /// unquoted, lower case.
@@ -63,31 +64,23 @@ impl fmt::Display for SuppressedAddress {
     }
 }
 
-/// Why an address is suppressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SuppressionReason {
-    /// A permanent bounce.
-    Bounce,
-    /// A complaint.
-    Complaint,
-    /// The operator's decision.
-    Manual,
+worded! {
+    /// Why an address is suppressed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum SuppressionReason {
+        /// A permanent bounce.
+        Bounce = "bounce",
+        /// A complaint.
+        Complaint = "complaint",
+        /// The operator's decision.
+        Manual = "manual",
+    }
 }
 
 impl SuppressionReason {
-    /// The word for it, on every interface.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Bounce => "bounce",
-            Self::Complaint => "complaint",
-            Self::Manual => "manual",
-        }
-    }
-
     /// The reason with this word, in whatever case: SES writes them in capitals.
     pub fn from_word(word: &str) -> Option<Self> {
-        let all = [Self::Bounce, Self::Complaint, Self::Manual];
-        all.into_iter().find(|reason| reason.as_str().eq_ignore_ascii_case(word))
+        Self::ALL.into_iter().find(|reason| reason.as_str().eq_ignore_ascii_case(word))
     }
 }
 

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
+use crate::domain::worded::worded;
 use crate::operator::Parts;
 use crate::operator::metrics::Named;
 use crate::organisation_counts::OrganisationCounts;
@@ -25,32 +26,20 @@ const RECENT_STEPS: u64 = 60;
 const MINUTES_STEP: Duration = Duration::from_secs(5);
 const HOUR_STEP: Duration = Duration::from_mins(1);
 
-/// A range up to now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Range {
-    Minutes5,
-    Hour1,
-    Day1,
-    Days7,
-    Days30,
-    Days90,
+worded! {
+    /// A range up to now.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Range {
+        Minutes5 = "5m",
+        Hour1 = "1h",
+        Day1 = "1d",
+        Days7 = "7d",
+        Days30 = "30d",
+        Days90 = "90d",
+    }
 }
 
 impl Range {
-    const ALL: [Self; 6] =
-        [Self::Minutes5, Self::Hour1, Self::Day1, Self::Days7, Self::Days30, Self::Days90];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Minutes5 => "5m",
-            Self::Hour1 => "1h",
-            Self::Day1 => "1d",
-            Self::Days7 => "7d",
-            Self::Days30 => "30d",
-            Self::Days90 => "90d",
-        }
-    }
-
     /// Reads a range by its word; the error says which there are.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
