@@ -5,7 +5,6 @@
 //! know HTTP, or how the queue keeps a message.
 //! Source: <https://docs.aws.amazon.com/ses/latest/dg/event-publishing-retrieving-sns-contents.html>
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::address::RecipientFate;
@@ -13,7 +12,6 @@ use super::captured::{CapturedMessage, CapturedRecipient};
 use super::protocol::ACCOUNT_ID;
 use super::queue::NewMessage;
 use super::random::IdGenerator;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::domain::time::Timestamp;
@@ -87,25 +85,26 @@ pub(super) fn events_of(
     options: EventOptions,
     is_wanted: impl Fn(EventType) -> bool,
 ) -> Vec<NewMessage> {
-    let mail = Mail::of(message, publisher.region);
+    let mail = mail_of(message, publisher.region);
     let mut events = Vec::new();
-    let mut publish = |event_type: EventType, after: Duration, detail: Detail<'_>| {
+    let mut publish = |event_type: EventType, after: Duration, detail: Value| {
         if !is_wanted(event_type) {
             return;
         }
-        let event = mail.event(event_type, &detail);
+        let mut event = json!({ "eventType": event_type.name(), "mail": mail });
+        event[event_type.detail_name()] = detail;
         let sent_at = message.received_at.plus(after);
         let body = match options.envelope {
-            Envelope::Sns => publisher.sns_notification(&event, sent_at),
+            Envelope::Sns => publisher.sns_notification(&event.to_string(), sent_at),
             Envelope::Raw => event,
             Envelope::EventBridge => {
                 publisher.event_bridge_event(event_type, message, &event, sent_at)
             }
         };
         let id = publisher.ids.uuid();
-        events.push(NewMessage { id, body: body.into(), sent_at, delay: after });
+        events.push(NewMessage { id, body: body.to_string().into(), sent_at, delay: after });
     };
-    publish(EventType::Send, options.send_after, Detail::Send {});
+    publish(EventType::Send, options.send_after, json!({}));
     let outcome_after = options.outcome_after;
     let outcome_at = message.received_at.plus(outcome_after);
     let groups = RecipientGroup::all_of(message);
@@ -117,11 +116,11 @@ pub(super) fn events_of(
                 publish(EventType::Delivery, outcome_after, detail);
             }
             GroupFate::Bounced => {
-                let detail = group.bounce(outcome_at, feedback_id());
+                let detail = group.bounce(outcome_at, &feedback_id());
                 publish(EventType::Bounce, outcome_after, detail);
             }
             GroupFate::Suppressed => {
-                let detail = group.suppression_bounce(outcome_at, feedback_id());
+                let detail = group.suppression_bounce(outcome_at, &feedback_id());
                 publish(EventType::Bounce, outcome_after, detail);
             }
         }
@@ -129,7 +128,7 @@ pub(super) fn events_of(
     let complaint_after = options.complaint_after.max(outcome_after);
     let complaint_at = message.received_at.plus(complaint_after);
     for group in groups.iter().filter_map(RecipientGroup::complaining) {
-        let detail = group.complaint(complaint_at, publisher.ids.message_id(complaint_at));
+        let detail = group.complaint(complaint_at, &publisher.ids.message_id(complaint_at));
         publish(EventType::Complaint, complaint_after, detail);
     }
     events
@@ -177,6 +176,16 @@ impl EventType {
         }
     }
 
+    /// The name of the member with the part that belongs to the type.
+    fn detail_name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Delivery => "delivery",
+            Self::Bounce => "bounce",
+            Self::Complaint => "complaint",
+        }
+    }
+
     fn event_bridge_name(self) -> &'static str {
         match self {
             Self::Send => "Email Sent",
@@ -187,127 +196,81 @@ impl EventType {
     }
 }
 
-/// The message that an event is about.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Mail<'a> {
-    timestamp: String,
-    source: &'a str,
-    source_arn: String,
-    sending_account_id: &'static str,
-    message_id: &'a str,
-    destination: Vec<&'a str>,
-    headers_truncated: bool,
-    headers: Vec<Header<'a>>,
-    common_headers: CommonHeaders<'a>,
-    tags: BTreeMap<&'a str, [&'a str; 1]>,
-}
-
-#[derive(Serialize)]
-struct Header<'a> {
-    name: &'a str,
-    value: String,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CommonHeaders<'a> {
-    from: [&'a str; 1],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    reply_to: &'a [String],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    to: &'a [String],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    cc: &'a [String],
-    message_id: &'a str,
-    subject: &'a str,
-}
-
-impl<'a> Mail<'a> {
-    pub(super) fn of(message: &'a CapturedMessage, region: &str) -> Self {
-        let from_domain = domain_of(&message.from);
-        let recipients = message.to.iter().chain(&message.cc).chain(&message.bcc);
-        let all = headers(message);
-        let count = all.len();
-        let mut bytes = 0;
-        let fits = |header: &Header<'_>| {
-            bytes += header.name.len() + header.value.len();
-            bytes <= MAX_HEADERS_BYTES
-        };
-        let headers: Vec<_> = all.into_iter().take_while(fits).collect();
-        Self {
-            timestamp: message.received_at.to_string(),
-            source: &message.from,
-            source_arn: format!("arn:aws:ses:{region}:{ACCOUNT_ID}:identity/{from_domain}"),
-            sending_account_id: ACCOUNT_ID,
-            message_id: &message.id,
-            destination: recipients.map(String::as_str).collect(),
-            headers_truncated: headers.len() < count,
-            headers,
-            common_headers: CommonHeaders {
-                from: [&message.from],
-                reply_to: &message.reply_to,
-                to: &message.to,
-                cc: &message.cc,
-                message_id: &message.id,
-                subject: &message.subject,
-            },
-            tags: tags(message, from_domain),
+/// Makes an event's `mail`: the message that it is about.
+fn mail_of(message: &CapturedMessage, region: &str) -> Value {
+    let from_domain = domain_of(&message.from);
+    let recipients = message.to.iter().chain(&message.cc).chain(&message.bcc);
+    let all = headers(message);
+    let count = all.len();
+    let mut bytes = 0;
+    let fits = |(name, value): &(&str, String)| {
+        bytes += name.len() + value.len();
+        bytes <= MAX_HEADERS_BYTES
+    };
+    let headers: Vec<_> = all
+        .into_iter()
+        .take_while(fits)
+        .map(|(name, value)| json!({ "name": name, "value": value }))
+        .collect();
+    let mut common_headers = json!({
+        "from": [message.from],
+        "messageId": message.id,
+        "subject": message.subject,
+    });
+    for (name, list) in [("replyTo", &message.reply_to), ("to", &message.to), ("cc", &message.cc)] {
+        if !list.is_empty() {
+            common_headers[name] = json!(list);
         }
     }
-
-    /// Writes an event about this message.
-    pub(super) fn event(&self, event_type: EventType, detail: &Detail<'_>) -> String {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Document<'a> {
-            event_type: &'static str,
-            mail: &'a Mail<'a>,
-            #[serde(flatten)]
-            detail: &'a Detail<'a>,
-        }
-        let document = Document { event_type: event_type.name(), mail: self, detail };
-        serde_json::to_string(&document).expect("events are plain JSON values")
-    }
+    json!({
+        "timestamp": message.received_at.to_string(),
+        "source": message.from,
+        "sourceArn": format!("arn:aws:ses:{region}:{ACCOUNT_ID}:identity/{from_domain}"),
+        "sendingAccountId": ACCOUNT_ID,
+        "messageId": message.id,
+        "destination": recipients.collect::<Vec<_>>(),
+        "headersTruncated": headers.len() < count,
+        "headers": headers,
+        "commonHeaders": common_headers,
+        "tags": tags(message, from_domain),
+    })
 }
 
 /// The headers that the recipients see, so without bcc.
-fn headers(message: &CapturedMessage) -> Vec<Header<'_>> {
-    let mut headers = Vec::new();
-    let mut add = |name, value: String| headers.push(Header { name, value });
-    add("From", message.from.clone());
+fn headers(message: &CapturedMessage) -> Vec<(&str, String)> {
+    let mut headers = vec![("From", message.from.clone())];
     for (name, list) in [("Reply-To", &message.reply_to), ("To", &message.to), ("Cc", &message.cc)]
     {
         if !list.is_empty() {
-            add(name, list.join(", "));
+            headers.push((name, list.join(", ")));
         }
     }
-    add("Subject", message.subject.clone());
-    add("MIME-Version", "1.0".to_owned());
+    headers.push(("Subject", message.subject.clone()));
+    headers.push(("MIME-Version", "1.0".to_owned()));
     let content_type = match (&message.text, &message.html) {
         (Some(_), Some(_)) => "multipart/alternative; boundary=\"----=_Part_1_1.1\"",
         (None, Some(_)) => "text/html; charset=UTF-8",
         _ => "text/plain; charset=UTF-8",
     };
-    add("Content-Type", content_type.to_owned());
-    for header in &message.headers {
-        add(&header.name, header.value.clone());
-    }
+    headers.push(("Content-Type", content_type.to_owned()));
+    headers.extend(message.headers.iter().map(|header| (&*header.name, header.value.clone())));
     headers
 }
 
-fn tags<'a>(message: &'a CapturedMessage, from_domain: &'a str) -> BTreeMap<&'a str, [&'a str; 1]> {
-    let mut tags = BTreeMap::from([
-        ("ses:operation", ["SendEmail"]),
-        ("ses:source-ip", [SOURCE_IP]),
-        ("ses:outgoing-ip", [OUTGOING_IP]),
-        ("ses:from-domain", [from_domain]),
-        ("ses:caller-identity", [CALLER]),
-    ]);
+fn tags(message: &CapturedMessage, from_domain: &str) -> Value {
+    let mut tags = json!({
+        "ses:operation": ["SendEmail"],
+        "ses:source-ip": [SOURCE_IP],
+        "ses:outgoing-ip": [OUTGOING_IP],
+        "ses:from-domain": [from_domain],
+        "ses:caller-identity": [CALLER],
+    });
     if let Some(set) = &message.configuration_set {
-        tags.insert("ses:configuration-set", [set]);
+        tags["ses:configuration-set"] = json!([set]);
     }
-    tags.extend(message.tags.iter().map(|tag| (tag.name.as_str(), [tag.value.as_str()])));
+    for tag in &message.tags {
+        tags[&tag.name] = json!([tag.value]);
+    }
     tags
 }
 
@@ -317,62 +280,9 @@ fn domain_of(mailbox: &str) -> &str {
     after.trim_end().trim_end_matches('>').trim_end()
 }
 
-/// The part that belongs to the event's type, under the type's own name.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum Detail<'a> {
-    Send {},
-    #[serde(rename_all = "camelCase")]
-    Delivery {
-        timestamp: String,
-        processing_time_millis: u64,
-        recipients: Vec<&'a str>,
-        smtp_response: &'static str,
-        remote_mta_ip: &'static str,
-        #[serde(rename = "reportingMTA")]
-        reporting_mta: &'static str,
-    },
-    #[serde(rename_all = "camelCase")]
-    Bounce {
-        bounce_type: &'static str,
-        bounce_sub_type: &'static str,
-        bounced_recipients: Vec<BouncedRecipient<'a>>,
-        timestamp: String,
-        feedback_id: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        remote_mta_ip: Option<&'static str>,
-        #[serde(rename = "reportingMTA")]
-        reporting_mta: &'static str,
-    },
-    #[serde(rename_all = "camelCase")]
-    Complaint {
-        complained_recipients: Vec<ComplainedRecipient<'a>>,
-        timestamp: String,
-        feedback_id: String,
-        user_agent: &'static str,
-        complaint_feedback_type: &'static str,
-        arrival_date: String,
-    },
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct BouncedRecipient<'a> {
-    email_address: &'a str,
-    action: &'static str,
-    status: &'static str,
-    diagnostic_code: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ComplainedRecipient<'a> {
-    email_address: &'a str,
-}
-
 /// Recipients that one event names: those with one fate at one domain. There is at least one.
-pub(super) struct RecipientGroup<'a> {
-    pub(super) fate: GroupFate,
+struct RecipientGroup<'a> {
+    fate: GroupFate,
     /// In the case of the first recipient.
     domain: &'a str,
     recipients: Vec<GroupMember<'a>>,
@@ -380,7 +290,7 @@ pub(super) struct RecipientGroup<'a> {
 
 /// The subject of a group's first event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GroupFate {
+enum GroupFate {
     Delivered,
     Bounced,
     Suppressed,
@@ -398,7 +308,7 @@ struct GroupMember<'a> {
 impl<'a> RecipientGroup<'a> {
     /// Groups a message's recipients, in the order of the groups' first recipients. An address
     /// given twice is named once.
-    pub(super) fn all_of(message: &'a CapturedMessage) -> Vec<Self> {
+    fn all_of(message: &'a CapturedMessage) -> Vec<Self> {
         let given = message.to.iter().chain(&message.cc).chain(&message.bcc);
         let mut groups: Vec<Self> = Vec::new();
         for (CapturedRecipient { address, fate }, given) in message.recipients.iter().zip(given) {
@@ -418,62 +328,63 @@ impl<'a> RecipientGroup<'a> {
     }
 
     /// The members that complain about the message, if there are any.
-    pub(super) fn complaining(&self) -> Option<Self> {
+    fn complaining(&self) -> Option<Self> {
         let complains = |r: &&GroupMember<'_>| r.fate == RecipientFate::Complained;
         let recipients: Vec<_> = self.recipients.iter().filter(complains).copied().collect();
         (!recipients.is_empty()).then_some(Self { recipients, ..*self })
     }
 
-    pub(super) fn delivery(&self, at: Timestamp, after: Duration) -> Detail<'a> {
-        Detail::Delivery {
-            timestamp: at.to_string(),
-            processing_time_millis: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
-            recipients: self.recipients.iter().map(|member| member.address).collect(),
-            smtp_response: "250 2.6.0 Message received",
-            remote_mta_ip: REMOTE_MTA_IP,
-            reporting_mta: REPORTING_MTA,
-        }
+    /// The addresses as a mail server names them.
+    fn addresses(&self) -> impl Iterator<Item = &'a str> {
+        self.recipients.iter().map(|member| member.address)
     }
 
-    pub(super) fn bounce(&self, at: Timestamp, feedback_id: String) -> Detail<'a> {
-        let addresses = self.recipients.iter().map(|member| member.address);
-        Detail::Bounce {
-            bounce_type: "Permanent",
-            bounce_sub_type: "General",
-            bounced_recipients: bounced(addresses, "smtp; 550 5.1.1 user unknown"),
-            timestamp: at.to_string(),
-            feedback_id,
-            remote_mta_ip: Some(REMOTE_MTA_IP),
-            reporting_mta: "dns; a1-1.smtp-out.amazonses.com",
-        }
+    fn delivery(&self, at: Timestamp, after: Duration) -> Value {
+        json!({
+            "timestamp": at.to_string(),
+            "processingTimeMillis": u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
+            "recipients": self.addresses().collect::<Vec<_>>(),
+            "smtpResponse": "250 2.6.0 Message received",
+            "remoteMtaIp": REMOTE_MTA_IP,
+            "reportingMTA": REPORTING_MTA,
+        })
+    }
+
+    fn bounce(&self, at: Timestamp, feedback_id: &str) -> Value {
+        json!({
+            "bounceType": "Permanent",
+            "bounceSubType": "General",
+            "bouncedRecipients": bounced(self.addresses(), "smtp; 550 5.1.1 user unknown"),
+            "timestamp": at.to_string(),
+            "feedbackId": feedback_id,
+            "remoteMtaIp": REMOTE_MTA_IP,
+            "reportingMTA": "dns; a1-1.smtp-out.amazonses.com",
+        })
     }
 
     /// A bounce that SES makes itself. No mail server named the recipients, so they appear as the
     /// request gave them, display names included.
-    pub(super) fn suppression_bounce(&self, at: Timestamp, feedback_id: String) -> Detail<'a> {
-        Detail::Bounce {
-            bounce_type: "Permanent",
-            bounce_sub_type: "OnAccountSuppressionList",
-            bounced_recipients: bounced(self.recipients.iter().map(|r| r.given), SUPPRESSED),
-            timestamp: at.to_string(),
-            feedback_id,
-            remote_mta_ip: None,
-            reporting_mta: "dns; amazonses.com",
-        }
+    fn suppression_bounce(&self, at: Timestamp, feedback_id: &str) -> Value {
+        json!({
+            "bounceType": "Permanent",
+            "bounceSubType": "OnAccountSuppressionList",
+            "bouncedRecipients": bounced(self.recipients.iter().map(|r| r.given), SUPPRESSED),
+            "timestamp": at.to_string(),
+            "feedbackId": feedback_id,
+            "reportingMTA": "dns; amazonses.com",
+        })
     }
 
-    pub(super) fn complaint(&self, at: Timestamp, feedback_id: String) -> Detail<'a> {
-        let addresses = self.recipients.iter().map(|member| member.address);
-        Detail::Complaint {
-            complained_recipients: addresses
-                .map(|email_address| ComplainedRecipient { email_address })
-                .collect(),
-            timestamp: at.to_string(),
-            feedback_id,
-            user_agent: "Amazon SES Mailbox Simulator",
-            complaint_feedback_type: "abuse",
-            arrival_date: at.to_string(),
-        }
+    fn complaint(&self, at: Timestamp, feedback_id: &str) -> Value {
+        let complained = self.addresses().map(|address| json!({ "emailAddress": address }));
+        json!({
+            "complainedRecipients": complained.collect::<Vec<_>>(),
+            "timestamp": at.to_string(),
+            "feedbackId": feedback_id,
+            "userAgent": "Amazon SES Mailbox Simulator",
+            "complaintFeedbackType": "abuse",
+            "arrivalDate": at.to_string(),
+        })
     }
 }
 
@@ -489,15 +400,14 @@ impl GroupFate {
     }
 }
 
-fn bounced<'a>(
-    addresses: impl Iterator<Item = &'a str>,
-    diagnostic_code: &'static str,
-) -> Vec<BouncedRecipient<'a>> {
-    let bounced = |email_address| BouncedRecipient {
-        email_address,
-        action: "failed",
-        status: "5.1.1",
-        diagnostic_code,
+fn bounced<'a>(addresses: impl Iterator<Item = &'a str>, diagnostic_code: &str) -> Vec<Value> {
+    let bounced = |address| {
+        json!({
+            "emailAddress": address,
+            "action": "failed",
+            "status": "5.1.1",
+            "diagnosticCode": diagnostic_code,
+        })
     };
     addresses.map(bounced).collect()
 }
@@ -512,59 +422,39 @@ pub(super) struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Writes an SNS notification with the event as its message.
-    pub(super) fn sns_notification(self, event: &str, at: Timestamp) -> String {
-        #[derive(Serialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Notification<'a> {
-            r#type: &'static str,
-            message_id: String,
-            topic_arn: &'a str,
-            subject: &'static str,
-            message: &'a str,
-            timestamp: String,
-            signature_version: &'static str,
-            signature: &'static str,
-            #[serde(rename = "SigningCertURL")]
-            signing_cert_url: String,
-            #[serde(rename = "UnsubscribeURL")]
-            unsubscribe_url: String,
-        }
+    /// Wraps the text of an event into an SNS notification.
+    pub(super) fn sns_notification(self, event: &str, at: Timestamp) -> Value {
         let Self { ids, region, topic } = self;
         let host = format!("https://sns.{region}.amazonaws.com");
-        let notification = Notification {
-            r#type: "Notification",
-            message_id: ids.uuid(),
-            topic_arn: topic,
-            subject: NOTIFICATION_SUBJECT,
-            message: event,
-            timestamp: at.to_string(),
-            signature_version: "2",
-            signature: NOTIFICATION_SIGNATURE,
-            signing_cert_url: format!("{host}/{SIGNING_CERTIFICATE}"),
-            unsubscribe_url: format!(
-                "{host}/?Action=Unsubscribe&SubscriptionArn={topic}:{}",
-                ids.uuid()
-            ),
-        };
-        serde_json::to_string(&notification).expect("a notification is plain JSON")
+        json!({
+            "Type": "Notification",
+            "MessageId": ids.uuid(),
+            "TopicArn": topic,
+            "Subject": NOTIFICATION_SUBJECT,
+            "Message": event,
+            "Timestamp": at.to_string(),
+            "SignatureVersion": "2",
+            "Signature": NOTIFICATION_SIGNATURE,
+            "SigningCertURL": format!("{host}/{SIGNING_CERTIFICATE}"),
+            "UnsubscribeURL":
+                format!("{host}/?Action=Unsubscribe&SubscriptionArn={topic}:{}", ids.uuid()),
+        })
     }
 
-    /// Writes an `EventBridge` event with the event as its detail.
-    pub(super) fn event_bridge_event(
+    /// Wraps an event into an `EventBridge` event, as its detail.
+    fn event_bridge_event(
         self,
         event_type: EventType,
         message: &CapturedMessage,
-        event: &str,
+        event: &Value,
         at: Timestamp,
-    ) -> String {
+    ) -> Value {
         let region = self.region;
         let set = message.configuration_set.as_ref();
         let resources: Vec<_> = set
             .map(|name| format!("arn:aws:ses:{region}:{ACCOUNT_ID}:configuration-set/{name}"))
             .into_iter()
             .collect();
-        let detail: Value = serde_json::from_str(event).expect("events are JSON");
         let seconds = at.to_string();
         let seconds = seconds.split('.').next().expect("a split has a first part");
         json!({
@@ -576,8 +466,7 @@ impl Publisher<'_> {
             "time": format!("{seconds}Z"),
             "region": region,
             "resources": resources,
-            "detail": detail,
+            "detail": event,
         })
-        .to_string()
     }
 }

@@ -239,7 +239,7 @@ impl State {
     /// Puts an event document into the queue as SNS would.
     pub(super) fn publish_notification(&self, event: &str) -> Result<(), QueueFull> {
         let now = Timestamp::from(SystemTime::now());
-        self.publish(self.publisher().sns_notification(event, now).into())
+        self.publish(self.publisher().sns_notification(event, now).to_string().into())
     }
 
     /// Counts and keeps an accepted message, publishes its events and tells the subscribers.
