@@ -2,11 +2,9 @@
 //!
 //! Must not know what the requests mean.
 
-use std::io;
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Request;
@@ -14,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -36,7 +33,7 @@ pub(super) struct ResetConnection;
 /// Serves until told to stop, then until the open connections have ended.
 pub(super) async fn run<H, F>(listener: TcpListener, handler: H, mut stop: watch::Receiver<()>)
 where
-    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + Send + Unpin + 'static,
     F: Future<Output = Result<HttpResponse, ResetConnection>> + Send,
 {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -67,85 +64,30 @@ where
 
 async fn serve<H, F>(stream: TcpStream, handler: H, mut stop: watch::Receiver<()>)
 where
-    H: Fn(Request<Incoming>) -> F,
+    H: Fn(Request<Incoming>) -> F + Unpin,
     F: Future<Output = Result<HttpResponse, ResetConnection>>,
 {
     // Without it, small responses may wait for the client's acknowledgement; nothing else is lost.
     let _ = stream.set_nodelay(true);
-    let reset = Arc::new(AtomicBool::new(false));
-    let stream = ResettableStream { stream, reset: Arc::clone(&reset) };
-    let service = service_fn(move |request| {
-        let (reset, response) = (Arc::clone(&reset), handler(request));
-        // The error makes hyper drop the stream, which then resets the connection.
-        async move { response.await.inspect_err(|_| reset.store(true, Ordering::Release)) }
-    });
-    let connection = http1::Builder::new()
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_READ_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
+        .serve_connection(TokioIo::new(stream), service_fn(handler));
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
         _ = stop.changed() => None,
     };
-    if ended.is_none() {
-        connection.as_mut().graceful_shutdown();
-        // An error here is the client's, or was asked for.
-        let _ = connection.await;
-    }
-}
-
-/// A TCP stream that closes with a reset instead of an end of stream if `reset` is set.
-struct ResettableStream {
-    stream: TcpStream,
-    reset: Arc<AtomicBool>,
-}
-
-impl Drop for ResettableStream {
-    fn drop(&mut self) {
-        if self.reset.load(Ordering::Acquire) {
-            // Closing with zero linger sends RST. If it fails, the client still sees an end.
-            let _ = self.stream.set_zero_linger();
-        }
-    }
-}
-
-impl AsyncRead for ResettableStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for ResettableStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    let ended = if let Some(ended) = ended {
+        ended
+    } else {
+        Pin::new(&mut connection).graceful_shutdown();
+        (&mut connection).await
+    };
+    // Other errors are the client's.
+    let is_reset =
+        |error: hyper::Error| error.source().is_some_and(<dyn Error>::is::<ResetConnection>);
+    if ended.is_err_and(is_reset) {
+        // Closing with zero linger sends RST. If it fails, the client still sees an end.
+        let _ = connection.into_parts().io.into_inner().set_zero_linger();
     }
 }
