@@ -73,16 +73,6 @@ pub enum VerificationStatus {
     TemporaryFailure,
 }
 
-/// An identity in `ListEmailIdentities`.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Listed<'a> {
-    identity_type: &'static str,
-    identity_name: &'a str,
-    sending_enabled: bool,
-    verification_status: VerificationStatus,
-}
-
 /// All identities, by their normalized names.
 #[derive(Debug)]
 pub(super) struct Identities {
@@ -253,20 +243,16 @@ impl Identities {
 
     /// `ListEmailIdentities`, all on one page.
     pub(super) fn list(&self, now: Instant) -> Value {
-        let listed: Vec<_> = self
-            .known
-            .iter()
-            .map(|(name, identity)| {
-                let verification_status = identity.status(self.verified_by, now);
-                Listed {
-                    identity_type: identity_type(name),
-                    identity_name: name,
-                    sending_enabled: verification_status == VerificationStatus::Success,
-                    verification_status,
-                }
+        let listed = self.known.iter().map(|(name, identity)| {
+            let status = identity.status(self.verified_by, now);
+            json!({
+                "IdentityType": identity_type(name),
+                "IdentityName": name,
+                "SendingEnabled": status == VerificationStatus::Success,
+                "VerificationStatus": status,
             })
-            .collect();
-        json!({ "EmailIdentities": listed })
+        });
+        json!({ "EmailIdentities": listed.collect::<Vec<_>>() })
     }
 }
 

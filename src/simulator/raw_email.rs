@@ -35,8 +35,9 @@ const ONCE: [&str; 13] = [
     "to",
 ];
 
-/// A whole message, read.
-pub(super) struct RawEmail {
+/// The content of a message. Only one that came whole has addresses and its bytes.
+#[derive(Default)]
+pub(super) struct Content {
     pub(super) from: Option<String>,
     pub(super) to: Vec<String>,
     pub(super) cc: Vec<String>,
@@ -45,15 +46,14 @@ pub(super) struct RawEmail {
     pub(super) subject: String,
     pub(super) text: Option<String>,
     pub(super) html: Option<String>,
-    /// All header fields, unfolded.
+    /// Custom headers; all header fields, unfolded, of a message that came whole.
     pub(super) headers: Vec<NameValue>,
     pub(super) attachments: Vec<CapturedAttachment>,
-    /// The message as it came.
-    pub(super) bytes: Bytes,
+    pub(super) raw: Option<Bytes>,
 }
 
 /// Reads a message from base64.
-pub(super) fn read(data: &str) -> Result<RawEmail, ErrorResponse> {
+pub(super) fn read(data: &str) -> Result<Content, ErrorResponse> {
     let bytes = STANDARD.decode(data).map_err(|_| {
         let message = "The value at 'content.raw.data' is not base64.";
         ErrorResponse::new(StatusCode::BAD_REQUEST, "SerializationException", message)
@@ -87,7 +87,7 @@ pub(super) fn read(data: &str) -> Result<RawEmail, ErrorResponse> {
         name: name.to_owned(),
         value: value.replace("\r\n", "").trim().to_owned(),
     });
-    Ok(RawEmail {
+    Ok(Content {
         from: addresses(message.from()).into_iter().next(),
         to: addresses(message.to()),
         cc: addresses(message.cc()),
@@ -98,7 +98,7 @@ pub(super) fn read(data: &str) -> Result<RawEmail, ErrorResponse> {
         html,
         headers: headers.collect(),
         attachments: message.attachments().map(attachment).collect(),
-        bytes: bytes.clone().into(),
+        raw: Some(bytes.clone().into()),
     })
 }
 

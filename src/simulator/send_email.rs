@@ -7,7 +7,6 @@ use std::collections::HashSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -15,7 +14,7 @@ use serde::de::IgnoredAny;
 use super::address::Address;
 use super::captured::{CapturedAttachment, CapturedMessage, CapturedRecipient, NameValue};
 use super::protocol::{ErrorResponse, read_json, required};
-use super::raw_email;
+use super::raw_email::{self, Content};
 use crate::domain::time::Timestamp;
 
 /// SES: recipients per message, to, cc and bcc together.
@@ -71,7 +70,7 @@ struct SendEmailWire {
     configuration_set_name: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct DestinationWire {
     #[serde(rename = "ToAddresses")]
     to: Option<Vec<String>>,
@@ -137,33 +136,29 @@ pub(super) fn read(
 ) -> Result<CapturedMessage, ErrorResponse> {
     let request: SendEmailWire = read_json(body)?;
     let content = required(request.content, "content")?;
-    let content = Content::read(content)?;
-    let Content { subject, text, html, headers, attachments, raw } = content;
-    let mut raw_addresses = Addresses::default();
-    let raw = raw.map(|(addresses, bytes)| {
-        raw_addresses = addresses;
-        bytes
-    });
-    if let Some(from) = &raw_addresses.from {
+    let content = read_content(content)?;
+    let missing_from = || ErrorResponse::bad_request("Missing required header 'From'.");
+    if let Some(from) = &content.from {
         Address::parse(from)?;
-    } else if raw.is_some() {
-        return Err(ErrorResponse::bad_request("Missing required header 'From'."));
+    } else if content.raw.is_some() {
+        return Err(missing_from());
     }
-    let from = request.from_email_address.or(raw_addresses.from);
-    let from = from.ok_or_else(|| ErrorResponse::bad_request("Missing required header 'From'."))?;
+    let from = request.from_email_address.or(content.from).ok_or_else(missing_from)?;
     Address::parse(&from)?;
     if let Some(address) = &request.feedback_forwarding_email_address {
         Address::parse(address)?;
     }
-    let reply_to = request.reply_to_addresses.unwrap_or(raw_addresses.reply_to);
+    let reply_to = request.reply_to_addresses.unwrap_or(content.reply_to);
     for address in &reply_to {
         Address::parse(address)?;
     }
     // Without a destination, SES takes the recipients from the raw message.
-    let destination = request.destination.unwrap_or(raw_addresses.destination);
-    let to = destination.to.unwrap_or_default();
-    let cc = destination.cc.unwrap_or_default();
-    let bcc = destination.bcc.unwrap_or_default();
+    let (to, cc, bcc) = match request.destination {
+        Some(DestinationWire { to, cc, bcc }) => {
+            (to.unwrap_or_default(), cc.unwrap_or_default(), bcc.unwrap_or_default())
+        }
+        None => (content.to, content.cc, content.bcc),
+    };
     let recipients = recipients([&to, &cc, &bcc])?;
     Ok(CapturedMessage {
         id,
@@ -173,95 +168,60 @@ pub(super) fn read(
         cc,
         bcc,
         reply_to,
-        subject,
-        text,
-        html,
-        headers,
-        attachments,
-        raw,
+        subject: content.subject,
+        text: content.text,
+        html: content.html,
+        headers: content.headers,
+        attachments: content.attachments,
+        raw: content.raw,
         tags: tags(request.email_tags.unwrap_or_default())?,
         configuration_set: request.configuration_set_name,
         recipients,
     })
 }
 
-/// The content of a message, whether it came in parts or whole.
-struct Content {
-    subject: String,
-    text: Option<String>,
-    html: Option<String>,
-    headers: Vec<NameValue>,
-    attachments: Vec<CapturedAttachment>,
-    /// The addresses and the bytes of a message that came whole.
-    raw: Option<(Addresses, Bytes)>,
-}
-
-/// The addresses in the header fields of a message that came whole.
-#[derive(Default)]
-struct Addresses {
-    from: Option<String>,
-    reply_to: Vec<String>,
-    destination: DestinationWire,
-}
-
-impl Content {
-    fn read(content: EmailContentWire) -> Result<Self, ErrorResponse> {
-        if content.template.is_some() {
-            return Err(ErrorResponse::bad_request(
-                "Content.Template is not supported by the simulator.",
-            ));
-        }
-        match (content.simple, content.raw) {
-            (Some(_), Some(_)) => Err(ErrorResponse::bad_request(
-                "Content must contain exactly one of Simple, Raw and Template.",
-            )),
-            (simple, None) => Self::simple(required(simple, "content.simple")?),
-            (None, Some(raw)) => {
-                Self::raw(raw_email::read(&required(raw.data, "content.raw.data")?)?)
+/// Reads the content of a message, whether it came in parts or whole.
+fn read_content(content: EmailContentWire) -> Result<Content, ErrorResponse> {
+    if content.template.is_some() {
+        return Err(ErrorResponse::bad_request(
+            "Content.Template is not supported by the simulator.",
+        ));
+    }
+    match (content.simple, content.raw) {
+        (Some(_), Some(_)) => Err(ErrorResponse::bad_request(
+            "Content must contain exactly one of Simple, Raw and Template.",
+        )),
+        (simple, None) => read_simple(required(simple, "content.simple")?),
+        (None, Some(raw)) => {
+            let content = raw_email::read(&required(raw.data, "content.raw.data")?)?;
+            for attachment in &content.attachments {
+                check_extension(&attachment.filename)?;
             }
+            Ok(content)
         }
     }
+}
 
-    fn simple(simple: SimpleWire) -> Result<Self, ErrorResponse> {
-        let subject = data(simple.subject, "content.simple.subject")?;
-        let subject = required(subject, "content.simple.subject")?;
-        if subject.contains(['\r', '\n', '\0']) {
-            return Err(ErrorResponse::bad_request("Subject contains control characters."));
-        }
-        let body = required(simple.body, "content.simple.body")?;
-        let text = data(body.text, "content.simple.body.text")?;
-        let html = data(body.html, "content.simple.body.html")?;
-        if text.is_none() && html.is_none() {
-            return Err(ErrorResponse::bad_request(
-                "Body must contain at least one of Text and Html.",
-            ));
-        }
-        Ok(Self {
-            subject,
-            text,
-            html,
-            headers: headers(simple.headers.unwrap_or_default())?,
-            attachments: attachments(simple.attachments.unwrap_or_default())?,
-            raw: None,
-        })
+fn read_simple(simple: SimpleWire) -> Result<Content, ErrorResponse> {
+    let subject = data(simple.subject, "content.simple.subject")?;
+    let subject = required(subject, "content.simple.subject")?;
+    if subject.contains(['\r', '\n', '\0']) {
+        return Err(ErrorResponse::bad_request("Subject contains control characters."));
     }
-
-    fn raw(email: raw_email::RawEmail) -> Result<Self, ErrorResponse> {
-        for attachment in &email.attachments {
-            check_extension(&attachment.filename)?;
-        }
-        let destination =
-            DestinationWire { to: Some(email.to), cc: Some(email.cc), bcc: Some(email.bcc) };
-        let addresses = Addresses { from: email.from, reply_to: email.reply_to, destination };
-        Ok(Self {
-            subject: email.subject,
-            text: email.text,
-            html: email.html,
-            headers: email.headers,
-            attachments: email.attachments,
-            raw: Some((addresses, email.bytes)),
-        })
+    let body = required(simple.body, "content.simple.body")?;
+    let text = data(body.text, "content.simple.body.text")?;
+    let html = data(body.html, "content.simple.body.html")?;
+    if text.is_none() && html.is_none() {
+        return Err(ErrorResponse::bad_request("Body must contain at least one of Text and Html."));
     }
+    Ok(Content {
+        subject,
+        text,
+        html,
+        headers: headers(simple.headers.unwrap_or_default())?,
+        attachments: attachments(simple.attachments.unwrap_or_default())?,
+        ..Content::default()
+    })
 }
 
 /// Refuses a file with an extension that SES blocks.
