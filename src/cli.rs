@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 
+use connect::Group;
 use error::CliError;
 
 mod aws;
@@ -55,21 +56,21 @@ enum Command {
     /// Run only the simulator of SES, for tests of your own programs.
     Simulator(run::SimulatorArgs),
     /// Add, list and remove organisations.
-    Org(org::Org),
+    Org(Group<org::Org>),
     /// Create, list and revoke API keys.
-    Key(key::Key),
+    Key(Group<key::Key>),
     /// Add, list, check and remove sender domains.
-    Domain(domain::Domain),
+    Domain(Group<domain::Domain>),
     /// Add, remove, list, import and export suppressed addresses.
-    Suppression(suppression::Suppression),
+    Suppression(Group<suppression::Suppression>),
     /// Show, list and cancel messages.
-    Message(message::Message),
+    Message(Group<message::Message>),
     /// Add, list, change and test endpoints that are told of events.
-    Webhook(webhook::Webhook),
+    Webhook(Group<webhook::Webhook>),
     /// Show and clear delivery events that could not be read.
-    DeadLetter(dead_letter::DeadLetter),
+    DeadLetter(Group<dead_letter::DeadLetter>),
     /// List, drain and forget nodes on one database.
-    Node(node::Node),
+    Node(Group<node::Node>),
     /// Bring a data file into the database of several nodes.
     Cluster(cluster::Cluster),
     /// Set up AWS for delivery events.
@@ -79,7 +80,7 @@ enum Command {
     /// Check the set-up, and say what to do if something is wrong.
     Doctor(doctor::Doctor),
     /// Confirm the wall clock's time if it is in doubt.
-    Clock(status::Clock),
+    Clock(Group<status::Clock>),
     /// Copy all stored data into a file, whether the service runs or not.
     Backup(backup::Backup),
     /// Check a backup and put it in the place of the data file. Stop the service first.

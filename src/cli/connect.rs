@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::admin::client::{CallError, Client, ConnectError};
@@ -34,6 +34,28 @@ pub(super) struct Connection {
     /// Print JSON, for programs.
     #[arg(long, global = true, help_heading = HEADING)]
     json: bool,
+}
+
+/// Commands that make calls, as a group of the command line.
+#[derive(Debug, Args)]
+pub(super) struct Group<C: Subcommand> {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: C,
+}
+
+/// Commands that make calls.
+pub(super) trait Commands: Subcommand {
+    /// Gives what to print.
+    async fn run(self, session: &Session) -> Result<String, CliError>;
+}
+
+impl<C: Commands> Group<C> {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let session = self.connection.open().await?;
+        self.command.run(&session).await
+    }
 }
 
 /// For whom to print.

@@ -5,23 +5,15 @@ use clap::{Args, Subcommand};
 use crate::admin::dead_letter::{
     DeadLetterClear, DeadLetterList, DeadLetterShow, DeadLetterShown, DeadLetters, Letters,
 };
-use crate::cli::connect::Connection;
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
 
 /// How much of an id a table shows, in characters; it does for the other commands.
 const ID_CHARS: usize = 12;
 
-#[derive(Debug, Args)]
-pub(super) struct DeadLetter {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum DeadLetter {
     /// List dead letters, newest first.
     List,
     /// Show a dead letter with its document.
@@ -35,7 +27,7 @@ enum Action {
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Clear {
+pub(super) struct Clear {
     /// Ids, or the beginnings of ids.
     #[arg(value_name = "ID")]
     ids: Vec<String>,
@@ -44,13 +36,12 @@ struct Clear {
     all: bool,
 }
 
-impl DeadLetter {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::List => session.run(DeadLetterList {}, table).await,
-            Action::Show { id } => session.run(DeadLetterShow { id }, with_document).await,
-            Action::Clear(Clear { ids, all }) => {
+impl Commands for DeadLetter {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::List => session.run(DeadLetterList {}, table).await,
+            Self::Show { id } => session.run(DeadLetterShow { id }, with_document).await,
+            Self::Clear(Clear { ids, all }) => {
                 let letters = if all { Letters::All } else { Letters::Ids(ids) };
                 let cleared = session.run(DeadLetterClear { letters }, |cleared| {
                     format!("cleared {} dead letters\n", cleared.cleared)

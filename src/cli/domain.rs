@@ -2,28 +2,20 @@
 
 use std::fmt::Write;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::admin::domain::{
     self, DnsRecord, DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove,
     DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer, Verification,
 };
-use crate::cli::connect::Connection;
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
 use crate::ses::identity::SetupStatus;
 use crate::ses::identity::records::{Purpose, RecordPresence};
 
-#[derive(Debug, Args)]
-pub(super) struct Domain {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Domain {
     /// Add a sender domain: create its identity at SES and print the DNS records to publish.
     Add {
         /// Organisation that sends from the domain.
@@ -60,19 +52,18 @@ enum Action {
     },
 }
 
-impl Domain {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::Add { org, domain, assume_verified, mail_from } => {
+impl Commands for Domain {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Add { org, domain, assume_verified, mail_from } => {
                 let verification =
                     if assume_verified { Verification::Assumed } else { Verification::BySes };
                 let call = DomainAdd { organisation: org, domain, verification, mail_from };
                 session.run(call, added).await
             }
-            Action::List { org } => session.run(DomainList { organisation: org }, table).await,
-            Action::Check { domain } => session.run(DomainCheck { domain }, checked).await,
-            Action::Remove { org, domain } => {
+            Self::List { org } => session.run(DomainList { organisation: org }, table).await,
+            Self::Check { domain } => session.run(DomainCheck { domain }, checked).await,
+            Self::Remove { org, domain } => {
                 session.run(DomainRemove { organisation: org, domain }, removed).await
             }
         }

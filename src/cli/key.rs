@@ -1,22 +1,14 @@
 //! `key`: API keys.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::admin::key::{self, KeyAdd, KeyAdded, KeyList, KeyRevoke, Keys};
-use crate::cli::connect::Connection;
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
 
-#[derive(Debug, Args)]
-pub(super) struct Key {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Key {
     /// Create an API key and print it. It is shown only once.
     Add {
         /// Organisation that the key belongs to.
@@ -43,15 +35,14 @@ enum Action {
     },
 }
 
-impl Key {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::Add { org, label, expires } => {
+impl Commands for Key {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Add { org, label, expires } => {
                 session.run(KeyAdd { organisation: org, label, expires }, added).await
             }
-            Action::List { org } => session.run(KeyList { organisation: org }, table).await,
-            Action::Revoke { id } => session.run(KeyRevoke { id }, revoked).await,
+            Self::List { org } => session.run(KeyList { organisation: org }, table).await,
+            Self::Revoke { id } => session.run(KeyRevoke { id }, revoked).await,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::admin::message::{
     MAX_MESSAGES, MessageCancel, MessageList, MessageShow, MessageShown, Messages,
     MessagesCancelled, OperatorsView, QueuedMessages,
 };
-use crate::cli::connect::{Connection, Session};
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped, painted, style_of};
 use crate::domain::outcome::MessageOutcome;
@@ -24,16 +24,8 @@ const MAX_LISTED: i64 = 100_000;
 /// How much of a recipient or a subject a table shows, in characters.
 const CELL_CHARS: usize = 40;
 
-#[derive(Debug, Args)]
-pub(super) struct Message {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Message {
     /// Show a message with what happened to each recipient.
     Show {
         /// Id of the message.
@@ -47,7 +39,7 @@ enum Action {
 }
 
 #[derive(Debug, Args)]
-struct CancelArgs {
+pub(super) struct CancelArgs {
     /// Ids of the messages.
     #[arg(value_name = "ID", required_unless_present = "org", conflicts_with = "org")]
     ids: Vec<String>,
@@ -63,7 +55,7 @@ struct CancelArgs {
 }
 
 #[derive(Debug, Args)]
-struct Listing {
+pub(super) struct Listing {
     /// Only messages of this organisation.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
@@ -132,13 +124,12 @@ impl TypedValueParser for StatusParser {
     }
 }
 
-impl Message {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::Show { id } => session.run(MessageShow { id }, shown).await,
-            Action::List(listing) => list(&session, listing).await,
-            Action::Cancel(args) => cancel(&session, args).await,
+impl Commands for Message {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Show { id } => session.run(MessageShow { id }, shown).await,
+            Self::List(listing) => list(session, listing).await,
+            Self::Cancel(args) => cancel(session, args).await,
         }
     }
 }

@@ -1,23 +1,15 @@
 //! `node`: the nodes on one database.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::admin::node::{Node as Listed, NodeDrain, NodeForget, NodeList, Nodes};
-use crate::cli::connect::Connection;
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
 use crate::store::DrainOrder;
 
-#[derive(Debug, Args)]
-pub(super) struct Node {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Node {
     /// List the nodes on the database, as the node on this machine sees them.
     List,
     /// Have a node accept no more messages and send what it holds. It can be stopped without loss
@@ -37,12 +29,11 @@ enum Action {
     },
 }
 
-impl Node {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::List => session.run(NodeList {}, table).await,
-            Action::Drain { name, undo } => {
+impl Commands for Node {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::List => session.run(NodeList {}, table).await,
+            Self::Drain { name, undo } => {
                 let drain = if undo { DrainOrder::End } else { DrainOrder::Begin };
                 let drained = session.run(NodeDrain { name, drain }, |drained| {
                     let name = &drained.name;
@@ -58,7 +49,7 @@ impl Node {
                 });
                 drained.await
             }
-            Action::Forget { name } => {
+            Self::Forget { name } => {
                 let forgotten = session.run(NodeForget { name }, |forgotten| {
                     let name = &forgotten.name;
                     format!(

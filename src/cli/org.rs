@@ -1,25 +1,17 @@
 //! `org`: organisations.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::admin::organisation::{
     Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
     Organisations,
 };
-use crate::cli::connect::Connection;
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
 
-#[derive(Debug, Args)]
-pub(super) struct Org {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Org {
     /// Add an organisation.
     Add {
         /// Name: 1 to 64 characters of A-Z, a-z, 0-9, _ and -.
@@ -35,13 +27,12 @@ enum Action {
     },
 }
 
-impl Org {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::Add { name } => session.run(OrganisationAdd { name }, added).await,
-            Action::List => session.run(OrganisationList {}, table).await,
-            Action::Remove { name } => session.run(OrganisationRemove { name }, removed).await,
+impl Commands for Org {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Add { name } => session.run(OrganisationAdd { name }, added).await,
+            Self::List => session.run(OrganisationList {}, table).await,
+            Self::Remove { name } => session.run(OrganisationRemove { name }, removed).await,
         }
     }
 }

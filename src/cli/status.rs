@@ -13,7 +13,7 @@ use crate::admin::status::{
     self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
     Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
 };
-use crate::cli::connect::{Connection, Format};
+use crate::cli::connect::{Commands, Connection, Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
 use crate::error_chain::without_full_stop;
@@ -460,27 +460,18 @@ fn taken_in_lines(taken_in: &TakenIn) -> Vec<(&'static str, String)> {
     lines
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Clock {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: ClockAction,
-}
-
 #[derive(Debug, Subcommand)]
-enum ClockAction {
+pub(super) enum Clock {
     /// Confirm that the clock's time is right. Records and idempotency keys that are expired by this
     /// time are deleted. Messages that were accepted while the clock was in doubt are kept for
     /// their whole time.
     Confirm,
 }
 
-impl Clock {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            ClockAction::Confirm => {
+impl Commands for Clock {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Confirm => {
                 let confirmed = session.run(ClockConfirm {}, |confirmed| match &confirmed.jump {
                     Some(jump) => format!(
                         "{} is taken as right; nothing was purged since {}\n",

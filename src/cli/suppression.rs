@@ -9,7 +9,7 @@ use crate::admin::suppression::{
     AtSes, MAX_ADDRESSES, Scope, SuppressionAdd, SuppressionChange, SuppressionChanges,
     SuppressionClearAtSes, SuppressionList, SuppressionOutcome, SuppressionRemove, Suppressions,
 };
-use crate::cli::connect::{Connection, Session};
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Progress, Table};
 
@@ -20,16 +20,8 @@ mod import;
 /// Stands for standard input or output in place of a file.
 const STANDARD: &str = "-";
 
-#[derive(Debug, Args)]
-pub(super) struct Suppression {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Suppression {
     /// Suppress addresses.
     Add(Change),
     /// Remove suppressions.
@@ -44,7 +36,7 @@ enum Action {
 
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("whose").required(true).args(["org", "all"])))]
-struct Change {
+pub(super) struct Change {
     #[command(flatten)]
     whose: Whose,
     /// Addresses.
@@ -65,7 +57,7 @@ struct Whose {
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Filter {
+pub(super) struct Filter {
     /// Only suppressions of this organisation.
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
@@ -75,7 +67,7 @@ struct Filter {
 }
 
 #[derive(Debug, Args)]
-struct Remove {
+pub(super) struct Remove {
     #[command(flatten)]
     change: Change,
     /// Also remove the addresses from the SES account's own suppression list, one a second.
@@ -103,18 +95,17 @@ impl Filter {
     }
 }
 
-impl Suppression {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::Add(given) => {
+impl Commands for Suppression {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Add(given) => {
                 let add = |scope, addresses| SuppressionAdd { scope, addresses };
-                Ok(session.show(&change(&session, &given, add).await?, shown))
+                Ok(session.show(&change(session, &given, add).await?, shown))
             }
-            Action::Remove(given) => remove(&session, given).await,
-            Action::List(filter) => list(&session, &filter).await,
-            Action::Import(given) => import::run(&session, given).await,
-            Action::Export(given) => export::run(&session, given).await,
+            Self::Remove(given) => remove(session, given).await,
+            Self::List(filter) => list(session, &filter).await,
+            Self::Import(given) => import::run(session, given).await,
+            Self::Export(given) => export::run(session, given).await,
         }
     }
 }

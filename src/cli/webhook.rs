@@ -10,20 +10,12 @@ use crate::admin::webhook::{
     WebhookList, WebhookPause, WebhookRemove, WebhookReplay, WebhookReplayed, WebhookResume,
     WebhookRotate, WebhookSecret, WebhookTest, WebhookTested, Webhooks, WhichDeliveries,
 };
-use crate::cli::connect::Connection;
+use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
 
-#[derive(Debug, Args)]
-pub(super) struct Webhook {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    action: Action,
-}
-
 #[derive(Debug, Subcommand)]
-enum Action {
+pub(super) enum Webhook {
     /// Add an endpoint, and print the secret that signs its deliveries. It is shown only once.
     Add {
         /// Organisation of the events.
@@ -46,30 +38,15 @@ enum Action {
         org: Option<String>,
     },
     /// Remove an endpoint. It does not get the events that still wait for it.
-    Remove {
-        /// Number of the endpoint, from the list.
-        id: u32,
-    },
+    Remove(Numbered),
     /// Stop deliveries to an endpoint. Its events wait.
-    Pause {
-        /// Number of the endpoint, from the list.
-        id: u32,
-    },
+    Pause(Numbered),
     /// Go on with the deliveries to an endpoint that is paused.
-    Resume {
-        /// Number of the endpoint, from the list.
-        id: u32,
-    },
+    Resume(Numbered),
     /// Create a new secret and print it. The one before signs as well for 24 hours.
-    Rotate {
-        /// Number of the endpoint, from the list.
-        id: u32,
-    },
+    Rotate(Numbered),
     /// Send the event email.test to an endpoint, and print its answer.
-    Test {
-        /// Number of the endpoint, from the list.
-        id: u32,
-    },
+    Test(Numbered),
     /// List deliveries to an endpoint: the last ones, those that wait for their next attempt, and
     /// those that failed.
     Deliveries {
@@ -93,30 +70,35 @@ enum Action {
     },
 }
 
-impl Webhook {
-    pub(super) async fn run(self) -> Result<String, CliError> {
-        let session = self.connection.open().await?;
-        match self.action {
-            Action::Add { org, url, types, ca } => {
+#[derive(Debug, Args)]
+pub(super) struct Numbered {
+    /// Number of the endpoint, from the list.
+    id: u32,
+}
+
+impl Commands for Webhook {
+    async fn run(self, session: &Session) -> Result<String, CliError> {
+        match self {
+            Self::Add { org, url, types, ca } => {
                 let authority = ca.map(read).transpose()?;
                 session.run(WebhookAdd { organisation: org, url, types, authority }, added).await
             }
-            Action::List { org } => session.run(WebhookList { organisation: org }, table).await,
-            Action::Remove { id } => {
+            Self::List { org } => session.run(WebhookList { organisation: org }, table).await,
+            Self::Remove(Numbered { id }) => {
                 session.run(WebhookRemove { id }, |one| told("removed", one)).await
             }
-            Action::Pause { id } => {
+            Self::Pause(Numbered { id }) => {
                 session.run(WebhookPause { id }, |one| told("paused", one)).await
             }
-            Action::Resume { id } => {
+            Self::Resume(Numbered { id }) => {
                 session.run(WebhookResume { id }, |one| told("resumed", one)).await
             }
-            Action::Rotate { id } => session.run(WebhookRotate { id }, rotated).await,
-            Action::Deliveries { id, failed } => {
+            Self::Rotate(Numbered { id }) => session.run(WebhookRotate { id }, rotated).await,
+            Self::Deliveries { id, failed } => {
                 let which = if failed { WhichDeliveries::Failed } else { WhichDeliveries::All };
                 session.run(WebhookDeliveryList { id, which }, deliveries).await
             }
-            Action::Replay { id, since, event } => {
+            Self::Replay { id, since, event } => {
                 let events = match (since, event) {
                     (Some(time), _) => ReplayedEvents::Since(time),
                     (None, Some(event)) => ReplayedEvents::One(event),
@@ -124,7 +106,7 @@ impl Webhook {
                 };
                 session.run(WebhookReplay { id, events }, replayed).await
             }
-            Action::Test { id } => {
+            Self::Test(Numbered { id }) => {
                 let tested = session.call(WebhookTest { id }).await?;
                 let report = session.show(&tested, answered);
                 if tested.delivered {

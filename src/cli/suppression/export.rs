@@ -20,7 +20,7 @@ use crate::cli::suppression::{Filter, STANDARD};
 use crate::store::{CopyError, Existing};
 
 #[derive(Debug, Args)]
-pub(super) struct Export {
+pub(in crate::cli) struct Export {
     #[command(flatten)]
     filter: Filter,
     /// CSV file; - for standard output. The file appears only when it is complete.

@@ -25,7 +25,7 @@ const SORTED_ROWS: usize = 100_000;
 const BATCH_BYTES: usize = 128 * 1024;
 
 #[derive(Debug, Args)]
-pub(super) struct Import {
+pub(in crate::cli) struct Import {
     #[command(flatten)]
     whose: Whose,
     /// Import nothing if any row is refused.
