@@ -4,7 +4,7 @@
 //! are kept. `compact` makes a new file row by row beside the old one, which stays open until the
 //! new one takes its place: its lock keeps a service from starting meanwhile.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -14,6 +14,7 @@ use crate::cli::destination::Destination;
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::Clock;
+use crate::operator::conditions::several;
 use crate::store::{
     Candidate, Contents, Existing, FILE_NAME, FileCopy, OwnFiles, RestoreError, Store, Unclosed,
 };
@@ -98,12 +99,8 @@ impl Restore {
         if let Some(name) = OwnFiles::in_directory(directory.clone()).name_of(&self.file) {
             return Err(CliError::OwnFile { file: self.file, name, directory });
         }
-        let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
-        let progress = Progress::of(size, "checking");
         let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
-        let copied = |bytes| progress.at(bytes);
-        let candidate = Candidate::check(&self.file, &directory, unclosed, copied)?;
-        drop(progress);
+        let candidate = check(&self.file, &directory, unclosed)?;
         if self.check {
             return Ok(format.show(&Restored::of(candidate.contents(), None, false), |done| {
                 format!("{} is good: {}\n", self.file.display(), done.holds())
@@ -124,12 +121,15 @@ impl Restore {
     }
 }
 
-/// A number of things, such as "1 key" or "2 keys".
-fn counted(count: u64, thing: &str) -> String {
-    match count {
-        1 => format!("1 {thing}"),
-        more => format!("{more} {thing}s"),
-    }
+/// Checks a backup or a data file, and shows how far it is, as a candidate for a directory.
+pub(super) fn check(
+    file: &Path,
+    directory: &Path,
+    unclosed: Unclosed,
+) -> Result<Candidate, RestoreError> {
+    let size = std::fs::metadata(file).map_or(0, |metadata| metadata.len());
+    let progress = Progress::of(size, "checking");
+    Candidate::check(file, directory, unclosed, |bytes| progress.at(bytes))
 }
 
 impl Restored {
@@ -160,11 +160,11 @@ impl Restored {
             [self.organisations, self.keys, self.domains].map(|count| count as u64);
         format!(
             "{}{newest}, {}, {}, {}, {}{damaged}",
-            counted(self.messages, "message"),
-            counted(organisations, "organisation"),
-            counted(keys, "key"),
-            counted(domains, "domain"),
-            counted(self.suppressions, "suppression")
+            several(self.messages, "message"),
+            several(organisations, "organisation"),
+            several(keys, "key"),
+            several(domains, "domain"),
+            several(self.suppressions, "suppression")
         )
     }
 }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::cli::backup;
 use crate::cli::connect::{self, Format};
 use crate::cli::error::CliError;
 use crate::cli::output::Progress;
 use crate::clock::Clock;
 use crate::config::StoreConfig;
 use crate::service;
-use crate::store::{Candidate, Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
+use crate::store::{Existing, FILE_NAME, ImportError, Imported, Store, Unclosed};
 
 #[derive(Debug, Args)]
 pub(super) struct Cluster {
@@ -64,12 +65,8 @@ impl Import {
         let directory = tempfile::tempdir();
         let directory =
             directory.map_err(|source| CliError::Write { path: std::env::temp_dir(), source })?;
-        let size = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
-        let progress = Progress::of(size, "checking");
         let unclosed = if self.accept_loss { Unclosed::AcceptLoss } else { Unclosed::Refuse };
-        let copied = |bytes| progress.at(bytes);
-        let candidate = Candidate::check(&self.file, directory.path(), unclosed, copied)?;
-        drop(progress);
+        let candidate = backup::check(&self.file, directory.path(), unclosed)?;
         let now = Clock::system().now();
         candidate.install(Existing::Keep, now)?;
         let file = directory.path().join(FILE_NAME);

@@ -2,40 +2,27 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, ValueEnum};
-use clap_complete::generate;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory};
+use clap_complete::{Shell, generate};
 
 use crate::cli::error::CliError;
 use crate::cli::{Cli, NAME, manual};
 
+/// Shells that there are completions for.
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
+
 #[derive(Debug, Args)]
 pub(super) struct Completions {
     /// Shell.
+    #[arg(value_parser = PossibleValuesParser::new(SHELLS).try_map(|name| name.parse::<Shell>()))]
     shell: Shell,
-}
-
-/// A shell that there are completions for.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-impl From<Shell> for clap_complete::Shell {
-    fn from(shell: Shell) -> Self {
-        match shell {
-            Shell::Bash => Self::Bash,
-            Shell::Zsh => Self::Zsh,
-            Shell::Fish => Self::Fish,
-        }
-    }
 }
 
 impl Completions {
     pub(super) fn run(&self) -> String {
         let mut script = Vec::new();
-        generate(clap_complete::Shell::from(self.shell), &mut Cli::command(), NAME, &mut script);
+        generate(self.shell, &mut Cli::command(), NAME, &mut script);
         String::from_utf8(script).expect("names and help are UTF-8")
     }
 }

@@ -595,7 +595,7 @@ impl Kind {
 }
 
 /// So many things, in words.
-pub(super) fn several(count: u64, thing: &str) -> String {
+pub fn several(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
