@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Call, Place, Refusal};
+use crate::store::FileId;
 
 /// Tells which data directory the service works on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,24 +20,22 @@ pub struct Identify {}
 pub struct Identity {
     /// Path without links.
     pub data_dir: PathBuf,
-    device: u64,
-    inode: u64,
+    #[serde(flatten)]
+    id: FileId,
 }
 
 impl Identity {
     /// Identifies the service that works on an existing directory.
     pub fn of(data_dir: &Path) -> io::Result<Self> {
         let data_dir = fs::canonicalize(data_dir)?;
-        let found = fs::metadata(&data_dir)?;
-        Ok(Self { data_dir, device: found.dev(), inode: found.ino() })
+        let id = FileId::of(&data_dir)?;
+        Ok(Self { data_dir, id })
     }
 
     /// Returns whether a configuration's data directory is this service's: the same directory under
     /// whatever name, or a directory of the same path that was moved away or made anew meanwhile.
     pub fn works_on(&self, data_dir: &Path) -> bool {
-        if let Ok(configured) = Self::of(data_dir)
-            && (configured.device, configured.inode) == (self.device, self.inode)
-        {
+        if FileId::of(data_dir).is_ok_and(|configured| configured == self.id) {
             return true;
         }
         let path = fs::canonicalize(data_dir).or_else(|_| std::path::absolute(data_dir));

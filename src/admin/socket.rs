@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,6 +61,7 @@ use crate::http::limits::{Limits, WhenFull};
 use crate::http::rejection::{ErrorAnswer, JSON, Rejection};
 use crate::http::request_id::RequestId;
 use crate::http::{self as server, Handler, Listener};
+use crate::store::FileId;
 
 /// Connections at one time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
@@ -194,8 +195,7 @@ pub struct Socket {
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    id: FileId,
 }
 
 impl Socket {
@@ -237,8 +237,8 @@ impl Socket {
             let metadata = fs::symlink_metadata(&at)?;
             let listener = UnixListener::from_std(listener)?;
             fs::rename(&at, path)?;
-            let (device, inode) = (metadata.dev(), metadata.ino());
-            Ok(Self { listener, file: SocketFile { path: path.to_owned(), device, inode } })
+            let id = FileId::from(&metadata);
+            Ok(Self { listener, file: SocketFile { path: path.to_owned(), id } })
         })();
         made.map_err(|source| BindError::Bind { path: path.to_owned(), source })
     }
@@ -283,8 +283,8 @@ fn limits() -> Limits {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // A successor may have put its own in this place.
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode));
+        let ours =
+            fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::from(&found) == self.id);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             warn!(path = %self.path.display(), %error, "the socket's file could not be removed");
         }

@@ -4,11 +4,10 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::error::CliError;
-use crate::store::{CopyError, Existing, OwnFiles};
+use crate::store::{CopyError, Existing, FileId, OwnFiles};
 
 /// Where open descriptors are files.
 const DESCRIPTORS: &str = "/proc";
@@ -76,7 +75,7 @@ fn is_output(found: &fs::Metadata) -> bool {
     let output = io::stdout().as_fd().try_clone_to_owned().map(File::from);
     output
         .and_then(|output| output.metadata())
-        .is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
+        .is_ok_and(|output| FileId::from(&output) == FileId::from(found))
 }
 
 /// Returns whether a path names an open descriptor of a process, such as `/dev/fd/3`.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
+use serde::{Deserialize, Serialize};
 
 use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
 
@@ -232,7 +233,7 @@ impl StorageBackend for Backend {
 }
 
 /// Device and inode of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileId {
     device: u64,
     inode: u64,
