@@ -19,12 +19,12 @@ use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::Sending;
 use crate::admin::socket::Socket;
+use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{self, Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
-use crate::domain::time::ClockReading;
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::drain::{Drain, DrainSignal};
@@ -44,7 +44,7 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
-use listeners::{Listeners, Operators, SocketOwner, Submitting};
+use listeners::{Listeners, Operators, Submitting};
 use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
@@ -107,7 +107,7 @@ pub struct Service {
     budgets: Budgets,
     ses: SesClient,
     config: Config,
-    socket: SocketOwner,
+    socket: SocketOpener,
     client_tls: Option<Arc<Tls>>,
     clock: Clock,
     /// Keeps another process from this node's place.
@@ -306,8 +306,8 @@ impl Service {
         // The dispatcher lives until its task ends, so the phase always has a reader.
         self.phase.send_replace(Phase::Draining { until });
         match self.socket {
-            SocketOwner::Ourselves => self.drain.close_connections(),
-            SocketOwner::Supervisor => self.drain.hold_connections(),
+            SocketOpener::Service => self.drain.close_connections(),
+            SocketOpener::Supervisor => self.drain.hold_connections(),
         }
         let drain = &self.drain;
         let (sent, ()) = tokio::join!(
@@ -451,21 +451,11 @@ fn deliver(webhooks: &Arc<Webhooks>, mut delivers: watch::Receiver<bool>) -> Del
     Delivering { go_on, task }
 }
 
-/// Keeps to this node's part of the pace of all nodes.
-async fn follow_share(mut share: watch::Receiver<f64>, dispatcher: Arc<Dispatcher<SesClient>>) {
+/// Passes on a value, and each that it changes to.
+async fn follow<T: Copy>(mut values: watch::Receiver<T>, pass_on: impl Fn(T)) {
     loop {
-        dispatcher.set_share(*share.borrow_and_update());
-        if share.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Has the clock follow the one that all nodes have in common.
-async fn follow_clock(mut readings: watch::Receiver<ClockReading>, clock: Clock) {
-    loop {
-        clock.follow(*readings.borrow_and_update());
-        if readings.changed().await.is_err() {
+        pass_on(*values.borrow_and_update());
+        if values.changed().await.is_err() {
             return;
         }
     }
@@ -570,8 +560,9 @@ fn upkeep(
     tasks.spawn(Arc::clone(&history).run());
     tasks.spawn(keeper.run());
     if let Some(readings) = store.server_clock() {
-        tasks.spawn(follow_clock(readings, clock.clone()));
-        tasks.spawn(follow_share(store.share(), Arc::clone(dispatcher)));
+        let (clock, dispatcher) = (clock.clone(), Arc::clone(dispatcher));
+        tasks.spawn(follow(readings, move |reading| clock.follow(reading)));
+        tasks.spawn(follow(store.share(), move |share| dispatcher.set_share(share)));
         tasks.spawn(follow_drain(store.drains(), Arc::clone(intake)));
         tasks.spawn(store::end_if_fenced(store.clone()));
     }

@@ -35,20 +35,10 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// connections, refusals, administration, files.
 const OTHERS: usize = 600;
 
-/// Who keeps the client listener's socket when this process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SocketOwner {
-    /// It ends with this process.
-    Ourselves,
-    /// A supervisor, which hands it to the next process: connections may wait in it.
-    Supervisor,
-}
-
-impl SocketOwner {
-    /// Who keeps a listener's socket, which was handed over or was not.
-    fn of(inherited: Option<&std::net::TcpListener>) -> Self {
-        inherited.map_or(Self::Ourselves, |_| Self::Supervisor)
-    }
+/// Who opened a listener's socket, which was handed over or was not, and so keeps it when this
+/// process ends: connections may wait in a supervisor's for the next process.
+fn opener(inherited: Option<&std::net::TcpListener>) -> SocketOpener {
+    inherited.map_or(SocketOpener::Service, |_| SocketOpener::Supervisor)
 }
 
 /// The listeners.
@@ -59,7 +49,7 @@ pub(super) struct Listeners {
     pub(super) tls: Option<Arc<Tls>>,
     /// The address of that, with the port that it was given.
     pub(super) address: SocketAddr,
-    pub(super) owner: SocketOwner,
+    pub(super) owner: SocketOpener,
     /// Where messages are submitted over SMTP.
     pub(super) smtp: Vec<SmtpListener>,
     /// Where operators look.
@@ -72,7 +62,7 @@ pub(super) struct SmtpListener {
     /// Its address, with the port that it was given.
     pub(super) address: SocketAddr,
     pub(super) security: Security,
-    pub(super) owner: SocketOwner,
+    pub(super) owner: SocketOpener,
 }
 
 impl SmtpListener {
@@ -84,10 +74,7 @@ impl SmtpListener {
                 Security::None | Security::StartTls(_) => SessionStart::PlainText,
                 Security::Tls(_) => SessionStart::Tls,
             },
-            opened_by: match self.owner {
-                SocketOwner::Ourselves => SocketOpener::Service,
-                SocketOwner::Supervisor => SocketOpener::Supervisor,
-            },
+            opened_by: self.owner,
         }
     }
 }
@@ -96,15 +83,15 @@ impl Listeners {
     /// Binds them all; clients come in on `inherited` where a supervisor has handed sockets over.
     pub(super) async fn bind(config: &Config, inherited: Inherited) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
-        let owner = SocketOwner::of(inherited.clients.as_ref());
+        let owner = opener(inherited.clients.as_ref());
         let (clients, address) =
             bind_or_take(ListenerName::Clients, config.listen, inherited.clients).await?;
-        if owner == SocketOwner::Supervisor && address != config.listen {
+        if owner == SocketOpener::Supervisor && address != config.listen {
             warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
         }
         let plain = (config.smtp.listen, inherited.smtp);
         let secure = (config.smtp.tls_listen, inherited.smtp_tls);
-        let owners = [&plain.1, &secure.1].map(|socket| SocketOwner::of(socket.as_ref()));
+        let owners = [&plain.1, &secure.1].map(|socket| opener(socket.as_ref()));
         let mut smtp = Vec::new();
         if let Some((listener, address)) =
             bind_optional(ListenerName::Smtp, plain.0, plain.1).await?

@@ -26,7 +26,6 @@ pub struct EndpointStatus {
     pub waiting: u64,
     /// When the oldest event was recorded that no attempt was made for.
     pub behind_since: Option<Timestamp>,
-    /// Position of the last event that an attempt was made for. It runs ahead of the stored cursor.
     /// Position of the last event that an attempt was made for; `None` before the first look. The
     /// stored cursor follows it.
     pub attempted_to: Option<FeedPosition>,
