@@ -3,18 +3,17 @@
 import { emptyRow, extend, fill, find } from "/nodes.js";
 import { report } from "/session.js";
 
-const REFRESH_SECONDS = 10;
-
 export class Listing {
   // `name` is that of the tab and of a page's items. `rows` names the table's body. `ask(next)`
   // reads a page, the first if `next` is null. `row(item)` makes a row of it, also of what
-  // `beside()` gives. `empty` says that there is nothing, and `told(items, next)` what is shown.
-  constructor(name, { rows, ask, row, empty, beside = () => null, told = () => "" }) {
-    Object.assign(this, { name, ask, row, empty, beside, told, items: [], next: null, isDeep: false, turn: 0, readAt: 0 });
+  // `beside()` gives. `empty` says that there is nothing, and `told(items, next)` what is shown. What
+  // has one page alone needs no button for more.
+  constructor(name, { rows, ask, row, empty, beside = () => null, told = () => "", refreshSeconds = 10 }) {
+    Object.assign(this, { name, ask, row, empty, beside, told, refreshSeconds, items: [], next: null, isDeep: false, turn: 0, readAt: 0 });
     this.rows = find(rows);
     this.note = find(`${name}-note`);
     this.more = find(`more-${name}`);
-    this.more.addEventListener("click", () => this.lookFurther());
+    this.more?.addEventListener("click", () => this.lookFurther());
   }
 
   show() {
@@ -25,7 +24,7 @@ export class Listing {
   }
 
   follow() {
-    if (!this.isDeep && Date.now() - this.readAt > REFRESH_SECONDS * 1000) this.refresh();
+    if (!this.isDeep && Date.now() - this.readAt > this.refreshSeconds * 1000) this.refresh();
   }
 
   async refresh() {
@@ -65,7 +64,7 @@ export class Listing {
 
   tell({ next }) {
     this.next = next ?? null;
-    this.more.hidden = this.next === null;
+    if (this.more) this.more.hidden = this.next === null;
     this.note.textContent = this.told(this.items, this.next);
   }
 }

@@ -1,36 +1,21 @@
 // Endpoints that are told of events.
 
-import { cell, count, element, emptyRow, fill, find, mark, when } from "/nodes.js";
-import { read, report } from "/session.js";
+import { Listing } from "/listing.js";
+import { cell, count, element, mark, when } from "/nodes.js";
+import { read } from "/session.js";
 
-const REFRESH_SECONDS = 5;
 const TONES = { active: "good", paused: "warn" };
 
-let readAt = 0;
-let shownText = null;
+const listing = new Listing("webhooks", {
+  rows: "webhook-rows",
+  ask: () => read("/page/webhooks"),
+  row,
+  empty: "There is no endpoint: pillarbox webhook add --org NAME URL",
+  refreshSeconds: 5,
+});
 
-export function show() {
-  shownText = null;
-  refresh();
-}
-
-export function follow() {
-  if (Date.now() - readAt > REFRESH_SECONDS * 1000) refresh();
-}
-
-async function refresh() {
-  readAt = Date.now();
-  try {
-    const { webhooks } = await read("/page/webhooks");
-    find("webhooks-note").textContent = "";
-    const text = JSON.stringify(webhooks);
-    if (text === shownText) return;
-    shownText = text;
-    fill(find("webhook-rows"), webhooks.length ? webhooks.map(row) : [emptyRow(9, "There is no endpoint: pillarbox webhook add --org NAME URL")]);
-  } catch (error) {
-    report(error, find("webhooks-note"));
-  }
-}
+export const show = () => listing.show();
+export const follow = () => listing.follow();
 
 function row(one) {
   const live = one.deliveries ?? {};
