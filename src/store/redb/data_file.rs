@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
@@ -107,9 +108,11 @@ impl DataFile {
     /// Compares the file with what it should hold. If it cannot be read, the disk is at fault, and
     /// redb meets that too.
     fn check(&self, content: &Content) -> io::Result<()> {
-        if let (Ok(metadata), Ok(header)) = (self.file.metadata(), read_header(&self.file)) {
+        // As in `FileId::of`, without a look at its times.
+        let found = rustix::fs::statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
+        if let (Ok(found), Ok(header)) = (found, read_header(&self.file)) {
             let is_header = content.header.as_ref().is_none_or(|expected| *expected == header);
-            if !is_header || metadata.len() != content.length {
+            if !is_header || found.stx_size != content.length {
                 self.is_written_over.store(true, Ordering::Release);
             }
         }
@@ -242,7 +245,11 @@ pub struct FileId {
 impl FileId {
     /// Identifies the file that a path leads to.
     pub fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self::from(&fs::metadata(path)?))
+        // For its inode alone. Whoever asks for a file's times makes the next write to it store a new
+        // time (multigrain timestamps, Linux 6.13 and later), and a synchronous one wait for that.
+        let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::INO)?;
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        Ok(Self { device, inode: found.stx_ino })
     }
 }
 
