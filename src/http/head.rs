@@ -69,7 +69,7 @@ pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Re
 /// Returns true if a line ends in LF alone. A reader may take that for an end or not (RFC 9112
 /// section 2.2), so that two in a row can disagree.
 fn has_bare_newline(head: &[u8]) -> bool {
-    head.first() == Some(&b'\n') || head.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r')
+    memchr::memchr_iter(b'\n', head).any(|at| at == 0 || head[at - 1] != b'\r')
 }
 
 /// Says which part of a head made it too long.
