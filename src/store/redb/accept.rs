@@ -1,6 +1,5 @@
 //! Acceptance: a message's record, its pending mark and its idempotency key in one transaction.
 
-use redb::ReadableTable;
 use tokio::sync::oneshot;
 
 use crate::domain::clock_corrections::WindowTime;
@@ -197,9 +196,9 @@ impl<F> NewMessage<F> {
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();
         find(candidates, |id| {
-            let row = batch.tables.idempotency.open()?.get(id.as_bytes())?;
-            let row = row.as_ref().map(redb::AccessGuard::value);
-            is_live(id, row, self.organisation, claim.key.as_key(), &claim.window_now)
+            batch.tables.idempotency.read_row(id.as_bytes(), |row| {
+                is_live(id, row, self.organisation, claim.key.as_key(), &claim.window_now)
+            })?
         })
     }
 }

@@ -82,7 +82,7 @@ impl Snapshot {
     fn take(shared: &Arc<Shared>) -> Result<Self, ReadError> {
         let transaction = shared.database.begin_read()?;
         let mut rows = 0;
-        for table in TABLES {
+        for (table, _) in TABLES {
             rows += table.rows(&transaction)?;
         }
         // The copy has everything, and no journal.
@@ -114,7 +114,7 @@ impl Snapshot {
 
     /// Hands over everything, a part at a time, until `take` wants no more. Blocks.
     pub fn read(self, mut take: impl FnMut(Chunk) -> ControlFlow<()>) -> Result<(), StoreError> {
-        for (number, table) in (0..).zip(TABLES) {
+        for (number, (table, _)) in (0..).zip(TABLES) {
             let mut chunk = Chunk::of(number);
             let mut refusing = false;
             let mut hand_over = |chunk| {
@@ -204,7 +204,7 @@ impl Chunk {
     }
 
     fn table(&self) -> &'static dyn AnyTable {
-        TABLES[usize::from(self.0[0])]
+        TABLES[usize::from(self.0[0])].0
     }
 
     fn rows(&self) -> Rows<'_> {

@@ -2,44 +2,100 @@
 //!
 //! The journal keeps them as bytes. To replay them a second time changes nothing.
 //!
-//! A row may be noted for later: the journal gets it with its batch, and the table after the batch
-//! is answered, or as soon as an operation opens the table.
+//! A change may be noted for later: the journal gets it with its batch, and the table together with
+//! those of other batches, or as soon as an operation opens the table. What changes a row again
+//! until then takes the place of the earlier change.
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, RangeBounds};
 
 use bytes::Bytes;
 use redb::{AccessGuard, Key, StorageError, Value};
+
+use crate::store::redb::tables::{IdKey, Visibility, visibility};
 
 /// Length that stands for a row that was removed; no value is so long.
 const REMOVED: u32 = u32::MAX;
 /// Bytes of a change before its key: the table's number and the lengths of key and value.
 const HEAD_BYTES: usize = 1 + 4 + 4;
 
-/// Changes of one batch.
+/// Changes of one batch, and those of earlier ones that their tables do not have yet.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     bytes: RefCell<Vec<u8>>,
-    later: RefCell<Later>,
+    later: RefCell<LaterChanges>,
 }
 
-/// Where the changes begin that a table does not have yet, by the table's number.
-type Later = BTreeMap<u8, Vec<usize>>;
+/// Changes that are in the journal, or about to be, and not in their tables yet.
+#[derive(Debug, Default)]
+pub(super) struct LaterChanges {
+    /// The changes of the batches that these are part of, oldest first.
+    batches: Vec<Bytes>,
+    by_table: BTreeMap<u8, TableChanges>,
+}
+
+/// Changes of one table, by the table's number.
+#[derive(Debug, Default)]
+struct TableChanges {
+    /// In the order in which they were made.
+    places: Vec<Place>,
+    /// The last change of each row, if they are read by their key.
+    by_id: HashMap<IdKey, Place>,
+}
+
+/// Where a change begins.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Position in the batches. The one after the last is the batch that runs.
+    batch: usize,
+    offset: usize,
+}
 
 impl Changes {
-    /// Returns all changes as bytes, and the rows that their tables do not have yet.
-    pub(super) fn into_parts(self) -> (Bytes, LaterRows) {
-        let changes = Bytes::from(self.bytes.into_inner());
-        (changes.clone(), LaterRows { changes, later: self.later.into_inner() })
+    /// No change yet, after those of earlier batches that their tables do not have yet.
+    pub(super) fn after(earlier: LaterChanges) -> Self {
+        Self { bytes: RefCell::default(), later: RefCell::new(earlier) }
     }
 
-    /// Notes a row for a table that is not open.
-    pub(super) fn note_later(&self, table: u8, key: &[u8], value: &[u8]) {
-        let offset = self.bytes.borrow().len();
-        self.later.borrow_mut().entry(table).or_default().push(offset);
-        self.note(table, key, Some(value));
+    /// Returns all changes as bytes, and those that their tables do not have yet.
+    pub(super) fn into_parts(self) -> (Bytes, LaterChanges) {
+        let changes = Bytes::from(self.bytes.into_inner());
+        let mut later = self.later.into_inner();
+        if later.by_table.is_empty() {
+            later.batches.clear();
+        } else {
+            later.batches.push(changes.clone());
+        }
+        (changes, later)
+    }
+
+    /// Notes that a table gets a row later, or loses it if there is no value.
+    pub(super) fn note_later(&self, table: u8, key: &[u8], value: Option<&[u8]>) {
+        let mut later = self.later.borrow_mut();
+        let place = Place { batch: later.batches.len(), offset: self.bytes.borrow().len() };
+        let changes = later.by_table.entry(table).or_default();
+        changes.places.push(place);
+        if visibility(table) == Visibility::ByKey {
+            let id = IdKey::try_from(key).expect("these tables' keys are ids");
+            changes.by_id.insert(id, place);
+        }
+        drop(later);
+        self.note(table, key, value);
+    }
+
+    /// Reads a row that was noted for later; `None` if there is no such note. What `work` is given
+    /// is `None` if the row is to be removed.
+    pub(super) fn read_later<T>(
+        &self,
+        table: u8,
+        id: &IdKey,
+        work: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Option<T> {
+        let (bytes, later) = (self.bytes.borrow(), self.later.borrow());
+        let place = later.by_table.get(&table)?.by_id.get(id)?;
+        Some(work(later.change_at(*place, &bytes).value))
     }
 
     fn note(&self, table: u8, key: &[u8], value: Option<&[u8]>) {
@@ -55,32 +111,48 @@ impl Changes {
     }
 }
 
-/// Rows of a batch that are in the journal, and not in their tables yet.
-#[derive(Debug, Default)]
-pub(super) struct LaterRows {
-    changes: Bytes,
-    later: Later,
-}
+impl LaterChanges {
+    /// How many changes there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_table.values().map(|changes| changes.places.len()).sum()
+    }
 
-impl LaterRows {
-    /// Returns the tables' numbers, each with its keys and values.
-    pub(super) fn by_table(&self) -> impl Iterator<Item = (u8, impl Iterator<Item = NewRow<'_>>)> {
-        let tables = self.later.iter();
-        tables.map(|(table, offsets)| (*table, rows_at(&self.changes, offsets)))
+    /// Returns the tables' numbers, each with the last change of every row.
+    pub(super) fn by_table(&self) -> impl Iterator<Item = (u8, Vec<RowChange<'_>>)> {
+        let tables = self.by_table.iter();
+        tables.map(|(table, changes)| (*table, self.last_changes(changes, &[])))
+    }
+
+    /// Returns the last change of every row, by the bytes of its key. `running` has the changes of
+    /// the batch that runs.
+    fn last_changes<'a>(&'a self, of: &TableChanges, running: &'a [u8]) -> Vec<RowChange<'a>> {
+        let mut changes: Vec<_> =
+            of.places.iter().map(|place| self.change_at(*place, running)).collect();
+        last_of_each(&mut changes);
+        changes
+    }
+
+    fn change_at<'a>(&'a self, place: Place, running: &'a [u8]) -> RowChange<'a> {
+        let batch = self.batches.get(place.batch).map_or(running, |batch| batch);
+        split_change(&batch[place.offset..]).expect("it was noted whole").0
     }
 }
 
-/// Key and value of a row.
-type NewRow<'a> = (&'a [u8], &'a [u8]);
-
-fn rows_at<'a>(changes: &'a [u8], offsets: &'a [usize]) -> impl Iterator<Item = NewRow<'a>> {
-    offsets.iter().map(|offset| {
-        let (change, _) = split_change(&changes[*offset..]).expect("it was noted whole");
-        (change.key, change.value.expect("a row was put"))
-    })
+/// Leaves the last change of every row, by the bytes of its key.
+pub(super) fn last_of_each(changes: &mut Vec<RowChange<'_>>) {
+    // Stable, and quick, because most rows come in the order of their keys.
+    changes.sort_by(|a, b| a.key.cmp(b.key));
+    changes.dedup_by(|next, kept| {
+        let is_same = next.key == kept.key;
+        if is_same {
+            kept.value = next.value;
+        }
+        is_same
+    });
 }
 
 /// Change of one row, as [`Changes`] has it.
+#[derive(Debug)]
 pub(super) struct RowChange<'a> {
     /// Number of the table.
     pub(super) table: u8,
@@ -133,18 +205,21 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Deref for Table<'txn, K, V> {
 }
 
 impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
-    /// Wraps a table, which gets the rows that were noted for it.
-    pub(super) fn new(
-        mut inner: redb::Table<'txn, K, V>,
+    /// Wraps a table. Until it has [caught up](Self::catch_up), it lacks what was noted for later.
+    pub(super) const fn new(
+        inner: redb::Table<'txn, K, V>,
         number: u8,
         changes: &'txn Changes,
-    ) -> Result<Self, StorageError> {
-        if let Some(offsets) = changes.later.borrow_mut().remove(&number) {
-            for (key, value) in rows_at(&changes.bytes.borrow(), &offsets) {
-                inner.insert(K::from_bytes(key), V::from_bytes(value))?;
-            }
-        }
-        Ok(Self { inner, number, changes })
+    ) -> Self {
+        Self { inner, number, changes }
+    }
+
+    /// Makes the changes that were noted for later.
+    pub(super) fn catch_up(&mut self) -> Result<(), StorageError> {
+        let mut later = self.changes.later.borrow_mut();
+        let Some(noted) = later.by_table.remove(&self.number) else { return Ok(()) };
+        let running = self.changes.bytes.borrow();
+        make(&mut self.inner, &later.last_changes(&noted, &running))
     }
 
     /// Puts a row in the place of one that may be there.
@@ -189,4 +264,19 @@ impl<'txn, K: Key + 'static, V: Value + 'static> Table<'txn, K, V> {
             is_kept
         })
     }
+}
+
+/// Makes changes in a table.
+pub(super) fn make<K: Key + 'static, V: Value + 'static>(
+    table: &mut redb::Table<'_, K, V>,
+    changes: &[RowChange<'_>],
+) -> Result<(), StorageError> {
+    for change in changes {
+        let key = K::from_bytes(change.key);
+        match change.value {
+            Some(value) => drop(table.insert(key, V::from_bytes(value))?),
+            None => drop(table.remove(key)?),
+        }
+    }
+    Ok(())
 }

@@ -16,7 +16,7 @@ use redb::{
 
 use crate::domain::id::MessageId;
 use crate::store::damage::Damage;
-use crate::store::redb::changes::{Changes, LaterRows};
+use crate::store::redb::changes::{Changes, LaterChanges};
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
@@ -24,9 +24,13 @@ use crate::store::redb::journal::{Journal, JournalError};
 use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Row, TABLES, Tables, begin_write, number_of, set_durable, write,
+    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, in_tables, make_later, number_of,
+    set_durable, write,
 };
 use crate::store::redb::{read_lock, write_lock};
+
+/// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
+const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 4_000 };
 
 /// Database handle that readers and the writer share, and that is opened again after a failure.
 pub(super) struct SharedDatabase {
@@ -44,8 +48,8 @@ pub(super) struct SharedDatabase {
 /// The transaction with the batches since the last publication.
 struct Unpublished {
     transaction: WriteTransaction,
-    /// Rows of the last batch that it does not have yet.
-    later: LaterRows,
+    /// Changes of the batches that it does not have yet.
+    later: LaterChanges,
 }
 
 /// The file as it is open now.
@@ -88,22 +92,27 @@ impl SharedDatabase {
         self.unpublished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open transaction with all rows, which is not kept any more. Whoever drops it has the
+    /// The open transaction with all changes, which is not kept any more. Whoever drops it has the
     /// file opened again, so that the batches in it come back from the journal.
     fn take_unpublished(&self) -> Result<Option<WriteTransaction>, ReadError> {
         let Some(Unpublished { transaction, later }) = self.unpublished().take() else {
             return Ok(None);
         };
-        insert_rows(&transaction, &later)?;
+        make_later(&transaction, &later)?;
         Ok(Some(transaction))
     }
 
-    /// Puts the rows into their tables that the last batch left for after its answer. The writer's
-    /// thread alone calls it.
-    pub(super) fn insert_later_rows(&self) -> Result<(), ReadError> {
-        let transaction = self.take_unpublished()?;
-        let later = LaterRows::default();
-        *self.unpublished() = transaction.map(|transaction| Unpublished { transaction, later });
+    /// Makes the changes that the last batches left for after their answer, once there are many: a
+    /// row that is changed again meanwhile is written once, and a table is opened for many rows. The
+    /// writer's thread alone calls it.
+    pub(super) fn make_later_changes(&self) -> Result<(), ReadError> {
+        let is_much =
+            self.unpublished().as_ref().is_some_and(|now| now.later.len() >= LATER_CHANGES);
+        if is_much {
+            let transaction = self.take_unpublished()?;
+            let later = LaterChanges::default();
+            *self.unpublished() = transaction.map(|transaction| Unpublished { transaction, later });
+        }
         Ok(())
     }
 
@@ -174,7 +183,7 @@ impl SharedDatabase {
         &self,
         work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        self.checkpoint_with(|transaction| work(Tables::new(transaction, &Changes::default())))
+        self.checkpoint_with(|transaction| in_tables(transaction, work))
     }
 
     /// Whether the journal is at its path, or the data file is not at its own either: then both are
@@ -198,10 +207,13 @@ impl SharedDatabase {
             let gone = io::Error::new(io::ErrorKind::NotFound, "the journal is gone or another");
             return Err(JournalError::from(gone).into());
         }
-        let unpublished = self.take_unpublished()?;
+        let unpublished = self.unpublished().take();
         let is_unpublished = unpublished.is_some();
-        let transaction = unpublished.map_or_else(|| database.begin_write(), Ok)?;
-        let changes = Changes::default();
+        let (transaction, earlier) = match unpublished {
+            Some(Unpublished { transaction, later }) => (transaction, later),
+            None => (database.begin_write()?, LaterChanges::default()),
+        };
+        let changes = Changes::after(earlier);
         let done = work(Tables::new(&transaction, &changes))?;
         let (changes, later) = changes.into_parts();
         if changes.is_empty() {
@@ -387,14 +399,6 @@ impl SharedDatabase {
         }
         *guard = Handle::Closed;
     }
-}
-
-/// Puts rows into their tables.
-fn insert_rows(transaction: &WriteTransaction, rows: &LaterRows) -> Result<(), ReadError> {
-    for (table, mut rows) in rows.by_table() {
-        TABLES[usize::from(table)].insert(transaction, &mut rows)?;
-    }
-    Ok(())
 }
 
 /// What became of a batch that was to be written.

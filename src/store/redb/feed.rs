@@ -294,7 +294,7 @@ impl FeedIndex {
         self.last.store(position.number(), Ordering::Relaxed);
         let row = encode_feed(position, &FeedRow { message: message.id, change });
         let key = (message.organisation.0, position.number());
-        tables.feed.open()?.insert(key, row.as_slice())?;
+        tables.feed.insert_later(key, row.as_slice())?;
         Ok(position)
     }
 

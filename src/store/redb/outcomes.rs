@@ -42,15 +42,18 @@ impl RedbStore {
 
 /// Reads a message's row.
 pub(super) fn read(tables: &mut Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
-    let row = tables.messages.open()?.get(id.as_bytes())?;
-    Ok(row.map(|row| decode_message(id, row.value()).in_row(MESSAGES, id)).transpose()?)
+    let read = tables.messages.read_row(id.as_bytes(), |row| {
+        row.map(|row| decode_message(id, row).in_row(MESSAGES, id)).transpose()
+    });
+    Ok(read??)
 }
 
 /// Writes a message's row, and removes its pending mark if its state is final.
 pub(super) fn write(tables: &mut Tables<'_>, message: &Message) -> Result<(), ReadError> {
-    tables.messages.open()?.insert(message.id.as_bytes(), encode_message(message).as_slice())?;
+    let id = message.id.as_bytes();
+    tables.messages.insert_later(id, encode_message(message).as_slice())?;
     if !matches!(message.state, State::Queued { .. }) {
-        tables.pending.open()?.remove(message.id.as_bytes())?;
+        tables.pending.remove_later(id)?;
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ impl Rows for Batch<'_> {
         sent_at: Timestamp,
     ) -> Result<(), ReadError> {
         let key = (sent_at.unix_millis(), *id.as_bytes());
-        Ok(self.tables.sent.open()?.insert(key, ses_message_id.as_bytes())?)
+        Ok(self.tables.sent.insert_later(key, ses_message_id.as_bytes())?)
     }
 
     fn event(&mut self, id: MessageId, key: &EventKey) -> Result<Option<Vec<u8>>, ReadError> {

@@ -5,6 +5,7 @@
 //! a few million rows.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use redb::{
@@ -14,7 +15,9 @@ use redb::{
 
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
-use crate::store::redb::changes::{Changes, RowChange, Table, row_changes};
+use crate::store::redb::changes::{
+    Changes, LaterChanges, RowChange, Table, last_of_each, make, row_changes,
+};
 use crate::store::redb::error::ReadError;
 
 /// The version of the file's layout. A file of a newer version is refused.
@@ -57,15 +60,16 @@ pub(super) type TimedRow = (u64, &'static [u8]);
 /// Declares the tables of the file, each in one place: its constant, its field of [`Tables`] and its
 /// place in [`TABLES`].
 macro_rules! tables {
-    ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty),)+) => {
+    ($($(#[$about:meta])* $field:ident: $table:ident = $name:literal ($key:ty => $row:ty) $seen:ident,)+) => {
         $(
             $(#[$about])*
             pub(super) const $table: TableDefinition<$key, $row> = TableDefinition::new($name);
         )+
 
-        /// Every table of the file. A position here is the table's number in a backup and in the
-        /// journal.
-        pub(super) const TABLES: &[&dyn AnyTable] = &[$(&$table),+];
+        /// Every table of the file, and when readers see what is put into it. A position here is the
+        /// table's number in a backup and in the journal.
+        pub(super) const TABLES: &[(&dyn AnyTable, Visibility)] =
+            &[$((&$table, Visibility::$seen)),+];
 
         /// All tables of one write transaction.
         pub(super) struct Tables<'txn> {
@@ -93,60 +97,60 @@ macro_rules! tables {
 // A new table goes to the end: its number must not change.
 tables! {
     /// Single values of the file itself.
-    meta: META = "meta" (&'static str => u64),
+    meta: META = "meta" (&'static str => u64) AtOnce,
     /// Message records.
-    messages: MESSAGES = "messages" (IdKey => Row),
+    messages: MESSAGES = "messages" (IdKey => Row) ByKey,
     /// Each organisation's messages, so that a listing reads no other's. An organisation's messages
     /// follow one another, so inserts go to the ends of as many runs as there are organisations.
-    by_organisation: BY_ORGANISATION = "messages_by_organisation" ((u32, IdKey) => ()),
+    by_organisation: BY_ORGANISATION = "messages_by_organisation" ((u32, IdKey) => ()) OnDemand,
     /// Messages whose body is pending in memory.
-    pending: PENDING = "pending" (IdKey => ()),
+    pending: PENDING = "pending" (IdKey => ()) OnDemand,
     /// The idempotency keys of the last 24 hours, by the message that each one made.
-    idempotency: IDEMPOTENCY = "idempotency" (IdKey => Row),
+    idempotency: IDEMPOTENCY = "idempotency" (IdKey => Row) ByKey,
     /// Delivery events: message id, time, rank and digest, so that a repeat has the same key.
-    events: EVENTS = "events" (Row => Row),
+    events: EVENTS = "events" (Row => Row) AtOnce,
     /// Messages that the provider accepted, by the time of that and their id, with the provider's
     /// own id for them: how an event without our tag finds its message.
-    sent: SENT = "sent" ((u64, IdKey) => Row),
+    sent: SENT = "sent" ((u64, IdKey) => Row) OnDemand,
     /// Events whose message is not known yet, by the provider's id for it, with the time of their
     /// arrival. Random keys do no harm here, because the table is bounded.
-    unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow),
+    unmatched: UNMATCHED = "unmatched_events" (Row => TimedRow) AtOnce,
     /// Documents that could not be read, by their digest, with the time of their arrival. Bounded
     /// too.
-    dead_letters: DEAD_LETTERS = "dead_letters" (Row => TimedRow),
+    dead_letters: DEAD_LETTERS = "dead_letters" (Row => TimedRow) AtOnce,
     /// Suppressed addresses by organisation.
-    suppressions: SUPPRESSIONS = "suppressions" ((u32, &'static str) => Row),
+    suppressions: SUPPRESSIONS = "suppressions" ((u32, &'static str) => Row) AtOnce,
     /// Organisations by number.
-    organisations: ORGANISATIONS = "organisations" (u32 => Row),
+    organisations: ORGANISATIONS = "organisations" (u32 => Row) AtOnce,
     /// Hashes of API keys by number.
-    api_keys: API_KEYS = "api_keys" (u32 => Row),
+    api_keys: API_KEYS = "api_keys" (u32 => Row) AtOnce,
     /// Sender domains by organisation.
-    domains: DOMAINS = "domains" ((u32, &'static str) => Row),
+    domains: DOMAINS = "domains" ((u32, &'static str) => Row) AtOnce,
     /// When each API key was last used, in milliseconds, by the key's number.
-    key_use: KEY_USE = "key_use" (u32 => u64),
+    key_use: KEY_USE = "key_use" (u32 => u64) AtOnce,
     /// Records that were pending at a start and could not be read, by message, with the time of
     /// that start.
-    damaged_messages: DAMAGED_MESSAGES = "damaged_messages" (IdKey => TimedRow),
+    damaged_messages: DAMAGED_MESSAGES = "damaged_messages" (IdKey => TimedRow) AtOnce,
     /// File's record of the clock, under [`TIME_KEY`].
-    clock: CLOCK = "clock" (&'static str => Row),
+    clock: CLOCK = "clock" (&'static str => Row) AtOnce,
     /// Entries of the event feed, by organisation and position. An organisation's entries follow one
     /// another, as its messages do.
-    feed: FEED = "feed" ((u32, u64) => Row),
+    feed: FEED = "feed" ((u32, u64) => Row) OnDemand,
     /// Failures of messages that an event later proved to be sent: their records do not have them
     /// any more, and the feed still shows them.
-    overturned: OVERTURNED = "overturned_failures" (IdKey => Row),
+    overturned: OVERTURNED = "overturned_failures" (IdKey => Row) AtOnce,
     /// Endpoints of webhooks by number.
-    webhooks: WEBHOOKS = "webhooks" (u32 => Row),
+    webhooks: WEBHOOKS = "webhooks" (u32 => Row) AtOnce,
     /// How far each endpoint's deliveries are, by the endpoint's number.
-    webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row),
+    webhook_cursors: WEBHOOK_CURSORS = "webhook_cursors" (u32 => Row) AtOnce,
     /// Deliveries that wait for their next attempt: endpoint, time of that in milliseconds, and the
     /// event's position in the feed.
-    webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row),
+    webhook_waiting: WEBHOOK_WAITING = "webhook_waiting" ((u32, u64, u64) => Row) AtOnce,
     /// Deliveries whose last attempt failed: endpoint, and the event's position in the feed.
-    webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row),
+    webhook_failed: WEBHOOK_FAILED = "webhook_failed" ((u32, u64) => Row) AtOnce,
     /// Counts of what happened in each hour, by the hour's number and the organisation; those of all
     /// organisations together are under [`ALL_ORGANISATIONS`].
-    history: HISTORY = "history" ((u32, u32) => Row),
+    history: HISTORY = "history" ((u32, u32) => Row) OnDemand,
 }
 
 /// The one key of [`CLOCK`].
@@ -181,7 +185,19 @@ pub(super) fn write_tables<T>(
     database: &Database,
     work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
-    write(database, |transaction| work(Tables::new(transaction, &Changes::default())))
+    write(database, |transaction| in_tables(transaction, work))
+}
+
+/// Does something in the tables of a transaction, outside of the journal.
+pub(super) fn in_tables<T>(
+    transaction: &WriteTransaction,
+    work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    let changes = Changes::default();
+    let done = work(Tables::new(transaction, &changes))?;
+    let (_, later) = changes.into_parts();
+    make_later(transaction, &later)?;
+    Ok(done)
 }
 
 /// A table that is opened at its first use: to open all of them takes 8 % of a small transaction's
@@ -190,7 +206,16 @@ pub(super) struct OnDemand<'txn, K: Key + 'static, V: Value + 'static> {
     transaction: &'txn WriteTransaction,
     changes: &'txn Changes,
     definition: TableDefinition<'static, K, V>,
-    table: Option<Table<'txn, K, V>>,
+    table: Opened<'txn, K, V>,
+}
+
+/// How far a table is open.
+enum Opened<'txn, K: Key + 'static, V: Value + 'static> {
+    Not,
+    /// To be read: it lacks what was noted for later.
+    Behind(Table<'txn, K, V>),
+    /// With all changes.
+    Whole(Table<'txn, K, V>),
 }
 
 impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
@@ -199,16 +224,32 @@ impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
         changes: &'txn Changes,
         definition: TableDefinition<'static, K, V>,
     ) -> Self {
-        Self { transaction, changes, definition, table: None }
+        Self { transaction, changes, definition, table: Opened::Not }
     }
 
     /// The table, created where it is missing.
     pub(super) fn open(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
-        let table = match self.table.take() {
-            Some(table) => table,
-            None => open_table(self.transaction, self.changes, self.definition)?,
-        };
-        Ok(self.table.insert(table))
+        if !matches!(self.table, Opened::Whole(_)) {
+            self.open_behind()?.catch_up()?;
+            self.table = match std::mem::replace(&mut self.table, Opened::Not) {
+                Opened::Behind(table) | Opened::Whole(table) => Opened::Whole(table),
+                Opened::Not => unreachable!("it was opened"),
+            };
+        }
+        self.open_behind()
+    }
+
+    /// The table, which may lack what was noted for later.
+    fn open_behind(&mut self) -> Result<&mut Table<'txn, K, V>, redb::Error> {
+        if let Opened::Not = self.table {
+            let table = self.transaction.open_table(self.definition)?;
+            let table = Table::new(table, number_of(&self.definition), self.changes);
+            self.table = Opened::Behind(table);
+        }
+        match &mut self.table {
+            Opened::Behind(table) | Opened::Whole(table) => Ok(table),
+            Opened::Not => unreachable!("it was opened"),
+        }
     }
 
     /// Puts a row, which a table that is not open gets after the batch is answered.
@@ -217,22 +258,44 @@ impl<'txn, K: Key + 'static, V: Value + 'static> OnDemand<'txn, K, V> {
         key: impl Borrow<K::SelfType<'k>>,
         value: impl Borrow<V::SelfType<'v>>,
     ) -> Result<(), StorageError> {
-        if let Some(table) = &mut self.table {
+        if let Opened::Whole(table) = &mut self.table {
             return table.insert(key, value);
         }
         let (key, value) = (K::as_bytes(key.borrow()), V::as_bytes(value.borrow()));
-        self.changes.note_later(number_of(&self.definition), key.as_ref(), value.as_ref());
+        let number = number_of(&self.definition);
+        self.changes.note_later(number, key.as_ref(), Some(value.as_ref()));
+        Ok(())
+    }
+
+    /// Removes a row that may be there; a table that is not open loses it after the batch is
+    /// answered.
+    pub(super) fn remove_later<'k>(
+        &mut self,
+        key: impl Borrow<K::SelfType<'k>>,
+    ) -> Result<(), StorageError> {
+        if let Opened::Whole(table) = &mut self.table {
+            return table.remove(key).map(drop);
+        }
+        let key = K::as_bytes(key.borrow());
+        self.changes.note_later(number_of(&self.definition), key.as_ref(), None);
         Ok(())
     }
 }
 
-fn open_table<'txn, K: Key + 'static, V: Value + 'static>(
-    transaction: &'txn WriteTransaction,
-    changes: &'txn Changes,
-    definition: TableDefinition<'static, K, V>,
-) -> Result<Table<'txn, K, V>, redb::Error> {
-    let table = transaction.open_table(definition)?;
-    Ok(Table::new(table, number_of(&definition), changes)?)
+impl OnDemand<'_, IdKey, Row> {
+    /// Reads a row. The table need not have what was noted for later.
+    pub(super) fn read_row<T>(
+        &mut self,
+        id: &IdKey,
+        work: impl Fn(Option<&[u8]>) -> T,
+    ) -> Result<T, redb::Error> {
+        let number = number_of(&self.definition);
+        if let Some(read) = self.changes.read_later(number, id, &work) {
+            return Ok(read);
+        }
+        let row = self.open_behind()?.get(id)?;
+        Ok(work(row.as_ref().map(redb::AccessGuard::value)))
+    }
 }
 
 impl Tables<'_> {
@@ -268,29 +331,20 @@ pub(super) enum Visibility {
     /// At once, by its key: [`RecentRows`](crate::store::redb::recent_rows::RecentRows) has it. One that
     /// is removed is gone at once, because the batch is published.
     ByKey,
-    /// At the next publication. Who reads a range asks for one; the writer needs none.
+    /// At the next publication, because that costs more than all of a message's rows. Who reads a range asks for one; the writer needs none.
     OnDemand,
     /// At once, because the batch is published.
     AtOnce,
 }
 
-/// Returns when readers see what is put into the table of this number. Those that every message
-/// changes wait, because a publication costs more than all of a message's rows.
+/// Returns when readers see what is put into the table of this number.
 pub(super) fn visibility(table: u8) -> Visibility {
-    let name = TABLES[usize::from(table)].name();
-    let is_one_of = |tables: &[&dyn AnyTable]| tables.iter().any(|table| table.name() == name);
-    if is_one_of(&[&MESSAGES, &IDEMPOTENCY]) {
-        Visibility::ByKey
-    } else if is_one_of(&[&BY_ORGANISATION, &PENDING, &SENT, &FEED, &HISTORY]) {
-        Visibility::OnDemand
-    } else {
-        Visibility::AtOnce
-    }
+    TABLES[usize::from(table)].1
 }
 
 /// Returns the table's position in [`TABLES`].
 pub(super) fn number_of(table: &impl TableHandle) -> u8 {
-    let number = TABLES.iter().position(|known| known.name() == table.name());
+    let number = TABLES.iter().position(|(known, _)| known.name() == table.name());
     let number = number.and_then(|number| u8::try_from(number).ok());
     number.expect("every table has its number")
 }
@@ -298,15 +352,26 @@ pub(super) fn number_of(table: &impl TableHandle) -> u8 {
 /// Makes changes again in a transaction.
 pub(super) fn replay(transaction: &WriteTransaction, changes: &[u8]) -> Result<(), redb::Error> {
     let unknown = || StorageError::Corrupted("a record of the journal cannot be read".to_owned());
+    let mut by_table: BTreeMap<u8, Vec<RowChange<'_>>> = BTreeMap::new();
     for change in row_changes(changes) {
-        let RowChange { table, key, value } = change.ok_or_else(unknown)?;
-        let table = TABLES.get(usize::from(table)).ok_or_else(unknown)?;
-        match value {
-            Some(value) => {
-                table.insert(transaction, &mut std::iter::once((key, value)))?;
-            }
-            None => table.remove(transaction, key)?,
-        }
+        let change = change.filter(|change| usize::from(change.table) < TABLES.len());
+        let change = change.ok_or_else(unknown)?;
+        by_table.entry(change.table).or_default().push(change);
+    }
+    for (table, mut changes) in by_table {
+        last_of_each(&mut changes);
+        TABLES[usize::from(table)].0.make(transaction, &changes)?;
+    }
+    Ok(())
+}
+
+/// Makes the changes that were noted for later.
+pub(super) fn make_later(
+    transaction: &WriteTransaction,
+    changes: &LaterChanges,
+) -> Result<(), redb::Error> {
+    for (table, changes) in changes.by_table() {
+        TABLES[usize::from(table)].0.make(transaction, &changes)?;
     }
     Ok(())
 }
@@ -338,8 +403,12 @@ pub(super) trait AnyTable: Sync {
         rows: ByteRows<'_, '_>,
     ) -> Result<u64, redb::Error>;
 
-    /// Removes a row, if it is there.
-    fn remove(&self, transaction: &WriteTransaction, key: &[u8]) -> Result<(), redb::Error>;
+    /// Makes changes of rows.
+    fn make(
+        &self,
+        transaction: &WriteTransaction,
+        changes: &[RowChange<'_>],
+    ) -> Result<(), redb::Error>;
 }
 
 impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
@@ -382,8 +451,11 @@ impl<K: Key + Sync + 'static, V: Value + Sync + 'static> AnyTable
         Ok(count)
     }
 
-    fn remove(&self, transaction: &WriteTransaction, key: &[u8]) -> Result<(), redb::Error> {
-        transaction.open_table(*self)?.remove(K::from_bytes(key))?;
-        Ok(())
+    fn make(
+        &self,
+        transaction: &WriteTransaction,
+        changes: &[RowChange<'_>],
+    ) -> Result<(), redb::Error> {
+        Ok(make(&mut transaction.open_table(*self)?, changes)?)
     }
 }

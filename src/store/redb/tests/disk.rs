@@ -174,6 +174,7 @@ async fn the_writer_outlives_panics_while_the_file_is_opened_again() {
     disk.set(Fault::ReadsPanic);
     // It may be in the journal before a table is read.
     let during = fixture.accept(None, START).await;
+    fixture.store.answered().await;
     assert!(fixture.accept(None, START).await.is_err());
     // Long enough for several attempts to open the file again.
     tokio::time::sleep(PANICS_GO_ON).await;
@@ -195,6 +196,7 @@ async fn what_was_answered_is_there_though_the_tables_did_not_take_it() {
     fixture.accept(Some("before"), START).await.unwrap();
     disk.set(Fault::ReadsFail);
     let answer = fixture.accept(Some("k"), START).await;
+    fixture.store.answered().await;
     assert_eq!(fixture.accept(Some("refused"), START).await, Err(StoreError::Unavailable));
     disk.set(Fault::None);
     timeout(PATIENCE, fixture.store.writable()).await.expect("the store takes writes again");

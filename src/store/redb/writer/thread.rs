@@ -186,8 +186,8 @@ impl Thread {
                     self.checkpoint_at.get_or_insert_with(|| started + CHECKPOINT_INTERVAL);
                 }
                 accept(&self.shared, operations, written, started);
-                let insert = || self.shared.database.insert_later_rows();
-                return self.or_refuse("an insertion after the answer", insert);
+                let make = || self.shared.database.make_later_changes();
+                return self.or_refuse("a change after the answer", make);
             }
             Ok(Err(error)) => {
                 tracing::error!(%error, "the store could not commit; writes are refused for now");
