@@ -19,14 +19,15 @@ use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
 use crate::domain::message::Acceptance;
 use crate::domain::retry::Backoff;
-use crate::in_flight::{InFlight, InFlightGuard};
-use crate::queue::{Claim, MessageQueue, Next, Pending};
+use crate::in_flight::InFlight;
+use crate::queue::{Claim, Gate, MessageQueue, Next, Parcel, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, Started, caught};
-use circuit_breaker::BreakerState;
+use circuit_breaker::{BreakerState, Permit};
 use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
+use provider_health::{CallMarks, ProviderHealth};
 use recent_calls::Recent;
 use throttle::Throttle;
 use token_bucket::Rate;
@@ -41,6 +42,7 @@ pub mod circuit_breaker;
 mod drain;
 pub mod metrics;
 mod paused_domains;
+mod provider_health;
 pub mod recent_calls;
 mod throttle;
 pub mod token_bucket;
@@ -117,6 +119,8 @@ pub struct SendingStatus {
     pub unrecorded: usize,
     /// The provider's condition.
     pub condition: BreakerState,
+    /// Organisations whose calls get no answer while others' do, and what went wrong.
+    pub paused_organisations: Vec<(OrganisationId, String)>,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
     /// The calls of the last five minutes.
@@ -193,7 +197,7 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Changes how to send from the next decision on.
     pub fn set_settings(&self, settings: Settings) {
-        self.throttle().breaker.set_backoff(settings.backoff);
+        self.throttle().health.set_backoff(settings.backoff);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         self.changed.notify_one();
     }
@@ -220,9 +224,9 @@ impl<P: Provider> Dispatcher<P> {
     /// none. From here on, what is sent is counted against it.
     pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut throttle = self.throttle();
-        let before = throttle.breaker.state().clone();
+        let before = throttle.health.condition();
         throttle.set_quota(quota, Instant::now());
-        self.tell_change(&before, throttle.breaker.state());
+        self.tell_change(&before, &throttle.health.condition());
     }
 
     /// Ends when the provider takes messages again after it did not.
@@ -234,7 +238,10 @@ impl<P: Provider> Dispatcher<P> {
     /// been put right.
     pub fn try_again(&self) {
         let now = Instant::now();
-        self.throttle().breaker.probe_at_once(now);
+        let mut throttle = self.throttle();
+        let changed = throttle.health.probe_at_once(now);
+        self.set_gates(&throttle.health, changed, now);
+        drop(throttle);
         self.queue.bring_forward(now);
         self.changed.notify_one();
     }
@@ -267,11 +274,24 @@ impl<P: Provider> Dispatcher<P> {
             rate_limit: throttle.bucket.limit(),
             quota: throttle.quota(),
             unrecorded: self.unrecorded.count(),
-            condition: throttle.breaker.state().clone(),
+            condition: throttle.health.condition(),
+            paused_organisations: self.paused_organisations(&throttle.health),
             paused_domains: self.paused_domains(),
             recent_calls: self.recent.read(Instant::now()),
             sent: self.metrics.sent(),
         }
+    }
+
+    /// The organisations whose time is not over yet, or whose messages still wait; none while
+    /// everybody's condition tells of it.
+    fn paused_organisations(&self, health: &ProviderHealth) -> Vec<(OrganisationId, String)> {
+        let now = Instant::now();
+        if health.condition() != BreakerState::Closed {
+            return Vec::new();
+        }
+        let paused = health.paused(now).into_iter();
+        let told = paused.filter(|one| one.probe > now || self.queue.is_waiting(one.id));
+        told.map(|one| (one.id, one.message)).collect()
     }
 
     /// The domains whose time is not over yet, or whose messages still wait.
@@ -376,9 +396,9 @@ impl<P: Provider> Dispatcher<P> {
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
-                let mark = self.take(claim.parcel.envelope().recipient_count(), now);
+                let marks = self.take(&claim.parcel, now);
                 let call = self.queue.start_call(claim.parcel.id);
-                let started = Started { at: now, _mark: mark, call };
+                let started = Started { at: now, marks, call };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
                     dispatcher.attempt(claim, started).await;
@@ -403,15 +423,37 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Charges a call that is about to start to the pace and to the daily quota.
-    fn take(&self, recipients: u32, now: Instant) -> InFlightGuard {
+    fn take(&self, parcel: &Parcel, now: Instant) -> CallMarks {
+        let (organisation, recipients) =
+            (parcel.organisation(), parcel.envelope().recipient_count());
         let mut throttle = self.throttle();
         throttle.bucket.take(recipients);
         // Before the quota is: the call that uses up the last of it is no probe of what follows.
-        let mark = throttle.breaker.call();
-        let before = throttle.breaker.state().clone();
+        let marks = throttle.health.call(organisation);
+        if throttle.health.permit_of(organisation, now).is_some() {
+            self.set_gates(&throttle.health, [organisation], now);
+        }
+        let before = throttle.health.condition();
         throttle.spend(recipients, now);
-        self.tell_change(&before, throttle.breaker.state());
-        mark
+        self.tell_change(&before, &throttle.health.condition());
+        marks
+    }
+
+    /// Has the queue let these organisations' messages go as their breakers do.
+    fn set_gates(
+        &self,
+        health: &ProviderHealth,
+        organisations: impl IntoIterator<Item = OrganisationId>,
+        now: Instant,
+    ) {
+        for organisation in organisations {
+            let gate = match health.permit_of(organisation, now) {
+                None | Some(Permit::Now) => Gate::Open,
+                Some(Permit::At(probe)) => Gate::OpensAt(probe),
+                Some(Permit::AfterACall) => Gate::Closed,
+            };
+            self.queue.set_gate(organisation, gate);
+        }
     }
 
     fn ended(ended: Result<(), JoinError>) {

@@ -123,6 +123,17 @@ pub enum Next {
     Never,
 }
 
+/// Gate of an organisation: whether its messages may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// They may, as they become due.
+    Open,
+    /// Not before this time.
+    OpensAt(Instant),
+    /// Not before the gate is set again.
+    Closed,
+}
+
 /// How much is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
@@ -287,6 +298,17 @@ impl MessageQueue {
     /// Whether messages wait because their domain is paused.
     pub fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
         self.lock().queue.is_held(organisation, domain)
+    }
+
+    /// Sets whether an organisation's messages may go.
+    pub fn set_gate(&self, organisation: OrganisationId, gate: Gate) {
+        self.lock().queue.set_gate(organisation, gate);
+        self.changed.notify_one();
+    }
+
+    /// Whether an organisation has messages that wait or are being sent.
+    pub fn is_waiting(&self, organisation: OrganisationId) -> bool {
+        self.lock().queue.is_waiting(organisation)
     }
 
     /// Forgets a message that reached a final state, and its body.

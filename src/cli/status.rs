@@ -119,6 +119,7 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::BodiesLost => true,
         Kind::Stopping
         | Kind::Draining
+        | Kind::OrganisationPaused
         | Kind::NodeSilent
         | Kind::StandbyLost
         | Kind::ClocksDiffer

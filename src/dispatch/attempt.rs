@@ -13,6 +13,7 @@ use tracing::{error, info};
 
 use crate::config::OnUnknown;
 use crate::dispatch::circuit_breaker::Signal;
+use crate::dispatch::provider_health::CallMarks;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
 use crate::domain::id::MessageId;
@@ -20,7 +21,6 @@ use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
 use crate::domain::organisation::SenderStatus;
-use crate::in_flight::InFlightGuard;
 use crate::queue::{Call, Claim, Parcel};
 use crate::store::StoreError;
 
@@ -45,9 +45,9 @@ impl<P: Provider> Dispatcher<P> {
                 retry_after: None,
             })
         });
-        self.observe(&claim.parcel, &outcome, started.at);
+        self.observe(&claim.parcel, &outcome, started.at, started.marks);
         // Only now: the next call starts in the light of this one.
-        drop(started);
+        drop(started.call);
         match outcome {
             Outcome::Sent { ses_message_id } => {
                 let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
@@ -115,16 +115,16 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Learns from a finished call.
-    fn observe(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
+    fn observe(&self, parcel: &Parcel, outcome: &Outcome, started: Instant, marks: CallMarks) {
         let now = Instant::now();
         let took = now.duration_since(started);
         self.metrics.call(outcome, took);
         self.recent.note(outcome, took, now);
         self.observe_domain(parcel, outcome, started);
         let mut throttle = self.throttle();
-        let before = throttle.breaker.state().clone();
-        match outcome {
-            Outcome::Sent { .. } => throttle.breaker.observe(&Signal::Working, started, now),
+        let before = throttle.health.condition();
+        let signal = match outcome {
+            Outcome::Sent { .. } => Signal::Working,
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
                 if problem.kind == ProblemKind::Throttled {
                     throttle.bucket.throttled(started, now);
@@ -132,11 +132,13 @@ impl<P: Provider> Dispatcher<P> {
                 if problem.kind != ProblemKind::Unknown {
                     throttle.refund(parcel.envelope().recipient_count());
                 }
-                let signal = Signal::of(problem.kind, &problem.message);
-                throttle.breaker.observe(&signal, started, now);
+                Signal::of(problem.kind, &problem.message)
             }
-        }
-        self.tell_change(&before, throttle.breaker.state());
+        };
+        let changed = throttle.health.observe(parcel.organisation(), &signal, started, now);
+        drop(marks);
+        self.set_gates(&throttle.health, changed, now);
+        self.tell_change(&before, &throttle.health.condition());
     }
 
     /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.
@@ -316,9 +318,9 @@ pub(super) enum Hold {
 pub(super) struct Started {
     /// When it was permitted.
     pub(super) at: Instant,
-    /// Counts it as under way for the provider's health. Gone before `call`, whose end wakes the
+    /// Count it as under way for the provider's health. Gone before `call`, whose end wakes the
     /// dispatcher.
-    pub(super) _mark: InFlightGuard,
+    pub(super) marks: CallMarks,
     pub(super) call: Call,
 }
 

@@ -1,5 +1,5 @@
-//! Circuit breaker: the provider's health as the calls show it, and what it allows: everything
-//! (closed), one probe at a time (open), or a gradual return.
+//! Circuit breaker: what the provider's health allows: everything (closed), one probe at a time
+//! (open), or a gradual return. `provider_health` decides which calls tell of it.
 
 use std::time::Duration;
 
@@ -11,9 +11,8 @@ use crate::domain::message::Failure;
 use crate::domain::retry::Backoff;
 use crate::in_flight::{InFlight, InFlightGuard};
 
-/// Failed calls in a row, with none that succeeded in between, that mean: the provider is down.
-/// One lost answer among many good ones must not stop sending.
-const DOWN_AFTER: u32 = 5;
+/// Calls that may be under way at which a gradual return is over.
+const RETURNED: usize = 64;
 
 /// Why nothing but probes is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +103,7 @@ impl BreakerState {
 pub enum Signal<'a> {
     /// It works, whatever it thinks of the message.
     Working,
-    /// It does not, for every message.
+    /// It does not: for every message, or, if it is unreachable, perhaps for this one alone.
     Failing {
         /// What kind of problem.
         cause: Cause,
@@ -143,12 +142,11 @@ pub enum Permit {
     AfterACall,
 }
 
-/// Circuit breaker: watches the calls' results and says how many may be under way.
+/// Circuit breaker: says how many calls may be under way.
 #[derive(Debug)]
 pub struct CircuitBreaker {
     state: BreakerState,
     backoff: Backoff,
-    failures_in_a_row: u32,
     probes_failed: u32,
     next_probe: Instant,
     /// When the provider was last found impaired.
@@ -166,7 +164,6 @@ impl CircuitBreaker {
         Self {
             state: BreakerState::Closed,
             backoff,
-            failures_in_a_row: 0,
             probes_failed: 0,
             next_probe: now,
             impaired_at: None,
@@ -220,39 +217,39 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes a finished call into account. One that had started before the provider was found
-    /// impaired tells nothing of the time after: it is no probe, whatever came of it.
-    pub fn observe(&mut self, signal: &Signal<'_>, started: Instant, now: Instant) {
-        if self.impaired_at.is_some_and(|at| started <= at) {
-            return;
-        }
-        match (signal, &self.state) {
-            (Signal::Working, BreakerState::Closed) => {
-                self.failures_in_a_row = 0;
-                self.window = self.window.saturating_add(1);
-            }
-            (Signal::Working, BreakerState::Open { .. }) => {
+    /// Returns true if a call that was started then tells of the time since the provider was found
+    /// impaired. An earlier one is no probe, whatever came of it.
+    pub fn heeds(&self, started: Instant) -> bool {
+        self.impaired_at.is_none_or(|at| started > at)
+    }
+
+    /// Takes into account that a call showed that the provider works.
+    pub fn succeed(&mut self) {
+        match self.state {
+            BreakerState::Closed => self.window = self.window.saturating_add(1),
+            BreakerState::Open { .. } => {
                 self.state = BreakerState::Closed;
-                self.failures_in_a_row = 0;
                 self.probes_failed = 0;
                 self.window = 2;
             }
-            (Signal::Failing { cause: Cause::Unreachable, message }, BreakerState::Closed) => {
-                self.failures_in_a_row += 1;
-                if self.failures_in_a_row >= DOWN_AFTER {
-                    self.impair(Cause::Unreachable, message, now);
-                }
-            }
-            (Signal::Failing { cause, message }, BreakerState::Closed) => {
-                self.impair(*cause, message, now);
-            }
-            (Signal::Failing { cause, message }, BreakerState::Open { .. }) => {
-                let message = (*message).to_owned();
-                self.state = BreakerState::Open { cause: *cause, message };
+        }
+    }
+
+    /// Takes into account that a call showed that the provider does not take messages.
+    pub fn fail(&mut self, cause: Cause, message: &str, now: Instant) {
+        match self.state {
+            BreakerState::Closed => self.impair(cause, message, now),
+            BreakerState::Open { .. } => {
+                self.state = BreakerState::Open { cause, message: message.to_owned() };
                 self.probes_failed = self.probes_failed.saturating_add(1);
                 self.next_probe = now + self.probe_delay();
             }
         }
+    }
+
+    /// Returns true if the provider has returned for so many calls that the rest may follow.
+    pub fn has_returned(&self) -> bool {
+        self.is_up() && self.window >= RETURNED
     }
 
     /// The provider does not take messages: by the calls, or by its own word without a call.
@@ -273,8 +270,6 @@ impl CircuitBreaker {
 mod tests {
     use super::*;
     use crate::domain::message::FailureCode;
-
-    const FAILING: Signal<'_> = Signal::Failing { cause: Cause::Unreachable, message: "down" };
 
     fn breaker(now: Instant) -> CircuitBreaker {
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
@@ -300,26 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn single_failures_among_successes_do_not_stop_sending() {
-        let now = Instant::now();
-        let mut breaker = breaker(now);
-        for _ in 0..100 {
-            for _ in 0..4 {
-                breaker.observe(&FAILING, now, now);
-            }
-            breaker.observe(&Signal::Working, now, now);
-        }
-        assert_eq!(breaker.permit(now), Permit::Now);
-    }
-
-    #[test]
     fn a_provider_that_is_down_is_probed_by_one_call_at_a_time_and_ever_more_rarely() {
         let mut now = Instant::now();
         let start = now;
         let mut breaker = breaker(now);
-        for _ in 0..5 {
-            breaker.observe(&FAILING, now, now);
-        }
+        breaker.fail(Cause::Unreachable, "down", now);
         let mut probes = 0;
         while now - start < Duration::from_hours(3) {
             match breaker.permit(now) {
@@ -328,7 +308,7 @@ mod tests {
                     let probe = breaker.call();
                     assert_eq!(breaker.permit(now), Permit::AfterACall);
                     drop(probe);
-                    breaker.observe(&FAILING, now, now);
+                    breaker.fail(Cause::Unreachable, "down", now);
                     probes += 1;
                 }
                 Permit::AfterACall => panic!("no call is under way"),
@@ -340,19 +320,17 @@ mod tests {
     #[test]
     fn a_provider_that_returns_is_opened_up_gradually() {
         let now = Instant::now();
-        let later = now + Duration::from_secs(1);
         let mut breaker = breaker(now);
-        let paused = Signal::Failing { cause: Cause::AccountPaused, message: "no" };
-        breaker.observe(&paused, now, now);
+        breaker.fail(Cause::AccountPaused, "no", now);
         assert!(matches!(breaker.state(), BreakerState::Open { .. }));
-        breaker.observe(&Signal::Working, later, later);
+        breaker.succeed();
         assert_eq!(breaker.state(), &BreakerState::Closed);
         let _first = breaker.call();
-        assert_eq!(breaker.permit(later), Permit::Now);
+        assert_eq!(breaker.permit(now), Permit::Now);
         let _second = breaker.call();
-        assert_eq!(breaker.permit(later), Permit::AfterACall);
-        breaker.observe(&Signal::Working, later, later);
-        assert_eq!(breaker.permit(later), Permit::Now);
+        assert_eq!(breaker.permit(now), Permit::AfterACall);
+        breaker.succeed();
+        assert_eq!(breaker.permit(now), Permit::Now);
     }
 
     #[test]
@@ -361,23 +339,10 @@ mod tests {
         let later = now + Duration::from_secs(1);
         let mut breaker = breaker(now);
         let _unanswered: Vec<InFlightGuard> = (0..10).map(|_| breaker.call()).collect();
-        breaker.observe(&Signal::Failing { cause: Cause::AccountPaused, message: "no" }, now, now);
+        breaker.fail(Cause::AccountPaused, "no", now);
+        assert!(!breaker.heeds(now));
         assert_eq!(breaker.permit(later), Permit::Now);
-        breaker.observe(&Signal::Working, later, later);
+        breaker.succeed();
         assert_eq!(breaker.permit(later), Permit::Now);
-    }
-
-    #[test]
-    fn calls_that_started_before_the_outage_neither_put_off_the_probe_nor_end_the_pause() {
-        let now = Instant::now();
-        let later = now + Duration::from_mins(1);
-        let mut breaker = breaker(now);
-        for _ in 0..200 {
-            breaker.observe(&FAILING, now, now);
-        }
-        breaker.observe(&FAILING, now, later);
-        assert_eq!(breaker.permit(now), Permit::At(now + Duration::from_secs(1)));
-        breaker.observe(&Signal::Working, now, later);
-        assert!(matches!(breaker.state(), BreakerState::Open { .. }));
     }
 }

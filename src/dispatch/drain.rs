@@ -21,7 +21,7 @@ impl<P: Provider> Dispatcher<P> {
     pub(super) fn enter(&self, before: Phase, now: Phase) {
         if before == Phase::Running
             && now != Phase::Running
-            && *self.throttle().breaker.state() == BreakerState::Closed
+            && self.throttle().health.condition() == BreakerState::Closed
         {
             self.queue.bring_forward(Instant::now());
         }
@@ -32,7 +32,7 @@ impl<P: Provider> Dispatcher<P> {
         let now = Instant::now();
         let next = match self.queue.next(now, self.settings().max_in_flight) {
             _ if self.queue.pending().in_flight > 0 => now,
-            Next::Now | Next::AfterACall(_) => self.throttle().breaker.permitted_at(now),
+            Next::Now | Next::AfterACall(_) => self.throttle().health.permitted_at(now),
             Next::At(due) => due,
             Next::Never => return true,
         };
@@ -45,7 +45,7 @@ impl<P: Provider> Dispatcher<P> {
         let drain = self.settings().drain;
         let (is_up, rate, quota) = {
             let throttle = self.throttle();
-            (throttle.breaker.is_up(), throttle.bucket.rate(), throttle.quota())
+            (throttle.health.is_up(), throttle.bucket.rate(), throttle.quota())
         };
         if !is_up || self.store.health() == StoreHealth::Refusing {
             let provider = self.queue.pending().messages;

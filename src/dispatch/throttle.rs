@@ -3,18 +3,19 @@
 use tokio::time::Instant;
 
 use crate::dispatch::Wait;
-use crate::dispatch::circuit_breaker::{Cause, CircuitBreaker, Permit};
+use crate::dispatch::circuit_breaker::{Cause, Permit};
+use crate::dispatch::provider_health::ProviderHealth;
 use crate::dispatch::token_bucket::{Rate, TokenBucket};
 use crate::domain::retry::Backoff;
 
 /// A node without a part of the pace as good as stands still.
 const LEAST_SHARE: f64 = 1e-6;
 
-/// Token bucket, circuit breaker and quota, which change together.
+/// Token bucket, circuit breakers and quota, which change together.
 #[derive(Debug)]
 pub(super) struct Throttle {
     pub(super) bucket: TokenBucket,
-    pub(super) breaker: CircuitBreaker,
+    pub(super) health: ProviderHealth,
     quota: Option<DailyQuota>,
     /// Limit of the pace of all nodes together.
     pub(super) rate: Rate,
@@ -35,7 +36,7 @@ impl Throttle {
     pub(super) fn new(rate: Rate, backoff: Backoff, now: Instant) -> Self {
         Self {
             bucket: TokenBucket::new(rate, now),
-            breaker: CircuitBreaker::new(backoff, now),
+            health: ProviderHealth::new(backoff, now),
             quota: None,
             rate,
             share: 1.0,
@@ -52,7 +53,7 @@ impl Throttle {
 
     /// What the next call has to wait for; `None` if it may start.
     pub(super) fn wait(&mut self, now: Instant) -> Option<Wait> {
-        match self.breaker.permit(now) {
+        match self.health.permit(now) {
             Permit::Now => {}
             Permit::At(later) => return Some(Wait::Until(later)),
             Permit::AfterACall => return Some(Wait::ForACall),
@@ -90,12 +91,12 @@ impl Throttle {
 
     fn stop_at_quota(&mut self, now: Instant) {
         let Some(quota) = self.quota.filter(|quota| quota.left <= 0.0) else { return };
-        if self.breaker.is_up() {
+        if self.health.is_up() {
             // A probe that is accepted proves that there is quota again, however much.
             self.quota = None;
             let message =
                 format!("the account's quota of {} recipients in 24 hours is used up", quota.max);
-            self.breaker.impair(Cause::QuotaExhausted, &message, now);
+            self.health.impair(Cause::QuotaExhausted, &message, now);
         }
     }
 }

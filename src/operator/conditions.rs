@@ -109,6 +109,8 @@ pub enum Kind {
     StandbyLost,
     /// This machine's clock and the database's differ.
     ClocksDiffer,
+    /// Calls for an organisation get no answer.
+    OrganisationPaused,
     /// The provider refuses a sender's domain.
     DomainPaused,
     /// Calls take long.
@@ -212,7 +214,7 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::Stopping,
         Self::Draining,
         Self::StoreRefusing,
@@ -236,6 +238,7 @@ impl Kind {
         Self::NodeSilent,
         Self::StandbyLost,
         Self::ClocksDiffer,
+        Self::OrganisationPaused,
         Self::DomainPaused,
         Self::ProviderSlow,
         Self::OutcomesUnknown,
@@ -402,6 +405,15 @@ impl Kind {
                 "This machine's clock and the database's differ by more than 5 seconds",
                 "Have a time daemon keep both, such as chrony. Messages have the database's times, but \
                  AWS refuses calls of a machine whose clock is wrong by more than five minutes",
+            ),
+            Self::OrganisationPaused => (
+                "organisation_paused",
+                Ready,
+                Rules(&[("PillarboxOrganisationPaused", Ticket)]),
+                "The provider does not answer calls for an organisation, and answers others; its \
+                 messages wait",
+                "They are tried one at a time. See what it sends: pillarbox message list --status \
+                 queued --org ORG",
             ),
             Self::DomainPaused => (
                 "domain_paused",

@@ -55,6 +55,14 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
             jump.since
         )));
     }
+    for (organisation, message) in &status.paused_organisations {
+        let organisation = parts.organisation_name(*organisation);
+        let message = format!(
+            "The provider does not answer calls for {organisation} ({message}), and answers \
+             others; its messages wait"
+        );
+        found.push(Kind::OrganisationPaused.names(message, "ORG", &organisation));
+    }
     for (organisation, domain, message) in &status.paused_domains {
         let organisation = parts.organisation_name(*organisation);
         let message = format!(

@@ -240,6 +240,11 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
             Some(flag(status.recent_calls.are_slow())),
         ),
         (
+            "pillarbox_paused_organisations",
+            "Organisations whose calls the provider does not answer while it answers others.",
+            Some(count(status.paused_organisations.len() as u64)),
+        ),
+        (
             "pillarbox_paused_domains",
             "Sender domains that the provider refuses at the moment.",
             Some(count(status.paused_domains.len() as u64)),

@@ -148,6 +148,9 @@ impl Entries {
             let (organisation, envelope) = (entry.parcel.organisation(), entry.parcel.envelope());
             let is_held = || self.queue.is_held(organisation, &envelope.sender_domain());
             match entry.place {
+                Place::Waiting(_) if self.queue.is_gated(organisation) => {
+                    forecaster.forecast.provider += 1;
+                }
                 Place::Waiting(_) if any_held && is_held() => forecaster.forecast.domain += 1,
                 // Other retries are brought forward when a drain begins.
                 Place::Waiting(due) if entry.acceptance == Acceptance::Possible && due >= end => {

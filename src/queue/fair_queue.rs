@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::queue::Next;
 use crate::queue::due::{Due, DueTimes};
 use crate::queue::lanes::{Forward, Lanes, Turn};
+use crate::queue::{Gate, Next};
 
 /// The waiting messages of all organisations.
 #[derive(Debug, Default)]
@@ -22,7 +22,8 @@ pub(super) struct FairQueue {
     /// Organisations with a due message, by their number of calls under way; among equals, the one
     /// that was served least first. With n calls under way there are at most √2n different numbers.
     ready: BTreeMap<usize, BTreeSet<(u64, OrganisationId)>>,
-    /// Organisations whose first message was not due at the last look, the earliest first.
+    /// Organisations whose first message was not due, or could not go, at the last look, the
+    /// earliest first.
     asleep: BTreeSet<(Due, OrganisationId)>,
     /// Calls under way for all organisations.
     calls: usize,
@@ -38,6 +39,7 @@ struct OrganisationQueue {
     share: u64,
     /// Calls under way.
     calls: usize,
+    gate: Gate,
     rank: Rank,
 }
 
@@ -179,6 +181,23 @@ impl FairQueue {
         self.rank(organisation);
     }
 
+    /// Sets whether an organisation's messages may go.
+    pub(super) fn set_gate(&mut self, organisation: OrganisationId, gate: Gate) {
+        self.queue(organisation).gate = gate;
+        self.rank(organisation);
+    }
+
+    /// Whether an organisation's messages wait for the gate to be opened.
+    pub(super) fn is_gated(&self, organisation: OrganisationId) -> bool {
+        self.queues.get(&organisation).is_some_and(|queue| queue.gate != Gate::Open)
+    }
+
+    /// Whether an organisation has messages that wait or are being sent.
+    pub(super) fn is_waiting(&self, organisation: OrganisationId) -> bool {
+        let queue = self.queues.get(&organisation);
+        queue.is_some_and(|queue| !queue.lanes.is_empty() || queue.calls > 0)
+    }
+
     /// Whether messages wait because their domain is paused.
     pub(super) fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_held(domain))
@@ -203,6 +222,7 @@ impl FairQueue {
             lanes: Lanes::default(),
             share: self.served,
             calls: 0,
+            gate: Gate::Open,
             rank: Rank::Empty,
         })
     }
@@ -238,15 +258,16 @@ impl FairQueue {
             }
             Rank::Empty => {}
         }
-        queue.rank = match queue.lanes.first() {
-            Some(turn) => {
-                self.asleep.insert((turn.due, organisation));
-                Rank::Asleep(turn.due)
-            }
-            None => Rank::Empty,
-        };
+        let due = queue.lanes.first().and_then(|turn| match queue.gate {
+            Gate::Open => Some(turn.due),
+            Gate::OpensAt(time) => Some(turn.due.max(self.times.of_retry(time))),
+            Gate::Closed => None,
+        });
+        queue.rank = due.map_or(Rank::Empty, Rank::Asleep);
+        self.asleep.extend(due.map(|due| (due, organisation)));
         // An organisation that has been served no more than the last one starts anew anyway.
-        if queue.lanes.is_empty() && queue.calls == 0 && queue.share <= self.served {
+        let is_idle = queue.lanes.is_empty() && queue.calls == 0 && queue.gate == Gate::Open;
+        if is_idle && queue.share <= self.served {
             self.queues.remove(&organisation);
         }
     }

@@ -177,6 +177,37 @@ fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
 }
 
 #[test]
+fn behind_a_closed_gate_an_organisations_messages_wait_alone() {
+    let fixture = Fixture::new();
+    let time = fixture.now + Duration::from_secs(10);
+    fixture.queue.set_gate(ACME, Gate::OpensAt(time));
+    let held: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
+    let other = fixture.add(BETA, 1);
+    assert_eq!(fixture.claim().parcel.id, other);
+    assert_eq!(fixture.next(fixture.now), Next::At(time));
+    assert_eq!(fixture.queue.forecast_drain(time, 10.0).provider, 2);
+
+    assert_eq!(fixture.claim_at(time).unwrap().parcel.id, held[0]);
+    fixture.queue.set_gate(ACME, Gate::Closed);
+    assert_eq!(fixture.next(time), Next::Never);
+    fixture.queue.set_gate(ACME, Gate::Open);
+    assert_eq!(fixture.claim_at(time).unwrap().parcel.id, held[1]);
+}
+
+#[test]
+fn a_gate_stays_closed_while_nothing_waits_behind_it() {
+    let fixture = Fixture::new();
+    fixture.queue.settle(fixture.add(ACME, 1));
+    fixture.queue.set_gate(ACME, Gate::Closed);
+    fixture.add(BETA, 1);
+    fixture.send();
+    let held = fixture.add(ACME, 1);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+    fixture.queue.set_gate(ACME, Gate::Open);
+    assert_eq!(fixture.claim().parcel.id, held);
+}
+
+#[test]
 fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_due() {
     let fixture = Fixture::new();
     let bad = "lapsed.example";

@@ -188,6 +188,7 @@ mod tests {
             quota: None,
             unrecorded: 0,
             condition: BreakerState::Closed,
+            paused_organisations: Vec::new(),
             paused_domains: Vec::new(),
             recent_calls: RecentCalls::default(),
             sent: 480,

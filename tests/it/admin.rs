@@ -67,6 +67,7 @@ impl LiveView for Facts {
             unrecorded: 0,
             condition: self.condition.lock().unwrap().clone(),
             recent_calls: RecentCalls { calls: 50, slow: 10, unanswered: 2 },
+            paused_organisations: Vec::new(),
             paused_domains: vec![(OrganisationId(1), "example.com".into(), "no MX".into())],
             sent: 0,
         }

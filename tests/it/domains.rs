@@ -167,6 +167,7 @@ impl LiveView for Idle {
             unrecorded: 0,
             sent: 0,
             condition: BreakerState::Closed,
+            paused_organisations: Vec::new(),
             paused_domains: Vec::new(),
             recent_calls: RecentCalls::default(),
         }

@@ -52,7 +52,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 30] = [
+pub(crate) const FAULTS: [Fault; 31] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -184,6 +184,20 @@ pub(crate) const FAULTS: [Fault; 30] = [
             known: |metrics| {
                 is(metrics, "pillarbox_account_fault{cause=\"account_access_denied\"}", 1)
             },
+        }],
+    },
+    Fault {
+        name: "calls for one organisation not answered",
+        setup: || Setup {
+            organisations: &["acme", "other"],
+            more: "[sending]\nretry_initial = \"4m\"\n",
+            ..Setup::default()
+        },
+        inject: |site| Box::pin(answer_another(site)),
+        alarms: &["PillarboxOrganisationPaused", "PillarboxQueueStuck", "PillarboxOutcomesUnknown"],
+        page: &[Told {
+            text: "The provider does not answer calls for acme",
+            known: |metrics| is(metrics, "pillarbox_paused_organisations", 1),
         }],
     },
     Fault {
@@ -610,6 +624,21 @@ async fn calls_fail(site: &mut Monitored, call: Call) {
     for _ in 0..6 {
         site.send().await;
     }
+    pending::<()>().await;
+}
+
+/// Has enough calls for `acme` fail, and answers one for another organisation. The first probe comes
+/// after minutes, and fails too.
+async fn answer_another(site: &mut Monitored) {
+    let mut calls = vec![Call::InternalError; 100];
+    calls[5] = Call::Pass;
+    site.simulator().script(calls);
+    for _ in 0..5 {
+        site.send().await;
+    }
+    site.until(|metrics| impaired(metrics, "unreachable")).await;
+    let (status, answer) = site.post("other", &message(&["bob@example.org"])).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
     pending::<()>().await;
 }
 

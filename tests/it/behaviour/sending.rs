@@ -213,6 +213,43 @@ async fn what_a_lapsed_domains_sender_writes_delays_no_other_organisation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_organisation_whose_calls_get_no_answer_delays_no_other() {
+    // The first probe comes after all that is tried here.
+    let site = Site::with("[sending]\nretry_initial = \"2m\"", Options::default()).await;
+    let key = site.add_organisation("beta", "hangs.example");
+    let server = site.start();
+    site.simulator.script(vec![Fault::InternalError; 5]);
+    let hanging = message_with("from", json!("a@hangs.example")).to_string();
+    for _ in 0..5 {
+        let post = server.client.post(format!("{}/emails", server.base)).bearer_auth(&key);
+        let post = post.header("content-type", "application/json").body(hanging.clone());
+        assert_eq!(post.send().await.unwrap().status(), 200);
+    }
+    // As long as nobody else's call succeeds, the provider itself may be down.
+    let reason = async |code: &str| {
+        let (_, readiness) = answer(server.operator("/readyz").await).await;
+        readiness["reasons"].as_array().unwrap().iter().find(|one| one["code"] == code).cloned()
+    };
+    let end = std::time::Instant::now() + PATIENCE;
+    let told = async |code: &str| loop {
+        if let Some(reason) = reason(code).await {
+            return reason;
+        }
+        assert!(std::time::Instant::now() < end, "{code} is not told");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!(told("unreachable").await["ready"], false);
+    server.wait_for(&server.send(&message()).await, "sent").await;
+    let paused = told("organisation_paused").await;
+    assert_eq!(paused["ready"], true);
+    assert!(paused["message"].as_str().unwrap().contains("calls for beta"), "{paused}");
+    assert!(paused["advice"].as_str().unwrap().ends_with("--org beta"), "{paused}");
+    assert_eq!(reason("unreachable").await, None);
+    let metrics = server.operator("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains("\npillarbox_paused_organisations 1.0\n"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn slow_and_unanswered_calls_are_told_of_everywhere() {
     let more = "[sending]\nrequest_timeout = \"3s\"";
     let site = Site::with(more, Options::default()).await;

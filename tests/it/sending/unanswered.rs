@@ -1,13 +1,16 @@
 //! Calls that get no answer: each costs its slot until its time-out, and the others nothing.
 
+use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use pillarbox::dispatch::circuit_breaker::BreakerState;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
+use pillarbox::domain::message::Status;
 
-use crate::sending::harness::{Answer, Limit, Sim, Simulated, settings};
+use crate::sending::harness::{Answer, Call, Limit, Sim, Simulated, settings};
 
 const LATENCY: Duration = Duration::from_millis(30);
 const STEP: Duration = Duration::from_millis(5);
@@ -16,22 +19,35 @@ const RATE: f64 = 14.0;
 const SECONDS: u32 = if cfg!(feature = "long") { 600 } else { 60 };
 
 /// What came of sending a backlog of one organisation while another sends now and then.
-#[derive(Debug)]
 struct Run {
+    sim: Sim,
     /// Accepted messages per second, as a part of the pace.
     used: f64,
     /// Median time from acceptance to the call, of the other organisation's messages.
     wait: Duration,
 }
 
-/// One in so many of a thousand calls is answered too late.
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} % of the pace, a wait of {:?}", self.used * 100.0, self.wait)
+    }
+}
+
+/// So many of a thousand calls are answered too late.
 async fn run(unanswered: u32) -> Run {
-    let sim = Sim::start(Simulated::new(LATENCY, Limit::None), settings(), Rate::PerSecond(RATE));
-    let sim = sim.await;
     let mut random = fastrand::Rng::with_seed(5);
-    sim.provider.script(move |_| {
+    let run = run_with(move |_| {
         if random.u32(0..1_000) < unanswered { Answer::AcceptSlowly } else { Answer::Accept }
     });
+    let run = run.await;
+    println!("{unanswered} of 1,000 calls unanswered: {run:?}");
+    run
+}
+
+async fn run_with(script: impl FnMut(&Call) -> Answer + Send + 'static) -> Run {
+    let sim = Sim::start(Simulated::new(LATENCY, Limit::None), settings(), Rate::PerSecond(RATE));
+    let sim = sim.await;
+    sim.provider.script(script);
     sim.accept_singles(0, 14 * SECONDS as usize + 500).await;
     sim.run(10 * SECOND, STEP).await;
     let start = Instant::now();
@@ -49,10 +65,8 @@ async fn run(unanswered: u32) -> Run {
     waits.resize(accepted.len(), Duration::MAX);
     waits.sort_unstable();
     let sent = u32::try_from(sent.count()).unwrap();
-    let run =
-        Run { used: f64::from(sent) / f64::from(SECONDS) / RATE, wait: waits[waits.len() / 2] };
-    println!("{unanswered} of 1,000 calls unanswered: {run:?}");
-    run
+    let (used, wait) = (f64::from(sent) / f64::from(SECONDS) / RATE, waits[waits.len() / 2]);
+    Run { sim, used, wait }
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,6 +78,50 @@ async fn calls_without_an_answer_cost_neither_the_pace_nor_another_organisations
         assert!(run.used >= 0.85, "{unanswered}: {run:?}");
         assert!(run.wait <= 2 * usual.wait, "{unanswered}: {run:?} after {usual:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_organisation_whose_calls_all_get_no_answer_costs_the_others_no_time() {
+    let usual = run(0).await;
+    let alone =
+        |call: &Call, answer| if call.organisation == "a" { answer } else { Answer::Accept };
+    for answer in [Answer::AcceptSlowly, Answer::Lose, Answer::Refuse(ProblemKind::Unavailable)] {
+        let run = run_with(move |call| alone(call, answer)).await;
+        println!("no call of one organisation answered, {answer:?}: {run:?}");
+        assert!(run.wait <= 2 * usual.wait, "{answer:?}: {run:?} after {usual:?}");
+        // Before they are found out, up to half of the slots; then one at a time.
+        let before = run.sim.provider.call_count_of("a");
+        run.sim.run(60 * SECOND, STEP * 10).await;
+        let probes = run.sim.provider.call_count_of("a") - before;
+        assert!((1..=6).contains(&probes), "{probes} probes in a minute");
+        let status = run.sim.dispatcher.status();
+        assert_eq!(status.condition, BreakerState::Closed);
+        let paused: Vec<_> = status.paused_organisations.iter().map(|(id, _)| *id).collect();
+        assert_eq!(paused, [run.sim.organisations[0].id]);
+
+        run.sim.provider.always(Answer::Accept);
+        run.sim.run_until_empty(Duration::from_mins(10), STEP * 10).await;
+        assert!(run.sim.dispatcher.status().paused_organisations.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_organisations_message_goes_out_at_once_after_hours_of_unanswered_calls() {
+    let provider = Simulated::new(LATENCY, Limit::None);
+    let sim = Sim::start(provider, settings(), Rate::PerSecond(RATE)).await;
+    let alone = |call: &Call| call.organisation == "a";
+    sim.provider
+        .script(move |call| if alone(call) { Answer::AcceptSlowly } else { Answer::Accept });
+    sim.accept_singles(0, 100).await;
+    sim.run(Duration::from_hours(1), SECOND).await;
+    let condition = sim.dispatcher.status().condition;
+    assert!(matches!(condition, BreakerState::Open { .. }), "nothing shows that it answers");
+    assert!(sim.dispatcher.status().paused_organisations.is_empty(), "all is told once");
+    let id = sim.accept_singles(1, 1).await[0];
+    sim.run(SECOND / 2, STEP).await;
+    assert_eq!(sim.status(id), Status::Sent);
+    assert_eq!(sim.dispatcher.status().condition, BreakerState::Closed);
+    assert_eq!(sim.dispatcher.status().paused_organisations.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

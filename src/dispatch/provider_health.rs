@@ -1,0 +1,411 @@
+//! Health of the provider as the calls show it: for everybody, and for single organisations.
+//!
+//! What a message contains can leave its call without an answer. So such calls of one organisation
+//! hold up that organisation alone, until those of others fail as well. Knows no queue.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::dispatch::circuit_breaker::{BreakerState, Cause, CircuitBreaker, Permit, Signal};
+use crate::domain::id::OrganisationId;
+use crate::domain::retry::Backoff;
+use crate::in_flight::InFlightGuard;
+
+/// Calls without an answer in a row, with none that succeeded in between, that mean: the provider
+/// does not answer. One lost answer among many good ones must not stop sending.
+const DOWN_AFTER: u32 = 5;
+
+/// A circuit breaker for everybody, and one for each organisation that is held up by itself.
+#[derive(Debug)]
+pub(super) struct ProviderHealth {
+    everybody: CircuitBreaker,
+    /// Breakers of the organisations whose calls alone got no answer. One stays when its
+    /// organisation has returned, because it knows which calls are from before.
+    single: BTreeMap<OrganisationId, CircuitBreaker>,
+    run: FailedRun,
+    backoff: Backoff,
+}
+
+/// Calls without an answer since the last call that succeeded. Probes of an organisation that is
+/// held up by itself say nothing of the others, and are not among them.
+#[derive(Debug, Default)]
+struct FailedRun {
+    /// How many, by organisation: a few, because the run ends at [`DOWN_AFTER`] calls of others.
+    calls: BTreeMap<OrganisationId, u32>,
+    /// What went wrong last.
+    message: String,
+}
+
+/// Marks of a call that is under way, in the breakers that it is a probe of.
+#[derive(Debug)]
+pub(super) struct CallMarks {
+    _marks: [Option<InFlightGuard>; 2],
+}
+
+/// Organisation that is held up by itself.
+#[derive(Debug)]
+pub(super) struct PausedOrganisation {
+    pub(super) id: OrganisationId,
+    /// When the next probe may start.
+    pub(super) probe: Instant,
+    /// What went wrong.
+    pub(super) message: String,
+}
+
+impl FailedRun {
+    fn add(&mut self, organisation: OrganisationId, message: &str) {
+        *self.calls.entry(organisation).or_default() += 1;
+        message.clone_into(&mut self.message);
+    }
+
+    fn of(&self, organisation: OrganisationId) -> u32 {
+        self.calls.get(&organisation).copied().unwrap_or_default()
+    }
+
+    fn all(&self) -> u32 {
+        self.calls.values().sum()
+    }
+
+    /// Those that are not of the organisation with the most.
+    fn of_others(&self) -> u32 {
+        self.all() - self.calls.values().max().copied().unwrap_or_default()
+    }
+}
+
+impl ProviderHealth {
+    /// A provider that is taken to work; probes follow `backoff` when it does not.
+    pub(super) fn new(backoff: Backoff, now: Instant) -> Self {
+        Self {
+            everybody: CircuitBreaker::new(backoff, now),
+            single: BTreeMap::new(),
+            run: FailedRun::default(),
+            backoff,
+        }
+    }
+
+    /// What the calls say of the provider. If the last ones were all without an answer, it counts
+    /// as down, also while a single organisation has made them and others may still try.
+    pub(super) fn condition(&self) -> BreakerState {
+        if self.everybody.is_up() && self.run.all() >= DOWN_AFTER {
+            let message = self.run.message.clone();
+            return BreakerState::Open { cause: Cause::Unreachable, message };
+        }
+        self.everybody.state().clone()
+    }
+
+    /// Whether everybody may send, but for organisations that are held up by themselves.
+    pub(super) fn is_up(&self) -> bool {
+        self.everybody.is_up()
+    }
+
+    /// Organisations that are held up by themselves.
+    pub(super) fn paused(&self, now: Instant) -> Vec<PausedOrganisation> {
+        let paused = self.single.iter().filter_map(|(id, breaker)| match breaker.state() {
+            BreakerState::Closed => None,
+            BreakerState::Open { message, .. } => Some(PausedOrganisation {
+                id: *id,
+                probe: breaker.permitted_at(now),
+                message: message.clone(),
+            }),
+        });
+        paused.collect()
+    }
+
+    /// Whether a call may start, whoever's.
+    pub(super) fn permit(&self, now: Instant) -> Permit {
+        self.everybody.permit(now)
+    }
+
+    /// Whether a call of this organisation may start, as far as it is held up by itself; `None` if
+    /// it is not.
+    pub(super) fn permit_of(&self, organisation: OrganisationId, now: Instant) -> Option<Permit> {
+        self.limiting(organisation).map(|breaker| breaker.permit(now))
+    }
+
+    /// When a call may start, if none is under way, whoever's.
+    pub(super) fn permitted_at(&self, now: Instant) -> Instant {
+        self.everybody.permitted_at(now)
+    }
+
+    /// Counts a call that starts as under way, until the marks are dropped. A probe of a single
+    /// organisation holds up nobody else's call, unless everybody waits for a probe.
+    pub(super) fn call(&self, organisation: OrganisationId) -> CallMarks {
+        let single = self.limiting(organisation).map(CircuitBreaker::call);
+        let is_for_everybody = single.is_none() || !self.everybody.is_up();
+        CallMarks { _marks: [is_for_everybody.then(|| self.everybody.call()), single] }
+    }
+
+    /// Takes a finished call into account. Returns the organisations for which
+    /// [`ProviderHealth::permit_of`] may be another one now, once the call's marks are dropped.
+    pub(super) fn observe(
+        &mut self,
+        organisation: OrganisationId,
+        signal: &Signal<'_>,
+        started: Instant,
+        now: Instant,
+    ) -> Vec<OrganisationId> {
+        let was_up = self.everybody.is_up();
+        let was_limited = self.limiting(organisation).is_some();
+        match signal {
+            Signal::Working => self.succeed(organisation, started),
+            Signal::Failing { cause, message } => {
+                self.fail(organisation, *cause, message, started, now);
+            }
+        }
+        if self.everybody.is_up() && !was_up {
+            // What held up one of them may have been the same.
+            return self.probe_at_once(now);
+        }
+        let is_limited = was_limited || self.limiting(organisation).is_some();
+        is_limited.then_some(organisation).into_iter().collect()
+    }
+
+    /// The provider does not take messages, by its own word without a call.
+    pub(super) fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
+        self.everybody.impair(cause, message, now);
+    }
+
+    /// Changes the delays between probes, from the next one on.
+    pub(super) fn set_backoff(&mut self, backoff: Backoff) {
+        self.backoff = backoff;
+        self.breakers().for_each(|breaker| breaker.set_backoff(backoff));
+    }
+
+    /// Lets the next probes start at `now`. Returns what [`ProviderHealth::observe`] does.
+    pub(super) fn probe_at_once(&mut self, now: Instant) -> Vec<OrganisationId> {
+        self.breakers().for_each(|breaker| breaker.probe_at_once(now));
+        self.single.keys().copied().collect()
+    }
+
+    fn succeed(&mut self, organisation: OrganisationId, started: Instant) {
+        if self.everybody.heeds(started) {
+            self.everybody.succeed();
+            self.run = FailedRun::default();
+        }
+        if let Some(breaker) = self.single.get_mut(&organisation)
+            && breaker.heeds(started)
+            && !breaker.has_returned()
+        {
+            breaker.succeed();
+        }
+    }
+
+    fn fail(
+        &mut self,
+        organisation: OrganisationId,
+        cause: Cause,
+        message: &str,
+        started: Instant,
+        now: Instant,
+    ) {
+        let is_told_of_all = cause != Cause::Unreachable || !self.everybody.is_up();
+        let is_heeded = self.everybody.heeds(started);
+        if is_told_of_all && is_heeded {
+            self.everybody.fail(cause, message, now);
+        }
+        match self.single.get_mut(&organisation) {
+            Some(breaker) if !breaker.heeds(started) => {}
+            Some(breaker) if !breaker.is_up() => breaker.fail(cause, message, now),
+            Some(_) | None => {
+                if is_heeded && !is_told_of_all {
+                    self.count(organisation, message, now);
+                }
+            }
+        }
+    }
+
+    /// Counts a call without an answer. It speaks against the provider as a whole once enough of
+    /// others do, and until then against its organisation.
+    fn count(&mut self, organisation: OrganisationId, message: &str, now: Instant) {
+        self.run.add(organisation, message);
+        if self.run.of_others() >= DOWN_AFTER {
+            self.everybody.impair(Cause::Unreachable, message, now);
+        }
+        if self.run.of(organisation) >= DOWN_AFTER {
+            let backoff = self.backoff;
+            let new = || CircuitBreaker::new(backoff, now);
+            let breaker = self.single.entry(organisation).or_insert_with(new);
+            breaker.impair(Cause::Unreachable, message, now);
+            let organisation = organisation.0;
+            warn!(organisation, message, "calls for an organisation get no answer; it waits");
+        }
+    }
+
+    /// Breaker of an organisation that is held up by itself, or has not quite returned from that.
+    fn limiting(&self, organisation: OrganisationId) -> Option<&CircuitBreaker> {
+        self.single.get(&organisation).filter(|breaker| !breaker.has_returned())
+    }
+
+    fn breakers(&mut self) -> impl Iterator<Item = &mut CircuitBreaker> {
+        self.single.values_mut().chain([&mut self.everybody])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const A: OrganisationId = OrganisationId(1);
+    const B: OrganisationId = OrganisationId(2);
+    const SECOND: Duration = Duration::from_secs(1);
+    const LOST: Signal<'_> = Signal::Failing { cause: Cause::Unreachable, message: "no answer" };
+
+    /// A provider's health, and a time that goes on by a second with each call.
+    struct Calls(ProviderHealth, Instant);
+
+    impl Calls {
+        fn new() -> Self {
+            let backoff = Backoff::try_new(SECOND, Duration::from_mins(5)).unwrap();
+            let now = Instant::now();
+            Self(ProviderHealth::new(backoff, now), now)
+        }
+
+        fn make(&mut self, organisation: OrganisationId, signal: &Signal<'_>, count: usize) {
+            for _ in 0..count {
+                self.1 += SECOND;
+                self.0.observe(organisation, signal, self.1, self.1);
+            }
+        }
+
+        fn is_paused(&self, organisation: OrganisationId) -> bool {
+            self.0.paused(self.1).iter().any(|paused| paused.id == organisation)
+        }
+
+        fn is_told(&self) -> bool {
+            self.0.condition() != BreakerState::Closed
+        }
+    }
+
+    #[test]
+    fn single_failures_among_successes_stop_nobody() {
+        let mut calls = Calls::new();
+        for _ in 0..100 {
+            calls.make(A, &LOST, 4);
+            calls.make(B, &Signal::Working, 1);
+        }
+        assert!(!calls.is_paused(A) && !calls.is_told());
+        assert_eq!(calls.0.permit(calls.1), Permit::Now);
+    }
+
+    #[test]
+    fn calls_of_one_organisation_without_an_answer_hold_it_up_alone() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 5);
+        assert!(calls.is_paused(A) && calls.is_told(), "nobody else has shown that it answers");
+        assert_eq!(calls.0.permit(calls.1), Permit::Now);
+        assert_eq!(calls.0.permit_of(A, calls.1), Some(Permit::At(calls.1 + SECOND)));
+        assert_eq!(calls.0.permit_of(B, calls.1), None);
+
+        calls.make(B, &Signal::Working, 1);
+        assert!(calls.is_paused(A) && !calls.is_told());
+        calls.make(A, &LOST, 20);
+        assert!(!calls.is_told(), "its probes say nothing of the others");
+        assert_eq!(calls.0.permit(calls.1), Permit::Now);
+
+        calls.make(A, &Signal::Working, 1);
+        assert!(!calls.is_paused(A));
+    }
+
+    #[test]
+    fn a_single_call_of_another_organisation_does_not_yet_stop_everybody() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 20);
+        calls.make(B, &LOST, 4);
+        assert_eq!(calls.0.permit(calls.1), Permit::Now);
+        calls.make(B, &LOST, 1);
+        assert_eq!(calls.0.permit(calls.1), Permit::At(calls.1 + SECOND));
+    }
+
+    #[test]
+    fn calls_of_many_organisations_without_an_answer_stop_everybody() {
+        let mut calls = Calls::new();
+        for organisation in 1..=6 {
+            assert_eq!(calls.0.permit(calls.1), Permit::Now);
+            calls.make(OrganisationId(organisation), &LOST, 1);
+        }
+        assert_eq!(calls.0.permit(calls.1), Permit::At(calls.1 + SECOND));
+        assert!(calls.0.paused(calls.1).is_empty());
+        calls.make(B, &Signal::Working, 1);
+        assert_eq!(calls.0.permit(calls.1), Permit::Now);
+    }
+
+    #[test]
+    fn what_no_message_causes_stops_everybody_at_once() {
+        for cause in [Cause::QuotaExhausted, Cause::AccountPaused, Cause::SetupFault] {
+            let mut calls = Calls::new();
+            calls.make(A, &Signal::Failing { cause, message: "no" }, 1);
+            assert_eq!(calls.0.permit(calls.1), Permit::At(calls.1 + SECOND), "{cause:?}");
+            assert!(!calls.is_paused(A));
+        }
+    }
+
+    #[test]
+    fn a_probe_of_one_organisation_holds_up_that_of_no_other() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 5);
+        let probe = calls.0.call(A);
+        let later = calls.1 + SECOND;
+        assert_eq!(calls.0.permit_of(A, later), Some(Permit::AfterACall));
+        calls.make(B, &Signal::Failing { cause: Cause::AccountPaused, message: "no" }, 1);
+        assert_eq!(calls.0.permit(calls.1 + SECOND), Permit::Now);
+        drop(probe);
+        // Now everybody waits, and its probe is everybody's.
+        let _probe = calls.0.call(A);
+        assert_eq!(calls.0.permit(calls.1 + SECOND), Permit::AfterACall);
+    }
+
+    #[test]
+    fn the_return_for_everybody_has_each_organisation_try_at_once() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 5);
+        calls.make(B, &LOST, 5);
+        for _ in 0..10 {
+            calls.1 += Duration::from_mins(5);
+            calls.make(A, &LOST, 1);
+        }
+        let (health, now) = (&mut calls.0, calls.1 + SECOND);
+        let changed = health.observe(B, &Signal::Working, now, now);
+        assert_eq!(changed, [A, B]);
+        assert_eq!(health.permit_of(A, now), Some(Permit::Now));
+        assert_eq!(health.permit(now), Permit::Now);
+    }
+
+    #[test]
+    fn calls_from_before_the_pause_neither_put_off_the_probe_nor_end_it() {
+        let mut calls = Calls::new();
+        let before = calls.1;
+        calls.make(A, &LOST, 5);
+        let probe = calls.0.permit_of(A, calls.1);
+        let later = calls.1 + Duration::from_mins(1);
+        for _ in 0..200 {
+            calls.0.observe(A, &LOST, before, later);
+        }
+        assert_eq!(calls.0.permit_of(A, calls.1), probe);
+        calls.0.observe(A, &Signal::Working, before, later);
+        assert!(calls.is_paused(A));
+        calls.make(A, &Signal::Working, 1);
+        for _ in 0..200 {
+            calls.0.observe(A, &LOST, before, later);
+        }
+        assert!(!calls.is_paused(A), "nor do they begin another one");
+    }
+
+    #[test]
+    fn an_organisation_returns_by_and_by_and_is_then_as_any_other() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 5);
+        calls.make(A, &Signal::Working, 1);
+        let under_way = [calls.0.call(A), calls.0.call(A)];
+        assert_eq!(calls.0.permit_of(A, calls.1), Some(Permit::AfterACall));
+        drop(under_way);
+        calls.make(A, &Signal::Working, 100);
+        assert_eq!(calls.0.permit_of(A, calls.1), None);
+        let _call = calls.0.call(A);
+        calls.make(A, &LOST, 5);
+        assert!(calls.is_paused(A), "it may be held up again");
+    }
+}
