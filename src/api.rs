@@ -24,15 +24,16 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::SendRequest;
-use crate::http::Handler;
 use crate::http::body::{BodyReader, RequestBody, Responses};
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
+use crate::http::{Connection, Handler};
 use crate::in_flight::InFlightGuard;
 use crate::intake::Intake;
 use crate::listing::{self, Listing};
 use crate::queue::MessageQueue;
+use crate::shared_limits::{Budget, Exhausted};
 use crate::store::{Accepted, FeedPage, Lister, Store, StoreError};
 
 pub mod error;
@@ -82,20 +83,26 @@ struct Inner {
     welcome: OnceLock<Bytes>,
 }
 
-/// The memory of requests and responses, with a share for each organisation. Clones share it.
+/// The memory of requests and responses, and connections, with a share for each organisation. Clones
+/// share them.
 #[derive(Debug, Clone)]
 pub struct Budgets {
     /// Request bodies.
     pub bodies: BodyReader<OrganisationId>,
     /// Responses that clients have not read.
     pub responses: Responses<OrganisationId>,
+    /// Connections that have brought a request with a key.
+    connections: Budget<OrganisationId>,
 }
 
 impl Budgets {
     /// Budgets with these limits.
     pub fn new(limits: &Limits) -> Self {
-        let bodies = BodyReader::new(limits);
-        Self { bodies, responses: Responses::new(limits.max_writing_bytes) }
+        Self {
+            bodies: BodyReader::new(limits),
+            responses: Responses::new(limits.max_writing_bytes),
+            connections: Budget::new(limits.max_connections),
+        }
     }
 }
 
@@ -223,6 +230,9 @@ impl Inner {
             return Ok(welcome(page));
         }
         let (organisation, key) = self.authenticate(request.headers())?;
+        if let Some(connection) = request.extensions().get() {
+            self.count_connection(organisation.id, connection);
+        }
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;
@@ -263,6 +273,17 @@ impl Inner {
         }
         let key = ApiKey::parse(key.trim()).map_err(|_| Rejection::Unauthorized)?;
         self.store.authenticate(&key.hash(), self.clock.now()).ok_or(Rejection::Unauthorized)
+    }
+
+    /// Counts a connection as the organisation's for as long as it is open. Beyond the organisation's
+    /// share, it is closed after this request: idle connections of one must not keep out the others.
+    fn count_connection(&self, organisation: OrganisationId, connection: &Connection) {
+        if !connection.is_marked() {
+            match self.budgets.connections.reserve(organisation, 1) {
+                Ok(one) => connection.mark(one),
+                Err(Exhausted::Share | Exhausted::Whole) => connection.end(),
+            }
+        }
     }
 
     async fn send(

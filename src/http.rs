@@ -30,7 +30,10 @@ use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
 use crate::in_flight::InFlightGuard;
 
+pub use connection::Connection;
+
 pub mod body;
+mod connection;
 pub mod drain;
 mod framing;
 mod head;
@@ -212,8 +215,13 @@ impl<H: Handler> Shared<H> {
         Self { handler, limits, drain, request_ids, http1 }
     }
 
-    /// Has a request handled, and marks the response with the request's id.
-    async fn answer(&self, request: Request<Incoming>) -> Response<H::Body> {
+    /// Has a request of a connection handled, and marks the response with the request's id.
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        connection: &Connection,
+    ) -> Response<H::Body> {
+        request.extensions_mut().insert(connection.clone());
         let id = self.request_ids.next();
         let mut response = self.handle(request, id).await;
         let name = HeaderName::from_static(REQUEST_ID_HEADER);

@@ -26,7 +26,7 @@ use crate::http::framing::{End, FramingGuard, Progress};
 use crate::http::head::MAX_HEADER_FIELDS;
 use crate::http::limits::{Limits, Linger};
 use crate::http::rejection::Rejection;
-use crate::http::{Handler, Shared};
+use crate::http::{Connection, Handler, Shared};
 
 /// hyper's read buffer grows up to this, in bytes, while a client sends fast.
 const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -59,7 +59,8 @@ where
     let progress = Arc::new(Progress::default());
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
-    let service = service_fn(|request| respond(shared, &progress, &responses, request));
+    let seen = Connection::default();
+    let service = service_fn(|request| respond(shared, &progress, &responses, &seen, request));
     let mut connection = shared.http1.serve_connection(TokioIo::new(guard), service);
     let mut stopped = pin!(shared.drain.clone().stopped());
     let mut stop = Stop::NotYet;
@@ -180,16 +181,19 @@ async fn respond<H: Handler>(
     shared: &Shared<H>,
     progress: &Progress,
     responses: &Responses,
+    connection: &Connection,
     request: Request<Incoming>,
 ) -> Result<Response<H::Body>, Infallible> {
     let number = responses.begin();
     let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = shared.answer(request).await;
+    let mut response = shared.answer(request, connection).await;
     responses.give();
     // After a body that was not read to its end, or whose end only hyper knows, no further request
     // is read.
-    let is_last =
-        is_chunked || progress.is_body_left(number) || shared.drain.phase() > DrainPhase::Serving;
+    let is_last = is_chunked
+        || progress.is_body_left(number)
+        || connection.is_ending()
+        || shared.drain.phase() > DrainPhase::Serving;
     if is_last {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

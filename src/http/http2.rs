@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::http::drain::DrainPhase;
 use crate::http::limits::Limits;
-use crate::http::{Handler, Shared};
+use crate::http::{Connection, Handler, Shared};
 
 /// Requests of one connection at one time (RFC 9113 section 6.5.2 asks for 100 or more only of
 /// those who want them to be processed together).
@@ -58,13 +58,15 @@ where
     let unread = Arc::new(Unread::default());
     let limits = shared.limits.clone();
     let mut drain = shared.drain.clone();
+    let seen = Connection::default();
     let service = {
         let (activity, unread) = (Arc::clone(&activity), Arc::clone(&unread));
+        let seen = seen.clone();
         service_fn(move |request| {
             let (shared, under_way) = (Arc::clone(&shared), activity.begin());
-            let unread = Arc::clone(&unread);
+            let (unread, seen) = (Arc::clone(&unread), seen.clone());
             async move {
-                let response = shared.answer(request).await;
+                let response = shared.answer(request, &seen).await;
                 drop(under_way);
                 Ok::<_, Infallible>(response.map(|body| unread.watch(body)))
             }
@@ -84,7 +86,11 @@ where
             }
             () = drain.left(DrainPhase::Serving), if ending == Ending::NotYet => {
                 // Whoever drains has a deadline of his own.
-                ending = Ending::Draining;
+                ending = Ending::Busy;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = seen.ending(), if ending == Ending::NotYet => {
+                ending = Ending::Busy;
                 connection.as_mut().graceful_shutdown();
             }
             () = activity.idle(&limits), if ending == Ending::NotYet => {
@@ -114,15 +120,18 @@ async fn stalled(unread: &Unread, patience: Duration) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     NotYet,
-    Draining,
-    Idle { cut_off: Instant },
+    /// What it has begun is done first.
+    Busy,
+    Idle {
+        cut_off: Instant,
+    },
 }
 
 impl Ending {
     async fn over(self) {
         match self {
             Self::Idle { cut_off } => sleep_until(cut_off).await,
-            Self::NotYet | Self::Draining => pending().await,
+            Self::NotYet | Self::Busy => pending().await,
         }
     }
 }

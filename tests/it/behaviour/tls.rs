@@ -175,6 +175,53 @@ async fn both_versions_have_the_same_routes_and_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_organisation_keeps_no_more_connections_than_are_free() {
+    let certificate = Certificate::new();
+    let (site, _files) = site(&certificate).await;
+    site.reconfigure("[tls]", "max_connections = 8\n[tls]");
+    let other = site.add_organisation("beta", "beta.example");
+    let server = site.start();
+    let address = address(&server);
+    let list = |key: &str| {
+        let request = Request::get("https://localhost/emails").header("host", "localhost");
+        let request = request.header("authorization", format!("Bearer {key}"));
+        request.body(Full::new(Bytes::new())).unwrap()
+    };
+    // Whether the connection is kept after its response.
+    let keeps = async |client: &mut http1::SendRequest<Full<Bytes>>, key: &str| {
+        let response = client.send_request(list(key)).await.unwrap();
+        let keeps = !response.headers().contains_key("connection");
+        assert_eq!(read(response).await.0, 200);
+        keeps
+    };
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        let mut client = certificate.http1(&address).await;
+        assert!(keeps(&mut client, &server.key).await);
+        kept.push(client);
+    }
+    let mut fifth = certificate.http1(&address).await;
+    assert!(!keeps(&mut fifth, &server.key).await);
+    let mut second_version = certificate.http2(&address).await;
+    let response = second_version.send_request(list(&server.key)).await.unwrap();
+    assert_eq!(read(response).await.0, 200);
+    let end = Instant::now() + PATIENCE;
+    while poll_fn(|cx| second_version.poll_ready(cx)).await.is_ok() {
+        assert!(Instant::now() < end, "it is not told to end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    let mut client = certificate.http1(&address).await;
+    assert!(keeps(&mut client, &other).await, "who has none gets one");
+    assert!(keeps(&mut kept[0], &server.key).await, "those that are there stay");
+    kept.truncate(1);
+    while !keeps(&mut certificate.http1(&address).await, &server.key).await {
+        assert!(Instant::now() < end, "what was closed is counted for ever");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_certificate_is_taken_over_and_a_bad_one_is_not() {
     let (old, new) = (Certificate::new(), Certificate::new());
     let (site, files) = site(&old).await;

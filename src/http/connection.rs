@@ -1,0 +1,49 @@
+//! Connection as the handler of its requests sees it.
+//!
+//! Must not know what the handler counts, or why it lets a connection go.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Notify;
+
+/// Connection that a request came on: an extension of the request. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Connection(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    mark: OnceLock<Box<dyn Any + Send + Sync>>,
+    is_ending: AtomicBool,
+    ending: Notify,
+}
+
+impl Connection {
+    /// Returns true if the handler has marked the connection.
+    pub fn is_marked(&self) -> bool {
+        self.0.mark.get().is_some()
+    }
+
+    /// Keeps a mark for as long as the connection is open. The first one stays.
+    pub fn mark(&self, mark: impl Any + Send + Sync) {
+        // One that comes later is dropped.
+        let _ = self.0.mark.set(Box::new(mark));
+    }
+
+    /// Has the connection closed once the requests that it has are answered.
+    pub fn end(&self) {
+        self.0.is_ending.store(true, Ordering::Relaxed);
+        self.0.ending.notify_one();
+    }
+
+    /// Returns true if the connection is to be closed.
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// Ends once the connection is to be closed.
+    pub(super) async fn ending(&self) {
+        self.0.ending.notified().await;
+    }
+}
