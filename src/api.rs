@@ -119,12 +119,16 @@ enum Endpoint<'a> {
     Events(&'a str),
     /// `/events`
     Feed,
+    /// `/openapi.json`
+    Description,
 }
 
 impl<'a> Endpoint<'a> {
     fn of(path: &'a str) -> Option<Self> {
-        if path == "/events" {
-            return Some(Self::Feed);
+        match path {
+            "/events" => return Some(Self::Feed),
+            OPENAPI_PATH => return Some(Self::Description),
+            _ => {}
         }
         let rest = path.strip_prefix("/emails")?;
         if rest.is_empty() {
@@ -145,7 +149,7 @@ impl<'a> Endpoint<'a> {
         match self {
             Self::Emails => "GET, POST",
             Self::Batch => "POST",
-            Self::Email(_) | Self::Events(_) | Self::Feed => "GET",
+            Self::Email(_) | Self::Events(_) | Self::Feed | Self::Description => "GET",
         }
     }
 }

@@ -82,6 +82,9 @@ async fn unknown_paths_and_wrong_methods_are_told_apart() {
         (Method::POST, "/emails/1", "GET"),
         (Method::DELETE, "/emails/1", "GET"),
         (Method::POST, "/emails/1/events", "GET"),
+        (Method::GET, "/emails/batch", "POST"),
+        (Method::POST, "/events", "GET"),
+        (Method::POST, "/openapi.json", "GET"),
     ];
     for (method, path, allow) in cases {
         let request = server.client.request(method, format!("{}{path}", server.base));
