@@ -450,7 +450,8 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = value.to_str().map_err(|_| ApiError::UnsupportedMediaType)?;
     let mut parts = text.split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case(JSON));
-    let is_utf8 = parts.all(|parameter| {
+    // Nothing may stand behind a semicolon (RFC 9110 section 5.6.6).
+    let is_utf8 = parts.filter(|parameter| !parameter.is_empty()).all(|parameter| {
         parameter.split_once('=').is_some_and(|(name, value)| {
             name.eq_ignore_ascii_case("charset")
                 && value.trim_matches('"').eq_ignore_ascii_case("utf-8")

@@ -104,7 +104,12 @@ async fn only_json_in_utf_8_is_taken() {
         ("application/json", 200),
         ("application/json; charset=utf-8", 200),
         ("Application/JSON;charset=\"UTF-8\"", 200),
+        // RFC 9110, section 5.6.6: a semicolon may stand before nothing.
+        ("application/json;", 200),
+        ("application/json ; charset=utf-8; ", 200),
         ("application/json; charset=latin1", 415),
+        ("application/json; version=2", 415),
+        ("application/problem+json", 415),
         ("text/plain", 415),
         ("application/x-www-form-urlencoded", 415),
     ] {
