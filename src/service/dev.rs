@@ -108,7 +108,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         Some(url) => Some(add_webhook(service.store(), url).await?),
         None => None,
     };
-    print_welcome(&service, &key, &data_dir, &simulator, webhook.as_ref());
+    print_welcome(&service, &config, &key, &simulator, webhook.as_ref());
     let mut hangup = listen_for(SignalKind::hangup())?;
     tokio::select! {
         () = signals.next() => {}
@@ -273,17 +273,20 @@ async fn add_webhook(store: &Store, url: WebhookUrl) -> Result<Webhook, ServiceE
 
 fn print_welcome(
     service: &Service,
+    config: &Config,
     key: &ApiKey,
-    data_dir: &Path,
     simulator: &Simulator,
     webhook: Option<&Webhook>,
 ) {
     let address = service.address();
+    // The names in a certificate hardly ever include this address.
+    let (scheme, options) =
+        if config.tls.is_some() { ("https", "-sS --insecure") } else { ("http", "-sS") };
     let page = service.page().expose_secret();
     let key = key.reveal();
-    let commands = commands(data_dir);
+    let commands = commands(&config.data_dir);
     let smtp: Vec<_> = service.smtp_addresses().iter().map(ToString::to_string).collect();
-    let smtp_line = smtp.first().map_or_else(String::new, |smtp| smtp_line(smtp, key));
+    let smtp_line = smtp.first().map_or_else(String::new, |smtp| smtp_line(smtp, config, key));
     let smtp = smtp.join(", ");
     let webhook = webhook.map_or_else(String::new, |webhook| {
         format!("\n  webhook   {}\n  secret    {}", webhook.url.as_str(), webhook.secret.reveal())
@@ -292,7 +295,7 @@ fn print_welcome(
         "\
 pillarbox is running on a simulator: nothing leaves this machine.
 
-  address   http://{address}
+  address   {scheme}://{address}
   SMTP      {smtp}
   API key   {key}
   page      {page}
@@ -301,7 +304,7 @@ pillarbox is running on a simulator: nothing leaves this machine.
 
 Send a message:
 
-curl -sS http://{address}/emails -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
+curl {options} {scheme}://{address}/emails -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
 -d '{{\"from\":\"Dev <dev@{DOMAIN}>\",\"to\":[\"success@simulator.amazonses.com\"],\"subject\":\"Hello\",\"text\":\"It works.\"}}'
 
 The same over SMTP (any user name; the API key is the password):
@@ -310,7 +313,7 @@ The same over SMTP (any user name; the API key is the password):
 
 Read it back, with the id of the answer in place of ID:
 
-curl -sS http://{address}/emails/ID -H 'Authorization: Bearer {key}'
+curl {options} {scheme}://{address}/emails/ID -H 'Authorization: Bearer {key}'
 
 Other recipients at simulator.amazonses.com show what else may happen:
 
@@ -324,7 +327,7 @@ Commands for this service, in another terminal:
 {commands}
 
 Messages as they move (Ctrl-C ends):",
-        data_dir.display(),
+        config.data_dir.display(),
         simulator.endpoint(),
     );
 }
@@ -363,12 +366,17 @@ fn shell_word(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// A line that sends a message over SMTP when it is pasted.
-fn smtp_line(address: &str, key: &str) -> String {
+/// A line that sends a message over SMTP, at the first of the listeners, when it is pasted.
+fn smtp_line(address: &str, config: &Config, key: &str) -> String {
+    let (scheme, options) = match (&config.tls, config.smtp.listen) {
+        (None, _) => ("smtp", "-s"),
+        (Some(_), Some(_)) => ("smtp", "-s --ssl-reqd --insecure"),
+        (Some(_), None) => ("smtps", "-s --insecure"),
+    };
     let recipient = "success@simulator.amazonses.com";
     format!(
-        "printf 'From: Dev <dev@{DOMAIN}>\\nTo: {recipient}\\nSubject: Hello\\n\\nIt works.\\n' | curl -s \
-         smtp://{address} --user 'dev:{key}' --mail-from dev@{DOMAIN} --mail-rcpt {recipient} --crlf \
+        "printf 'From: Dev <dev@{DOMAIN}>\\nTo: {recipient}\\nSubject: Hello\\n\\nIt works.\\n' | curl \
+         {options} {scheme}://{address} --user 'dev:{key}' --mail-from dev@{DOMAIN} --mail-rcpt {recipient} --crlf \
          --upload-file -"
     )
 }

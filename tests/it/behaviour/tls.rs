@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::kit::{PATIENCE, Server, Site, install_crypto, message};
+use crate::kit::{DevProcess, PATIENCE, Server, Site, install_crypto, message};
 
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -219,6 +219,31 @@ async fn one_organisation_keeps_no_more_connections_than_are_free() {
         assert!(Instant::now() < end, "what was closed is counted for ever");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_prints_lines_that_reach_its_listeners_over_tls() {
+    install_crypto();
+    let (certificate, directory) = (Certificate::new(), tempfile::tempdir().unwrap());
+    let path = |name: &str| directory.path().join(name);
+    certificate.write(&TlsFiles { certificate: path("crt"), key: path("key") });
+    let (crt, key) = (path("crt"), path("key"));
+    let tls = format!("[tls]\ncertificate = {crt:?}\nkey = {key:?}\n");
+    std::fs::write(path("pillarbox.toml"), tls).unwrap();
+    let mut dev = DevProcess::start(&["--config", path("pillarbox.toml").to_str().unwrap()]);
+    let address = dev.told("address");
+    let key = dev.line(|line| line.starts_with("  API key "));
+    let pasted = dev.line(|line| line.starts_with("curl "));
+    assert!(pasted.starts_with(&format!("curl -sS --insecure {address}/emails ")), "{pasted}");
+    let address = address.strip_prefix("https://").expect("the scheme of the listener");
+    let request = Request::get("https://localhost/emails").header("host", "localhost");
+    let key = key.split_whitespace().last().unwrap();
+    let request = request.header("authorization", format!("Bearer {key}"));
+    let request = request.body(Full::default()).unwrap();
+    let answered = certificate.http1(address).await.send_request(request).await.unwrap();
+    assert_eq!(read(answered).await.0, 200);
+    let submission = dev.line(|line| line.contains("curl -s "));
+    assert!(submission.contains(" --ssl-reqd --insecure smtp://"), "{submission}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
