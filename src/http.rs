@@ -223,10 +223,16 @@ impl<H: Handler> Shared<H> {
     ) -> Response<H::Body> {
         request.extensions_mut().insert(connection.clone());
         let id = self.request_ids.next();
-        let mut response = self.handle(request, id).await;
-        let name = HeaderName::from_static(REQUEST_ID_HEADER);
-        response.headers_mut().insert(name, id.to_header_value());
-        response
+        marked(self.handle(request, id).await, id)
+    }
+
+    /// Refuses a request in the handler's stead, and marks the response with the request's id.
+    fn refuse(&self, rejection: Rejection) -> Response<H::Body> {
+        let id = self.request_ids.next();
+        let (status, code) = rejection.kind();
+        self.handler.refused(&rejection);
+        tracing::debug!(request_id = %id, status = status.as_u16(), code, "a request was refused");
+        marked(rejection.into_response().map(Into::into), id)
     }
 
     /// Calls the handler; its panic costs this one request.
@@ -243,6 +249,12 @@ impl<H: Handler> Shared<H> {
         })
         .await
     }
+}
+
+fn marked<B>(mut response: Response<B>, id: RequestId) -> Response<B> {
+    let name = HeaderName::from_static(REQUEST_ID_HEADER);
+    response.headers_mut().insert(name, id.to_header_value());
+    response
 }
 
 fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(

@@ -6,12 +6,17 @@
 
 use std::mem::MaybeUninit;
 
+use http::{HeaderMap, Uri};
+
 use crate::http::rejection::Rejection;
 
 /// The most header fields of a request.
 pub(super) const MAX_HEADER_FIELDS: usize = 64;
 /// The longest request target, in bytes (RFC 9112 section 3 asks for 8000 at least).
 const MAX_TARGET_BYTES: usize = 8 * 1024;
+/// Bytes that a header field of HTTP/2 counts beside its name and its value (RFC 9113 section
+/// 6.5.2).
+const FIELD_BYTES: usize = 32;
 
 /// Body that follows a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +69,23 @@ pub(super) fn check(bytes: &[u8], limits: HeadLimits) -> Result<Option<Head>, Re
     let version = request.version.expect("a complete head has a version");
     let framing = check_fields(request.headers, version, limits)?;
     Ok(Some(Head { len, framing }))
+}
+
+/// Holds the head of a request over HTTP/2 to the sizes that one over HTTP/1.1 may have.
+pub(super) fn check_sizes(
+    target: &Uri,
+    fields: &HeaderMap,
+    max_head_bytes: usize,
+) -> Result<(), Rejection> {
+    let target = target.path_and_query().map_or(0, |target| target.as_str().len());
+    if target > MAX_TARGET_BYTES {
+        return Err(Rejection::UriTooLong);
+    }
+    let bytes = fields.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES);
+    if fields.len() > MAX_HEADER_FIELDS || target + bytes.sum::<usize>() > max_head_bytes {
+        return Err(Rejection::HeadersTooLarge);
+    }
+    Ok(())
 }
 
 /// Returns true if a line ends in LF alone. A reader may take that for an end or not (RFC 9112

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::drain::DrainPhase;
+use crate::http::head;
 use crate::http::limits::Limits;
 use crate::http::{Connection, Handler, Shared};
 
@@ -36,6 +37,9 @@ const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024;
 /// Bytes of a response that wait for the client, on each stream.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Heads up to this many times the limit are read, so that they get an answer of ours. Larger ones,
+/// which no client sends that goes by the settings, get a bare 431 of the protocol's own.
+const HEAD_ROOM: usize = 4;
 /// Streams that the client resets before they are looked at, and errors of its own making, until
 /// the connection is closed (CVE-2023-44487, CVE-2025-8671).
 const MAX_RESETS: usize = 20;
@@ -66,7 +70,12 @@ where
             let (shared, under_way) = (Arc::clone(&shared), activity.begin());
             let (unread, seen) = (Arc::clone(&unread), seen.clone());
             async move {
-                let response = shared.answer(request, &seen).await;
+                let (target, fields) = (request.uri(), request.headers());
+                let checked = head::check_sizes(target, fields, shared.limits.max_head_bytes);
+                let response = match checked {
+                    Ok(()) => shared.answer(request, &seen).await,
+                    Err(rejection) => shared.refuse(rejection),
+                };
                 drop(under_way);
                 Ok::<_, Infallible>(response.map(|body| unread.watch(body)))
             }
@@ -143,7 +152,7 @@ fn builder(limits: &Limits, tasks: Tasks) -> http2::Builder<Tasks> {
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(MAX_ERRORS)
-        .max_header_list_size(u32::try_from(limits.max_head_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(HEAD_ROOM * limits.max_head_bytes).unwrap_or(u32::MAX))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(SEND_BUFFER_BYTES)

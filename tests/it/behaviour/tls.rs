@@ -160,9 +160,23 @@ async fn both_versions_have_the_same_routes_and_limits() {
     let large = post(&server, " ".repeat(10 * 1024 * 1024 + 1));
     let (status, body) = read(sender.send_request(large).await.unwrap()).await;
     assert_eq!((status, &body["error"]["code"]), (413, &Value::from("PayloadTooLarge")));
-    let mut flood = post(&server, message().to_string());
-    flood.headers_mut().insert("x-flood", "x".repeat(20_000).parse().unwrap());
-    match sender.send_request(flood).await {
+    let mut long = post(&server, message().to_string());
+    *long.uri_mut() = format!("https://localhost/emails?{}", "x".repeat(9_000)).parse().unwrap();
+    let (status, body) = read(sender.send_request(long).await.unwrap()).await;
+    assert_eq!((status, &body["error"]["code"]), (414, &Value::from("UriTooLong")));
+    let too_large = |number: usize, bytes: usize| {
+        let mut request = post(&server, message().to_string());
+        for field in 0..number {
+            let name: http::HeaderName = format!("x-{field}").parse().unwrap();
+            request.headers_mut().insert(name, "x".repeat(bytes).parse().unwrap());
+        }
+        request
+    };
+    for flood in [too_large(1, 20_000), too_large(65, 1)] {
+        let (status, body) = read(sender.send_request(flood).await.unwrap()).await;
+        assert_eq!((status, &body["error"]["code"]), (431, &Value::from("HeadersTooLarge")));
+    }
+    match sender.send_request(too_large(5, 20_000)).await {
         Ok(response) => assert_eq!(response.status(), 431),
         Err(error) => assert!(!error.is_canceled(), "{error:?}"),
     }
