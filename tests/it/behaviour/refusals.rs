@@ -126,6 +126,35 @@ async fn only_json_in_utf_8_is_taken() {
     assert_eq!(refusal(response).await.0, 415, "415 comes before 400");
 }
 
+/// Each request has all the faults that are looked for later.
+#[tokio::test]
+async fn of_several_faults_the_first_in_the_order_of_checks_is_the_answer() {
+    let site = Site::with("max_request_bytes = 10000", Options::default()).await;
+    let server = site.start();
+    let request = |method: Method, path: &str, content_type: &str| {
+        let request = server.client.request(method, format!("{}{path}", server.base));
+        request.header("content-type", content_type).body("{".repeat(20_000))
+    };
+    let post = |content_type: &str| request(Method::POST, "/emails", content_type);
+    for (request, expected) in [
+        (post("text/plain"), (401, "Unauthorized")),
+        (request(Method::PUT, "/nowhere", "text/plain"), (401, "Unauthorized")),
+        (
+            request(Method::PUT, "/nowhere", "text/plain").bearer_auth(&server.key),
+            (404, "NotFound"),
+        ),
+        (
+            request(Method::PUT, "/emails", "text/plain").bearer_auth(&server.key),
+            (405, "MethodNotAllowed"),
+        ),
+        (post("text/plain").bearer_auth(&server.key), (415, "UnsupportedMediaType")),
+        (post("application/json").bearer_auth(&server.key), (413, "PayloadTooLarge")),
+    ] {
+        let (status, code, _) = refusal(request.send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), expected);
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_one_json_object_is_refused_before_any_field() {
     let site = Site::new().await;
@@ -397,6 +426,8 @@ async fn a_full_queue_refuses_new_messages_and_still_answers_replays() {
     let seconds: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&seconds));
     assert_eq!(refusal(response).await, expected(503, "QueueFull", None));
+    let unverified = message_with("from", json!("a@example.net"));
+    assert_eq!(refused(&server, &unverified).await.1, "UnverifiedDomain");
     let replay = server.post(&keyed).send().await.unwrap();
     assert_eq!(replay.headers()["idempotent-replayed"], "true");
     assert_eq!(answer(replay).await.1["id"], json!(id));
