@@ -8,7 +8,8 @@ mod queue;
 mod suppression;
 
 use std::error::Error;
-use std::io;
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use client::{CLIENT_TIMEOUT, Client, message, message_to, message_with, start, start_with};
@@ -18,6 +19,8 @@ use pillarbox::simulator::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
+
+use crate::kit::pillarbox;
 
 const BAD_REQUEST: (u16, &str) = (400, "BadRequestException");
 const BAD_SIGNATURE: (u16, &str) = (403, "InvalidSignatureException");
@@ -681,4 +684,23 @@ async fn shutdown_frees_the_port_and_drop_does_too() {
     drop(simulator);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(client.try_send(&message()).await.is_err());
+}
+
+#[tokio::test]
+async fn the_command_says_where_it_listens_and_takes_its_options() {
+    let options = ["--latency", "50ms", "--send-rate", "14", "--verified", "example.com"];
+    let mut command = pillarbox(&["simulator", "--listen", "127.0.0.1:0"]);
+    let mut child = command.args(options).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let endpoint = line.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
+    let (client, start) = (Client::new(endpoint), Instant::now());
+    let sent = client.send(&message()).await;
+    let (took, account) = (start.elapsed(), client.get("/v2/email/account").await);
+    let signal = ["-TERM".to_owned(), child.id().to_string()];
+    assert!(Command::new("kill").args(signal).status().unwrap().success());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(sent.status, 200, "{sent:?}");
+    assert!(took >= Duration::from_millis(50), "{took:?}");
+    assert_eq!(account.body["SendQuota"]["MaxSendRate"], 14.0);
 }

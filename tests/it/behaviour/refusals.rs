@@ -445,4 +445,7 @@ async fn no_answer_lets_a_browser_in() {
     let response = preflight.header("origin", "https://example.net").send().await.unwrap();
     assert!(!response.headers().keys().any(|name| cors(name.as_str())));
     assert_eq!(response.status(), 401);
+    // The page of `dev` is its own.
+    let page = server.client.get(format!("{}/", server.base)).header("accept", "text/html");
+    assert_eq!(refusal(page.send().await.unwrap()).await, expected(401, "Unauthorized", None));
 }
