@@ -44,6 +44,17 @@ const SMTP_PORT: u16 = 8587;
 const KINDS_OF_CLIENTS: usize = 2;
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
+/// The simulator's configuration set, and what it publishes: all that `aws setup` asks for.
+const CONFIGURATION_SET: &str = "dev";
+const EVENT_DESTINATION: &str = r#"{
+    "EventDestinationName": "dev",
+    "EventDestination": {
+        "Enabled": true,
+        "MatchingEventTypes":
+            ["SEND", "REJECT", "BOUNCE", "COMPLAINT", "DELIVERY", "DELIVERY_DELAY"],
+        "SnsDestination": { "TopicArn": "arn:aws:sns:eu-west-1:000000000000:dev" }
+    }
+}"#;
 /// The simulator's own key pair; it opens nothing else.
 const ACCESS_KEY: &str = "simulator";
 
@@ -168,8 +179,16 @@ async fn start_simulator() -> Result<Simulator, ServiceError> {
     let failed = |source| ServiceError::Listen { listener, address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let events = Events::On(EventOptions::after(EVENT_DELAY));
-    let options = Options { verified: vec![DOMAIN.to_owned()], events, ..Options::default() };
-    Ok(Simulator::start(listener, options).await)
+    let options = Options {
+        verified: vec![DOMAIN.to_owned()],
+        configuration_sets: vec![CONFIGURATION_SET.to_owned()],
+        events,
+        ..Options::default()
+    };
+    let simulator = Simulator::start(listener, options).await;
+    let created = simulator.create_event_destination(CONFIGURATION_SET, EVENT_DESTINATION);
+    created.expect("the definition is valid");
+    Ok(simulator)
 }
 
 /// The configuration, on the simulator whatever it says of SES, and with its socket among its own
@@ -191,7 +210,7 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     config.ses.region = Options::default().region;
     config.ses.endpoint =
         Some(simulator.endpoint().parse().expect("the simulator's address is a URL"));
-    config.ses.configuration_set = None;
+    config.ses.configuration_set = Some(CONFIGURATION_SET.to_owned());
     let queue_url = simulator.queue_url().parse().expect("the queue's address is a URL");
     config.ses.events = config::Events { queue_url: Some(queue_url) };
     config

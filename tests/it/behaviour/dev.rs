@@ -140,12 +140,15 @@ async fn the_printed_commands_reach_the_service_when_pasted() {
     assert!(line("  bounce@").contains("suppressed"));
     let (path, socket) = (line("export PATH="), line("export PILLARBOX_ADMIN_SOCKET="));
     let (data, status) = (line("export PILLARBOX_DATA_DIR="), line("pillarbox status"));
+    let doctor = "pillarbox doctor".to_owned();
     let mut shell = std::process::Command::new("/bin/sh");
-    shell.args(["-euc", &[path, socket, data, status].join("\n")]);
+    shell.args(["-euc", &[path, socket, data, status, doctor].join("\n")]);
     shell.env_clear().current_dir("/");
     let finished = Finished::run(shell).await;
     assert_eq!(finished.code, 0, "{finished:?}");
-    assert!(finished.out.contains("takes writes"), "{finished:?}");
+    for told in ["takes writes", "dev publishes all events that are of use"] {
+        assert!(finished.out.contains(told), "{finished:?}");
+    }
 }
 
 #[test]
