@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::fmt::Write as _;
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use aws_sigv4::sign::v4::{calculate_signature, generate_signing_key};
@@ -84,24 +83,6 @@ pub(super) struct SignatureVerifier {
     credentials: Credentials,
     region: String,
     max_age: Option<Duration>,
-    /// The last signing key of each service. It changes once a day.
-    signing_keys: Mutex<Vec<SigningKey>>,
-}
-
-#[derive(Clone)]
-struct SigningKey {
-    service: AwsService,
-    day: String,
-    key: Vec<u8>,
-}
-
-impl fmt::Debug for SigningKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SigningKey")
-            .field("service", &self.service)
-            .field("day", &self.day)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The parts of an `Authorization` header.
@@ -117,7 +98,7 @@ struct Authorization<'a> {
 
 impl SignatureVerifier {
     pub(super) fn new(credentials: Credentials, region: String, max_age: Option<Duration>) -> Self {
-        Self { credentials, region, max_age, signing_keys: Mutex::new(Vec::new()) }
+        Self { credentials, region, max_age }
     }
 
     /// Verifies the signature of a call of this service.
@@ -160,7 +141,7 @@ impl SignatureVerifier {
         }
         self.check_age(amz_date, signed_at, now)?;
         let text = string_to_sign(parts, body, &authorization, amz_date)?;
-        let key = self.signing_key(service, secret_access_key, authorization.day, signed_at);
+        let key = generate_signing_key(secret_access_key, signed_at, &self.region, service.name());
         let expected = calculate_signature(key, text.as_bytes());
         if bool::from(expected.as_bytes().ct_eq(authorization.signature.as_bytes())) {
             Ok(())
@@ -218,24 +199,6 @@ impl SignatureVerifier {
             )));
         }
         Ok(())
-    }
-
-    fn signing_key(
-        &self,
-        service: AwsService,
-        secret: &str,
-        day: &str,
-        signed_at: SystemTime,
-    ) -> Vec<u8> {
-        let mut cached = self.signing_keys.lock().expect("no holder of this lock panics");
-        if let Some(known) = cached.iter().find(|k| k.service == service && k.day == day) {
-            return known.key.clone();
-        }
-        let key = generate_signing_key(secret, signed_at, &self.region, service.name());
-        let key = key.as_ref().to_vec();
-        cached.retain(|known| known.service != service);
-        cached.push(SigningKey { service, day: day.to_owned(), key: key.clone() });
-        key
     }
 }
 
