@@ -132,7 +132,7 @@ pub async fn serve<L: Listener, H: Handler>(
     limits: Limits,
     drain: DrainSignal,
 ) -> Result<Drained, getrandom::Error> {
-    serve_over(Transport::Plain, listener, handler, limits, drain).await
+    serve_over(None, listener, handler, limits, drain).await
 }
 
 /// Serves a listener as [`serve`] does, over TLS: HTTP/2 or HTTP/1.1, as each client wishes.
@@ -143,18 +143,12 @@ pub async fn serve_tls<L: Listener, H: Handler>(
     limits: Limits,
     drain: DrainSignal,
 ) -> Result<Drained, getrandom::Error> {
-    serve_over(Transport::Tls(tls), listener, handler, limits, drain).await
+    serve_over(Some(tls), listener, handler, limits, drain).await
 }
 
-/// Layer between a connection's bytes and HTTP.
-#[derive(Debug)]
-enum Transport {
-    Plain,
-    Tls(Arc<Tls>),
-}
-
+/// Serves over TLS if it is given.
 async fn serve_over<L: Listener, H: Handler>(
-    transport: Transport,
+    tls: Option<Arc<Tls>>,
     listener: L,
     handler: H,
     limits: Limits,
@@ -177,7 +171,7 @@ async fn serve_over<L: Listener, H: Handler>(
             Some(ended) = connections.join_next() => note_end(ended),
             Some(ended) = refusals.join_next() => note_end(ended),
             accepted = listener.accept(), if has_room && phase != DrainPhase::Holding => match accepted {
-                Ok(stream) => admit(stream, &transport, &shared, &mut connections, &mut refusals),
+                Ok(stream) => admit(stream, tls.as_deref(), &shared, &mut connections, &mut refusals),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "connections cannot be accepted for now");
@@ -259,7 +253,7 @@ fn marked<B>(mut response: Response<B>, id: RequestId) -> Response<B> {
 
 fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
     stream: I,
-    transport: &Transport,
+    tls: Option<&Tls>,
     shared: &Arc<Shared<H>>,
     connections: &mut JoinSet<()>,
     refusals: &mut JoinSet<()>,
@@ -267,10 +261,7 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
     let shared = Arc::clone(shared);
     if connections.len() < shared.limits.max_connections {
         let mark = shared.handler.connected();
-        let acceptor = match transport {
-            Transport::Plain => None,
-            Transport::Tls(tls) => Some(tls.acceptor()),
-        };
+        let acceptor = tls.map(Tls::acceptor);
         connections.spawn(async move {
             match acceptor {
                 Some(acceptor) => serve_secure(stream, acceptor, shared).await,
@@ -281,9 +272,9 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
         return;
     }
     shared.handler.refused(&Rejection::TooManyConnections);
-    let max_refusals = match transport {
-        Transport::Plain => MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)),
-        Transport::Tls(_) => 0,
+    let max_refusals = match tls {
+        None => MAX_REFUSALS.min(shared.limits.max_connections.div_ceil(4)),
+        Some(_) => 0,
     };
     if refusals.len() < max_refusals {
         refusals.spawn(async move {
