@@ -159,7 +159,7 @@ impl Service {
             conditions: conditions.subscribe(),
         };
         let key = PageKey::generate()?;
-        let page = key.url(listeners::address_of(&listeners.operators)?);
+        let page = key.url(listeners.operators.1);
         let (live, facts) = (Arc::new(live), Some(facts(config, &listeners, &intake, &page)?));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
@@ -191,7 +191,7 @@ impl Service {
             catcher: OnceLock::new(),
             stored: ArcSwap::default(),
         };
-        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key)?;
+        let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key);
         let ((drain, signal), client_tls) = (Drain::new(), listeners.tls.clone());
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =

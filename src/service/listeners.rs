@@ -52,8 +52,8 @@ pub(super) struct Listeners {
     pub(super) owner: SocketOpener,
     /// Where messages are submitted over SMTP.
     pub(super) smtp: Vec<SmtpListener>,
-    /// Where operators look.
-    pub(super) operators: TcpListener,
+    /// Where operators look, and the address of that, with the port that it was given.
+    pub(super) operators: (TcpListener, SocketAddr),
 }
 
 /// A listener of SMTP submission.
@@ -107,7 +107,7 @@ impl Listeners {
             let security = security.ok_or(ServiceError::SmtpInClear { address })?;
             smtp.push(SmtpListener { listener, address, security, owner: owners[1] });
         }
-        let operators = bind_operators(config.operator_listen).await?;
+        let operators = bind_or_take(ListenerName::Operators, config.operator_listen, None).await?;
         Ok(Self { clients, tls, address, owner, smtp, operators })
     }
 }
@@ -195,28 +195,14 @@ pub(super) struct Operators {
     looking: JoinHandle<()>,
 }
 
-/// A listener's address, with the port that it was given.
-pub(super) fn address_of(listener: &TcpListener) -> Result<SocketAddr, ServiceError> {
-    let what = "the operator listener has no address";
-    listener.local_addr().map_err(|source| ServiceError::System { what, source })
-}
-
-/// Binds the address where operators look.
-async fn bind_operators(address: SocketAddr) -> Result<TcpListener, ServiceError> {
-    let listener = ListenerName::Operators;
-    let failed = |source| ServiceError::Listen { listener, address, source };
-    TcpListener::bind(address).await.map_err(failed)
-}
-
 impl Operators {
     /// Serves a bound listener.
     pub(super) fn start(
-        listener: TcpListener,
+        (listener, address): (TcpListener, SocketAddr),
         parts: Parts,
         admin: Arc<Admin>,
         key: PageKey,
-    ) -> Result<Self, ServiceError> {
-        let address = address_of(&listener)?;
+    ) -> Self {
         let (drain, signal) = Drain::new();
         let parts = Arc::new(parts);
         let (operator, looking) = Operator::new(Arc::clone(&parts), admin, key);
@@ -226,7 +212,7 @@ impl Operators {
                 error!(%error, "the operator listener ended");
             }
         });
-        Ok(Self { address, parts, drain, serving, looking })
+        Self { address, parts, drain, serving, looking }
     }
 
     /// Has the page show what a stand-in for the provider catches, from now on.
