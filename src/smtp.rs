@@ -20,6 +20,7 @@ use crate::http::request_id::RequestIds;
 use crate::http::tls::Tls;
 use crate::http::{ACCEPT_BACKOFF, Drained, is_of_one_connection, note_end};
 use crate::intake::Intake;
+use crate::shared_limits::Budget;
 use crate::store::Store;
 
 use metrics::SmtpMetrics;
@@ -79,6 +80,8 @@ struct Shared {
     limits: Limits,
     clients: Arc<ClientMetrics>,
     metrics: Arc<SmtpMetrics>,
+    /// Connections of clients that have authenticated.
+    connections: Budget<OrganisationId>,
     ids: RequestIds,
 }
 
@@ -103,6 +106,7 @@ impl Smtp {
             limits: limits.clone(),
             clients: Arc::clone(clients),
             metrics: Arc::default(),
+            connections: Budget::new(limits.max_connections),
             ids: RequestIds::new()?,
         };
         Ok(Self { shared: Arc::new(shared) })

@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::domain::admission::Facts as _;
 use crate::domain::api_key::{ApiKey, ApiKeyHash};
-use crate::domain::id::KeyId;
+use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::mailbox::{Address, MailboxError};
 use crate::domain::organisation::Organisation;
 use crate::domain::policy::MAX_RECIPIENTS;
@@ -24,6 +24,7 @@ use crate::domain::suppression::SuppressedAddress;
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::rejection::Rejection;
 use crate::http::tls::Tls;
+use crate::shared_limits::Reservation;
 use crate::smtp::command::{Command, CommandError, Mechanism};
 use crate::smtp::connection::{Connection, Failure, Skipped};
 use crate::smtp::reply::Reply;
@@ -118,6 +119,8 @@ struct Session<S> {
     /// The key that the client authenticated with. It is looked up again for each message, because
     /// it may be revoked meanwhile.
     key: Option<ApiKeyHash>,
+    /// The connection, counted as the organisation's of that key.
+    counted: Option<Reservation<OrganisationId>>,
     /// The recipients of the message that is being announced, from MAIL to DATA.
     recipients: Option<Vec<String>>,
     errors: usize,
@@ -154,6 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             login_by,
             hello: Hello::None,
             key: None,
+            counted: None,
             recipients: None,
             errors: 0,
             wrong_keys: 0,
@@ -329,9 +333,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         let key = password
             .and_then(|password| std::str::from_utf8(password).ok())
             .and_then(|password| ApiKey::parse(password).ok())
-            .map(|key| key.hash())
-            .filter(|key| self.shared.store.authenticate(key, self.shared.clock.now()).is_some());
-        if key.is_some() {
+            .map(|key| key.hash());
+        let now = self.shared.clock.now();
+        let client = key.and_then(|key| self.shared.store.authenticate(&key, now));
+        if let Some((organisation, _)) = client {
+            // Idle sessions of one organisation must not keep out the others.
+            let counted = self.shared.connections.reserve(organisation.id, 1);
+            self.counted = Some(counted.map_err(|_| End::Reply(Reply::TOO_MANY_CONNECTIONS))?);
             self.key = key;
             return Ok(Reply::AUTHENTICATED);
         }

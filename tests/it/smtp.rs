@@ -127,6 +127,28 @@ async fn a_message_goes_the_whole_way_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn one_organisation_keeps_no_more_sessions_than_are_free() {
+    let (site, server, address) = start_with("max_connections = 8").await;
+    let other = site.add_organisation("beta", "beta.example");
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        kept.push(Client::login(&address, &server.key).await);
+    }
+    let mut fifth = Client::connect(&address).await;
+    fifth.ask("EHLO client.example.org").await;
+    let refusal = fifth.ask(&auth_plain(&server.key)).await;
+    assert!(refusal.starts_with("421 4.3.2 "), "{refusal}");
+    drop(Client::login(&address, &other).await);
+    assert!(kept[0].ask("NOOP").await.starts_with("250 "), "those that are there stay");
+    kept.truncate(1);
+    let end = Instant::now() + PATIENCE;
+    while SmtpClient::login(&*address, &server.key).await.is_err() {
+        assert!(Instant::now() < end, "what was closed is counted for ever");
+        tokio::time::sleep(20 * MILLISECOND).await;
+    }
+}
+
+#[tokio::test]
 async fn extensions_are_announced_and_a_group_of_commands_is_answered_in_order() {
     let (_site, server, address) = start().await;
     let mut client = Client::connect(&address).await;

@@ -19,8 +19,8 @@ use crate::{HELD_UP, ROUNDS, length};
 const SESSIONS: usize = if cfg!(feature = "long") { 10_000 } else { 400 };
 /// Files that the service has open beside its client connections, and some more.
 const OTHER_FILES: usize = 1_000;
-/// Larger than the sessions of both together.
-const LISTEN: &str = "max_connections = 12000\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
+/// Larger than the sessions of both together, and than twice those that log in.
+const LISTEN: &str = "max_connections = 13000\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
 const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n";
 
 /// Hands a message over, which must be accepted.

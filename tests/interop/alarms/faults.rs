@@ -478,9 +478,17 @@ pub(crate) const FAULTS: [Fault; 31] = [
         name: "SMTP connections used up",
         setup: || Setup {
             more: "max_connections = 10\n[smtp]\nlisten = \"127.0.0.1:0\"\n",
+            organisations: &["acme", "beta", "gamma"],
             ..Setup::default()
         },
-        inject: |site| Box::pin(async { hold_sessions(&site.smtp(), site.key("acme"), 9).await }),
+        inject: |site| {
+            Box::pin(async {
+                // As many as each may have.
+                let keys = [("acme", 5), ("beta", 3), ("gamma", 1)];
+                let keys = keys.map(|(name, sessions)| (site.key(name), sessions));
+                hold_sessions(&site.smtp(), &keys).await;
+            })
+        },
         alarms: &["PillarboxConnectionsNearLimit"],
         page: &[Told {
             text: "of 10 SMTP connections are open",
@@ -785,10 +793,12 @@ async fn hold(address: &str, connections: usize) {
 }
 
 /// The same with sessions of SMTP, which stay only if they have authenticated.
-async fn hold_sessions(address: &str, key: &str, sessions: usize) {
+async fn hold_sessions(address: &str, keys: &[(&str, usize)]) {
     let mut held = Vec::new();
-    for _ in 0..sessions {
-        held.push(SmtpClient::login(address, key).await.unwrap());
+    for (key, sessions) in keys {
+        for _ in 0..*sessions {
+            held.push(SmtpClient::login(address, key).await.unwrap());
+        }
     }
     loop {
         for client in &mut held {
