@@ -15,7 +15,7 @@ use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::webhook::WebhookUrl;
 use crate::logging::{self, MessageLines};
 use crate::service::{self, DevOptions, Inherited, ServiceError};
-use crate::simulator::Options;
+use crate::simulator::{EventOptions, EventRoute, Events, Options};
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -108,11 +108,14 @@ impl DevArgs {
 
 impl SimulatorArgs {
     pub(super) fn run(self) -> Result<String, CliError> {
+        // As at SES, so that a queue that nobody reads does not fill.
+        let route = EventRoute::Destinations;
         let options = Options {
             latency: self.latency,
             send_rate: self.send_rate,
             seed: self.seed,
             verified: self.verified,
+            events: Events::On(EventOptions { route, ..EventOptions::default() }),
             ..Options::default()
         };
         logging::start(MessageLines::Quiet);

@@ -687,7 +687,7 @@ async fn shutdown_frees_the_port_and_drop_does_too() {
 }
 
 #[tokio::test]
-async fn the_command_says_where_it_listens_and_takes_its_options() {
+async fn the_command_takes_its_options_and_publishes_events_as_ses_does() {
     let options = ["--latency", "50ms", "--send-rate", "14", "--verified", "example.com"];
     let mut command = pillarbox(&["simulator", "--listen", "127.0.0.1:0"]);
     let mut child = command.args(options).stdout(Stdio::piped()).spawn().unwrap();
@@ -697,10 +697,23 @@ async fn the_command_says_where_it_listens_and_takes_its_options() {
     let (client, start) = (Client::new(endpoint), Instant::now());
     let sent = client.send(&message()).await;
     let (took, account) = (start.elapsed(), client.get("/v2/email/account").await);
+    let set = json!({ "ConfigurationSetName": "set" });
+    client.post("/v2/email/configuration-sets", &set).await;
+    let destination = json!({ "EventDestinationName": "all", "EventDestination": {
+        "Enabled": true,
+        "MatchingEventTypes": ["DELIVERY"],
+        "SnsDestination": { "TopicArn": "arn:aws:sns:eu-west-1:000000000000:topic" },
+    } });
+    client.post("/v2/email/configuration-sets/set/event-destinations", &destination).await;
+    client.send(&message_with("/ConfigurationSetName", json!("set"))).await;
+    let received = client.sqs("ReceiveMessage", json!({ "MaxNumberOfMessages": 10 })).await;
     let signal = ["-TERM".to_owned(), child.id().to_string()];
     assert!(Command::new("kill").args(signal).status().unwrap().success());
     assert!(child.wait().unwrap().success());
     assert_eq!(sent.status, 200, "{sent:?}");
     assert!(took >= Duration::from_millis(50), "{took:?}");
     assert_eq!(account.body["SendQuota"]["MaxSendRate"], 14.0);
+    let events = received.body["Messages"].as_array().unwrap();
+    assert_eq!(events.len(), 1, "of the message with the set alone: {events:?}");
+    assert!(events[0]["Body"].as_str().unwrap().contains("Delivery"), "{events:?}");
 }
