@@ -63,6 +63,7 @@ fn message() -> Message {
         attempts: 1,
         state: State::Failed { failure: failure(), acceptance: Acceptance::Excluded },
         last_event: Some(LastEvent { occurred_at: NOON, event_type: EventType::Bounce }),
+        calling: None,
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{error, info};
 
 use crate::config::OnUnknown;
@@ -24,6 +24,8 @@ use crate::domain::organisation::SenderStatus;
 use crate::queue::{Call, Claim, Parcel};
 use crate::store::StoreError;
 
+/// How long a call takes until other nodes are told that it is under way.
+const LONG_CALL: Duration = Duration::from_secs(1);
 /// How long to wait before an outcome that the store refused is offered to it again.
 const RECORD_AGAIN: Duration = Duration::from_millis(20);
 
@@ -33,8 +35,8 @@ impl<P: Provider> Dispatcher<P> {
         let attempts = started.call.attempts;
         info!(target: "pillarbox::message", id = %claim.parcel.id, attempts, "sending");
         let envelope = claim.parcel.envelope();
-        let call = self.provider.send(&envelope, claim.request());
-        let outcome = caught(call).await.unwrap_or_else(|| {
+        let call = pin!(caught(self.provider.send(&envelope, claim.request())));
+        let outcome = self.told_of(claim.parcel.id, attempts, call).await.unwrap_or_else(|| {
             error!(id = %claim.parcel.id, "a call to the provider panicked");
             Outcome::NotSent(Problem {
                 kind: ProblemKind::Crashed,
@@ -59,6 +61,22 @@ impl<P: Provider> Dispatcher<P> {
                 self.not_sent(&claim, attempts, problem).await;
             }
         }
+    }
+
+    /// Waits for a call, and tells other nodes of it if it takes long.
+    async fn told_of<T>(
+        &self,
+        id: MessageId,
+        attempts: u32,
+        mut call: Pin<&mut impl Future<Output = T>>,
+    ) -> T {
+        if self.store.is_shared() {
+            if let Ok(outcome) = timeout(LONG_CALL, &mut call).await {
+                return outcome;
+            }
+            self.store.tell_of_call(id, attempts);
+        }
+        call.await
     }
 
     /// End of a message that is older than `retry_for`.

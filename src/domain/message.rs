@@ -128,7 +128,7 @@ impl Cancellation {
     }
 }
 
-/// Where a stored message stands. That a call is under way is not stored: after a crash it means
+/// Where a stored message stands. That a call is under way is no part of it: after a crash it means
 /// the same as queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
@@ -229,6 +229,9 @@ pub struct Message {
     pub state: State,
     /// Its latest delivery event.
     pub last_event: Option<LastEvent>,
+    /// Calls that were started, if the node that holds the message has told that one is under way.
+    /// It is no part of the record.
+    pub calling: Option<u32>,
 }
 
 impl Message {

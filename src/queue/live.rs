@@ -1,4 +1,5 @@
-//! A pending message as readers see it: what memory knows, laid over the stored row.
+//! A pending message as readers see it: what memory knows, or another node has told, laid over the
+//! stored row.
 
 use crate::domain::message::{Failure, Message, Status};
 
@@ -31,17 +32,20 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Lays the live state over the row. A row that is final wins: its call has ended since.
     pub fn of(message: &'a Message, live: Option<&'a Live>) -> Self {
-        let failure = message.failure();
-        match (message.status(), live) {
-            (Status::Queued, Some(Live::Sending { attempts })) => {
-                let attempts = message.attempts.max(*attempts);
+        let (status, failure) = (message.status(), message.failure());
+        let (calling, obstacle) = match live {
+            Some(Live::Sending { attempts }) => (Some(*attempts), None),
+            Some(Live::Waiting { obstacle }) => (None, obstacle.as_ref()),
+            None => (message.calling, None),
+        };
+        match (status, calling) {
+            (Status::Queued, Some(attempts)) => {
+                let attempts = message.attempts.max(attempts);
                 Self { status: Status::Sending, attempts, failure }
             }
-            (Status::Queued, Some(Live::Waiting { obstacle })) => Self {
-                status: Status::Queued,
-                attempts: message.attempts,
-                failure: failure.or(obstacle.as_ref()),
-            },
+            (Status::Queued, None) => {
+                Self { status, attempts: message.attempts, failure: failure.or(obstacle) }
+            }
             (status, _) => Self { status, attempts: message.attempts, failure },
         }
     }

@@ -4,6 +4,7 @@
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
+use crate::domain::id::MessageId;
 use crate::domain::time::ClockReading;
 use crate::store::cluster::{DatabaseStatus, DrainOrder, Duty, Forgotten, NodeLoad, NodeStatus};
 use crate::store::interface::Change;
@@ -78,6 +79,15 @@ impl Store {
         match &self.engine {
             Engine::Redb(_) => Ok(Forgotten::Unknown),
             Engine::Postgres(engine) => engine.forget_node(name).await,
+        }
+    }
+
+    /// Tells the other nodes, within half a second, that a call to the provider is under way, the
+    /// one of this number for its message. Its outcome ends that.
+    pub fn tell_of_call(&self, id: MessageId, attempts: u32) {
+        match &self.engine {
+            Engine::Redb(_) => {}
+            Engine::Postgres(engine) => engine.tell_of_call(id, attempts),
         }
     }
 

@@ -26,6 +26,7 @@ use crate::store::metrics::StoreMetrics;
 use crate::store::suppression_filter::SuppressionFilter;
 use crate::store::{DamagedRow, Health, StoreError};
 use accept::Request;
+use calls::Calls;
 use connection::{Connection, Connector, Slot};
 use directory::Directory;
 use error::QueryError;
@@ -41,6 +42,7 @@ pub use node::NodeIdentity;
 
 mod accept;
 mod api_keys;
+mod calls;
 mod cluster;
 mod connection;
 mod dead_letters;
@@ -115,6 +117,7 @@ struct Shared {
     suppressions_followed: AtomicI64,
     suppression_epoch: AtomicU64,
     feed: Feeds,
+    calls: Calls,
     /// The most that an id is known to be ahead of its acceptance, in milliseconds.
     id_lead: AtomicI64,
     /// Whether the last attempt to reach the server failed.
@@ -159,6 +162,7 @@ impl PostgresStore {
             suppressions_followed: AtomicI64::new(0),
             suppression_epoch: AtomicU64::new(0),
             feed: Feeds::default(),
+            calls: Calls::default(),
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
             health_changed: Notify::new(),

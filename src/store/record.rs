@@ -247,6 +247,7 @@ pub(super) fn decode_message(id: MessageId, bytes: &[u8]) -> Result<Message, Row
             occurred_at: Timestamp::from_unix_millis(at),
             event_type: event_type.into(),
         }),
+        calling: None,
     })
 }
 

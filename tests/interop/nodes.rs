@@ -346,7 +346,53 @@ async fn nodes_are_listed_drained_and_forgotten() {
     second.terminate().await;
     let offline = two.run(&["doctor"]);
     let said = String::from_utf8_lossy(&offline.stdout).into_owned();
-    assert!(said.contains("PostgreSQL 1") && said.contains("schema 3"), "{said}");
+    assert!(said.contains("PostgreSQL 1") && said.contains("schema 4"), "{said}");
+}
+
+/// The node that holds a message knows at once that a call is under way, and the other one soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_takes_long_shows_on_the_other_node() {
+    const CALL: Duration = Duration::from_secs(6);
+    /// The contract's two seconds, and one for a busy machine.
+    const SOON: Duration = Duration::from_secs(3);
+    let (nodes, first) = Nodes::new("long_calls").await;
+    let second = nodes.start(1);
+    let [one, two] = &nodes.sites;
+    one.simulator.set_faults(Faults::always(Fault::Slow).with_slow_for(CALL));
+    let began = Instant::now();
+    let id = first.send(&message()).await;
+    let until = async |status: &str, limit: Duration| loop {
+        let record = second.record(&id).await;
+        if record["status"] == status {
+            return record;
+        }
+        assert!(began.elapsed() < limit, "not {status}: {record}");
+        sleep(Duration::from_millis(20)).await;
+    };
+    let record = until("sending", SOON).await;
+    println!("told of after {:.1} s", began.elapsed().as_secs_f64());
+    assert_eq!((&record["attempts"], &record["error"]), (&1.into(), &Value::Null), "{record}");
+    let sending = kit::answer(second.get("/emails?status=sending").send().await.unwrap()).await.1;
+    assert_eq!(sending["emails"][0]["id"], *id, "{sending}");
+    let shown = two.done(&["message", "show", &id, "--json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!((&shown["status"], &shown["attempts"]), (&"sending".into(), &1.into()), "{shown}");
+    let record = until("sent", PATIENCE).await;
+    assert_eq!(record["attempts"], 1, "{record}");
+    assert!(began.elapsed() >= CALL, "{:?}", began.elapsed());
+
+    one.simulator.set_faults(Faults::always(Fault::Down));
+    let waiting = first.send(&message()).await;
+    let end = Instant::now() + PATIENCE;
+    let record = loop {
+        let record = second.record(&waiting).await;
+        if record["error"] != Value::Null {
+            break record;
+        }
+        assert!(Instant::now() < end, "{record}");
+        sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!((&record["status"], &record["attempts"]), (&"queued".into(), &1.into()), "{record}");
 }
 
 /// All messages come to one node, as they do if a load balancer keeps another one in reserve.

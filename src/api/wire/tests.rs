@@ -137,6 +137,7 @@ fn queued() -> Message {
         attempts: 1,
         state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
         last_event: None,
+        calling: None,
     }
 }
 

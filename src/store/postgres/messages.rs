@@ -17,7 +17,9 @@ use crate::store::postgres::{PostgresStore, Shared, blocking, message_id, number
 use crate::store::record::decode_message;
 use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 
-const READ: &str = "SELECT record FROM message WHERE id = $1";
+const READ: &str = "
+SELECT record, (SELECT calling FROM pending WHERE pending.id = message.id)
+FROM message WHERE id = $1";
 /// How many bytes of rows are read at one time, about. A page may have more, or leave them all out.
 const BYTES_PER_LOOK: usize = 1 << 20;
 
@@ -50,7 +52,8 @@ impl PostgresStore {
         let Some(row) = self.query_opt(READ, &[&uuid_of(id)]).await? else { return Ok(None) };
         let message = decode_message(id, row.get(0));
         let message = message.map_err(|reason| DamagedRow::new("message", id, &reason));
-        let message = message.map_err(|row| self.shared.refused(row.into()))?;
+        let mut message = message.map_err(|row| self.shared.refused(row.into()))?;
+        message.calling = row.get::<_, Option<i32>>(1).map(i32::unsigned_abs);
         Ok(listing::visible(message, &window_now))
     }
 
@@ -96,7 +99,8 @@ impl PostgresStore {
         let store = self.clone();
         // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
         let listing = tokio::spawn(async move {
-            let page = store.page(filter, limit, window_now).await?;
+            let mut page = store.page(filter, limit, window_now).await?;
+            store.lay_calls_over(&mut page.messages).await?;
             Ok(blocking(move || {
                 let _turn = turn;
                 then(page)

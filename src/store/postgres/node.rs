@@ -43,7 +43,7 @@ const SAY: &str = "
 UPDATE node SET beat = beat + 1, pending = $2, conditions = $3, demand = $4
 WHERE id = $1 RETURNING draining";
 const ORPHANS: &str = "
-SELECT id FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
+SELECT id, calling FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
 ORDER BY id LIMIT $1";
 /// Those that had no record, or were final already.
 const FORGET_ORPHANS: &str = "
@@ -55,10 +55,14 @@ const LEAVE: [&str; 3] = [
     "DELETE FROM node WHERE id = $1",
 ];
 
-/// What a record says of a message whose body was lost.
+/// What a record says of a message whose body was lost, if its node had told of no call. One that
+/// began in its last seconds may have been under way.
 const BODY_LOST: &str = "the node that held the message ended before it was sent, and bodies are \
                          kept in memory only; a call to the provider may have been under way, so \
                          whether it was accepted is unknown";
+/// The same, if its node had told of a call.
+const CALL_LOST: &str = "the node that held the message ended while a call to the provider was \
+                         under way, so whether it was accepted is unknown";
 
 /// How long a share of the pace and a duty hold on the server, as the statements below say it. The
 /// node itself holds them for less.
@@ -378,14 +382,15 @@ pub(super) async fn settle_orphans(
         }
         let mut answers = Vec::with_capacity(rows.len());
         for row in &rows {
-            let transition = Transition::BodyLost {
-                acceptance: Acceptance::Possible,
-                message: BODY_LOST,
-                found_at: now,
+            let (message, attempts) = match row.get::<_, Option<i32>>(1) {
+                Some(attempts) => (CALL_LOST, attempts.unsigned_abs()),
+                None => (BODY_LOST, 0),
             };
+            let acceptance = Acceptance::Possible;
+            let transition = Transition::BodyLost { acceptance, message, found_at: now };
             let (reply, answer) = oneshot::channel();
             let id = message_id(row.get(0));
-            let job = Job::Record { id, attempts: 0, transition, now, reply };
+            let job = Job::Record { id, attempts, transition, now, reply };
             changing.send(job).await.map_err(|_| QueryError::NotMade)?;
             answers.push(answer);
         }

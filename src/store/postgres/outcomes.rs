@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::domain::id::MessageId;
 use crate::domain::message::{Recorded, Transition};
 use crate::domain::time::Timestamp;
+use crate::store::postgres::calls;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::Session;
 use crate::store::postgres::working_set::{Effects, MessageOf, Needs, WorkingSet};
@@ -176,32 +177,55 @@ fn own_failure<T>(
     }
 }
 
-/// Writes what is queued, until nobody can queue any more.
+/// Writes what is queued, until nobody can queue any more, and tells the other nodes of calls.
 pub(super) async fn work(shared: Arc<Shared>, mut session: Session, mut jobs: mpsc::Receiver<Job>) {
-    while let Some(first) = jobs.recv().await {
-        let mut count = first.messages();
-        let mut batch = vec![first];
-        while count < MAX_MESSAGES {
-            let Ok(job) = jobs.try_recv() else { break };
-            count += job.messages();
-            batch.push(job);
-        }
-        let began = Instant::now();
-        match write_again(&shared, &mut session, &batch).await {
-            Ok((decided, effects)) => {
-                shared.metrics.committed(batch.len(), began.elapsed(), effects.increments);
-                shared.suppress(&effects.suppressed);
-                shared.feed.grow(&effects.feed_ends);
-                for (job, decided) in batch.into_iter().zip(decided) {
-                    job.answer(Ok(decided));
-                }
+    let mut ticks = interval(calls::TELL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            first = jobs.recv() => {
+                let Some(first) = first else { return };
+                write_all(&shared, &mut session, gather(first, &mut jobs)).await;
             }
-            Err(error) => {
-                shared.metrics.commit_failed();
-                shared.lost(&error);
-                for job in batch {
-                    job.answer(Err(StoreError::Unavailable));
-                }
+            _ = ticks.tick() => calls::tell(&shared, &mut session).await,
+        }
+    }
+}
+
+/// Takes what is queued behind a job, as far as it fits into one transaction.
+fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+    let mut count = first.messages();
+    let mut batch = vec![first];
+    while count < MAX_MESSAGES {
+        let Ok(job) = jobs.try_recv() else { break };
+        count += job.messages();
+        batch.push(job);
+    }
+    batch
+}
+
+/// Writes a batch, and answers all.
+async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
+    for job in &batch {
+        if let Job::Record { id, .. } = job {
+            shared.calls.ended(*id);
+        }
+    }
+    let began = Instant::now();
+    match write_again(shared, session, &batch).await {
+        Ok((decided, effects)) => {
+            shared.metrics.committed(batch.len(), began.elapsed(), effects.increments);
+            shared.suppress(&effects.suppressed);
+            shared.feed.grow(&effects.feed_ends);
+            for (job, decided) in batch.into_iter().zip(decided) {
+                job.answer(Ok(decided));
+            }
+        }
+        Err(error) => {
+            shared.metrics.commit_failed();
+            shared.lost(&error);
+            for job in batch {
+                job.answer(Err(StoreError::Unavailable));
             }
         }
     }

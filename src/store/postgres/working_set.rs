@@ -17,6 +17,7 @@ use crate::store::Change;
 use crate::store::directory::OrganisationIndex;
 use crate::store::error::DamagedRow;
 use crate::store::limits::{self, LOST_SHOWN, MAX_UNMATCHED, UNMATCHED};
+use crate::store::postgres::calls::UNMARK;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{Shared, events, message_id, millis, number, timestamp, uuid_of};
@@ -302,23 +303,33 @@ impl WorkingSet {
         if changed.is_empty() {
             return Ok(());
         }
-        let ids: Vec<Uuid> = changed.iter().map(|message| uuid_of(message.id)).collect();
+        let ids = ids_of(&changed);
         let records: Vec<Vec<u8>> = changed.iter().map(|message| encode_message(message)).collect();
-        let is_final = |message: &&&Message| !matches!(message.state, State::Queued { .. });
-        let finals: Vec<Uuid> = changed.iter().filter(is_final).map(|m| uuid_of(m.id)).collect();
-        for statement in [WRITE_MESSAGES, FORGET_PENDING] {
+        let (waiting, finals): (Vec<&Message>, Vec<&Message>) =
+            changed.iter().partition(|message| matches!(message.state, State::Queued { .. }));
+        let (waiting, finals) = (ids_of(&waiting), ids_of(&finals));
+        for statement in [WRITE_MESSAGES, FORGET_PENDING, UNMARK] {
             connection.prepare(statement).await?;
         }
         let messages: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&ids, &records];
         let pending: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&finals];
-        let (written, forgotten) = tokio::join!(
+        let unmark = async {
+            if waiting.is_empty() { Ok(0) } else { connection.execute(UNMARK, &[&waiting]).await }
+        };
+        let (written, forgotten, unmarked) = tokio::join!(
             connection.execute(WRITE_MESSAGES, &messages),
             connection.execute(FORGET_PENDING, &pending),
+            unmark,
         );
         written?;
         forgotten?;
+        unmarked?;
         Ok(())
     }
+}
+
+fn ids_of(messages: &[&Message]) -> Vec<Uuid> {
+    messages.iter().map(|message| uuid_of(message.id)).collect()
 }
 
 /// Writes what reports say: provider's ids, events, and those without a message.

@@ -39,6 +39,7 @@ fn every_failure_reads_back_as_it_was_written() {
                 attempts: 1,
                 state: State::Failed { failure, acceptance },
                 last_event: None,
+                calling: None,
             };
             let row = encode_message(&message);
             assert_eq!(decode_message(message.id, &row).unwrap(), message);
@@ -59,6 +60,7 @@ fn metadata_reads_back_and_a_message_without_any_as_it_always_did() {
         attempts: 0,
         state: State::Queued { last_failure: None, acceptance: Acceptance::Excluded },
         last_event: None,
+        calling: None,
     };
     let first = b"\x01\x01\x01\x05a@b.c\x01\x05d@e.f\x02Hi\x00\x00\x00\x00\x00";
     assert_eq!(encode_message(&message), first);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::domain::admission::admit;
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::{FailureCode, Message, State, Transition};
+use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Transition};
 use crate::domain::organisation::DomainState;
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
@@ -278,6 +278,74 @@ async fn what_another_node_withdraws_is_not_accepted_any_more() {
         .await;
     }
     assert_eq!(all(&one).await.len(), 1);
+}
+
+/// A call is told of to other nodes until its outcome is written, be it that it never started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_takes_long_shows_on_other_nodes_until_it_ends() {
+    let database = Database::new().await;
+    let (holder, other) = (database.node("a").await, database.node("b").await);
+    let organisation = organisation(&holder).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let (id, quick) = (ids.next(START), ids.next(START));
+    for id in [id, quick] {
+        accept(&holder, organisation, id, None, &handed_over).await.unwrap();
+    }
+    let read = async |id| other.message(id, START).await.unwrap().unwrap();
+    let listed = async || {
+        let mut calls: Vec<_> = all(&other).await.iter().map(|m| (m.id, m.calling)).collect();
+        calls.sort();
+        calls
+    };
+    holder.tell_of_call(id, 1);
+    until("the call", async || read(id).await.calling == Some(1)).await;
+    assert_eq!(listed().await, [(id, Some(1)), (quick, None)]);
+
+    let failure = Failure::new(FailureCode::ProviderUnavailable, "it cannot be reached");
+    let retry =
+        Transition::RetryLater { failure: failure.clone(), acceptance: Acceptance::Excluded };
+    holder.record(id, 0, retry.clone(), START).await.unwrap();
+    let waiting = read(id).await;
+    assert_eq!((waiting.calling, waiting.failure()), (None, Some(&failure)));
+    assert_eq!(listed().await, [(id, None), (quick, None)]);
+
+    holder.tell_of_call(id, 1);
+    until("the next call", async || read(id).await.calling == Some(1)).await;
+    let sent = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+    holder.record(id, 1, sent, START).await.unwrap();
+    assert_eq!(read(id).await.calling, None);
+
+    // Its outcome is written before the others would be told.
+    holder.tell_of_call(quick, 1);
+    holder.record(quick, 1, retry, START).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(read(quick).await.calling, None);
+}
+
+/// A node ends during a call. What it has told of it is all that is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_was_lost_during_a_call_says_so() {
+    let database = Database::new().await;
+    let dying = database.node("a").await;
+    let living = database.node_that_waits("b", DEAD_AFTER).await;
+    let organisation = organisation(&living).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let (called, waiting) = (ids.next(START), ids.next(START));
+    for id in [called, waiting] {
+        accept(&dying, organisation, id, None, &handed_over).await.unwrap();
+    }
+    dying.tell_of_call(called, 2);
+    let read = async |id| living.message(id, START).await.unwrap().unwrap();
+    until("the call", async || read(called).await.calling == Some(2)).await;
+    drop(dying);
+    until("the death", async || read(waiting).await.failure().is_some()).await;
+    until("all of it", async || read(called).await.failure().is_some()).await;
+    for (id, attempts, said) in [(called, 2, "was under way"), (waiting, 0, "may have been")] {
+        let message = read(id).await;
+        let failure = message.failure().unwrap();
+        assert_eq!((failure.code, message.attempts), (FailureCode::BodyLostOnRestart, attempts));
+        assert!(failure.message.contains(said), "{}", failure.message);
+    }
 }
 
 /// A node ends without a word. Another one fails what it held, once, and no sooner than it may.

@@ -1,0 +1,97 @@
+//! Calls to the provider: a node tells the others of those that take long, and reads theirs.
+//!
+//! The task that writes outcomes tells of calls too, one after the other. So a call is told of
+//! before its outcome is written, and never after it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::domain::id::MessageId;
+use crate::domain::message::{Message, Status};
+use crate::store::StoreError;
+use crate::store::postgres::session::Session;
+use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
+
+/// How often the others are told, if there is a call to tell of.
+pub(super) const TELL: Duration = Duration::from_millis(500);
+
+/// Marks messages. One that another transaction is about to end is left out: nobody waits. `$3` is
+/// the session.
+const MARK: &str = "
+UPDATE pending SET calling = marked.attempts FROM (
+    SELECT id, new.attempts FROM pending
+    JOIN unnest($1::uuid[], $2::integer[]) AS new (id, attempts) USING (id)
+    WHERE EXISTS (SELECT FROM session WHERE session.id = $3)
+    FOR UPDATE OF pending SKIP LOCKED
+) AS marked WHERE pending.id = marked.id";
+/// Takes the marks from messages that wait for another attempt.
+pub(super) const UNMARK: &str =
+    "UPDATE pending SET calling = NULL WHERE id = ANY($1) AND calling IS NOT NULL";
+const MARKED: &str = "SELECT id, calling FROM pending WHERE id = ANY($1) AND calling IS NOT NULL";
+
+/// Calls of this node that the others are still to be told of, with the count of calls that were
+/// started for the message.
+#[derive(Default)]
+pub(super) struct Calls(Mutex<HashMap<MessageId, u32>>);
+
+impl Calls {
+    /// Forgets a call that has ended.
+    pub(super) fn ended(&self, id: MessageId) {
+        self.lock().remove(&id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<MessageId, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the other nodes of the calls that they have not been told of.
+pub(super) async fn tell(shared: &Shared, session: &mut Session) {
+    let calls = std::mem::take(&mut *shared.calls.lock());
+    if calls.is_empty() {
+        return;
+    }
+    let ids: Vec<Uuid> = calls.keys().copied().map(uuid_of).collect();
+    let attempts: Vec<i32> = calls.values().copied().map(number).collect();
+    if let Err(error) = session.run(MARK, &[&ids, &attempts]).await {
+        tracing::debug!(%error, "other nodes are told of calls later");
+        shared.lost(&error);
+        let mut known = shared.calls.lock();
+        for (id, attempts) in calls {
+            known.entry(id).or_insert(attempts);
+        }
+    }
+}
+
+impl PostgresStore {
+    pub(in crate::store) fn tell_of_call(&self, id: MessageId, attempts: u32) {
+        self.shared.calls.lock().insert(id, attempts);
+    }
+
+    /// Lays the calls over messages that nodes have told of.
+    pub(super) async fn lay_calls_over(&self, messages: &mut [Message]) -> Result<(), StoreError> {
+        let mut waiting: HashMap<MessageId, &mut Message> = messages
+            .iter_mut()
+            .filter(|message| message.status() == Status::Queued)
+            .map(|message| (message.id, message))
+            .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = waiting.keys().copied().map(uuid_of).collect();
+        for row in self.list_rows(MARKED, &[&ids]).await? {
+            if let Some(message) = waiting.get_mut(&message_id(row.get(0))) {
+                message.calling = row.get::<_, Option<i32>>(1).map(i32::unsigned_abs);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Count of calls as the server keeps it.
+fn number(attempts: u32) -> i32 {
+    i32::try_from(attempts).unwrap_or(i32::MAX)
+}
