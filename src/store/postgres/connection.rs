@@ -15,7 +15,10 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, CopyInSink, NoTls, Row, Socket, Statement};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, CopyInSink, NoTls, Row, SimpleQueryMessage, SimpleQueryRow,
+    Socket, Statement,
+};
 
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tls::Tls;
@@ -194,6 +197,17 @@ impl Connection {
     /// Runs statements without parameters, such as `BEGIN`.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), QueryError> {
         Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Runs statements without parameters in one request, as one transaction; returns the rows of
+    /// all. The server needs nothing more of this node to end it.
+    pub(super) async fn script(&self, sql: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
+        let answers = self.client.simple_query(sql).await?.into_iter();
+        let rows = answers.filter_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        Ok(rows.collect())
     }
 
     /// Begins to copy rows into a table.

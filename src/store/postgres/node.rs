@@ -64,26 +64,37 @@ const BODY_LOST: &str = "the node that held the message ended before it was sent
 const CALL_LOST: &str = "the node that held the message ended while a call to the provider was \
                          under way, so whether it was accepted is unknown";
 
-/// How long a share of the pace and a duty hold on the server, as the statements below say it. The
+/// How long a share of the pace and a duty hold on the server, as [`take_part_sql`] says it. The
 /// node itself holds them for less.
 const HELD: Duration = Duration::from_secs(30);
-const SHARE: &str = "
-WITH others AS (
-    SELECT coalesce(sum(rate), 0) AS taken FROM quota_share
-    WHERE node <> $1 AND until > clock_timestamp()
-)
-INSERT INTO quota_share (node, rate, until)
-SELECT $1, greatest(least($2, 1 - taken), 0), clock_timestamp() + interval '30 seconds' FROM others
-ON CONFLICT (node) DO UPDATE SET rate = excluded.rate, until = excluded.until
-RETURNING rate";
-/// Shares are given one after the other.
-const LOCK_SHARES: &str = "SELECT pg_advisory_xact_lock(7811887802133217281)";
-/// Takes a duty, or keeps it.
-const DUTY: &str = "
-INSERT INTO duty (name, node, until) VALUES ($1, $2, clock_timestamp() + interval '30 seconds')
-ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
-WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
-RETURNING 1";
+/// Takes a node's part of the pace, as far as the others leave it, and its duties, or keeps them.
+///
+/// Shares are given one after the other, so there is a lock. All of this is one request: the server
+/// runs it as one transaction, in which each statement sees what was committed before it began. A
+/// node that vanishes meanwhile keeps the lock from nobody.
+fn take_part_sql(node: i32, ask: f64) -> String {
+    let duties = Duty::ALL.map(|duty| format!("('{}')", duty.name())).join(", ");
+    format!(
+        "SELECT pg_advisory_xact_lock(7811887802133217281);
+        WITH others AS (
+            SELECT coalesce(sum(rate), 0) AS taken FROM quota_share
+            WHERE node <> {node} AND until > clock_timestamp()
+        )
+        INSERT INTO quota_share (node, rate, until)
+        SELECT {node}, greatest(least({ask:?}, 1 - taken), 0),
+            clock_timestamp() + interval '30 seconds'
+        FROM others
+        ON CONFLICT (node) DO UPDATE SET rate = excluded.rate, until = excluded.until
+        RETURNING rate;
+        INSERT INTO duty (name, node, until)
+        SELECT name, {node}, clock_timestamp() + interval '30 seconds'
+        FROM (VALUES {duties}) AS duties (name)
+        ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
+        WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
+        RETURNING name AS duty"
+    )
+}
+
 /// What a node is known by.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
@@ -184,21 +195,17 @@ impl Node {
     /// Takes its part of the pace and its duties. They hold for longer than the lease of a node
     /// that does not come back: by then it starts nothing.
     async fn take_part(&self, connection: &Connection, ask: f64) -> Result<(), QueryError> {
-        let id = self.id();
         // Lowered before it is given up, raised after it was given.
         self.share.send_if_modified(|share| {
             let is_lower = ask < *share;
             *share = share.min(ask);
             is_lower
         });
-        connection.batch("BEGIN").await?;
-        connection.query(LOCK_SHARES, &[]).await?;
-        let share: f64 = connection.query_one(SHARE, &[&id, &ask]).await?.get(0);
-        let mut duties = [false; Duty::ALL.len()];
-        for (duty, has) in Duty::ALL.iter().zip(&mut duties) {
-            *has = connection.query_opt(DUTY, &[&duty.name(), &id]).await?.is_some();
-        }
-        connection.batch("COMMIT").await?;
+        let rows = connection.script(&take_part_sql(self.id(), ask)).await?;
+        let column = |name| rows.iter().filter_map(move |row| row.try_get(name).ok().flatten());
+        let share = column("rate").next().and_then(|rate| rate.parse().ok());
+        let share: f64 = share.ok_or(QueryError::NotMade)?;
+        let duties = Duty::ALL.map(|duty| column("duty").any(|name| name == duty.name()));
         self.share.send_if_modified(|known| {
             let before = std::mem::replace(known, share);
             before.to_bits() != share.to_bits()

@@ -595,6 +595,34 @@ async fn parts_of_the_pace_are_never_more_than_the_whole() {
     assert!(greatest > 0.9, "nobody has anything to lend: {greatest}");
 }
 
+/// A node may vanish at any moment, and the server keeps its locks for as long as it is believed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_the_lock_for_the_parts_of_the_pace_while_a_node_is_waited_for() {
+    const LATENCY: Duration = Duration::from_millis(50);
+    const LOCK_OF_ONE_THAT_WAITS: &str = "
+        SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
+        WHERE locktype = 'advisory' AND state LIKE 'idle%' AND datname = current_database()";
+    let database = Database::new().await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let far = database.behind(&proxy).node("a").await;
+    let watching = Connector::new(&database.server).connect().await.unwrap();
+    proxy.slow_down(LATENCY);
+    let mut beats = far.server_clock().unwrap();
+    for _ in 0..3 {
+        beats.borrow_and_update();
+        let beat = beats.changed();
+        tokio::pin!(beat);
+        loop {
+            let idle = watching.query(LOCK_OF_ONE_THAT_WAITS, &[]).await.unwrap();
+            assert!(idle.is_empty(), "the lock is held while the node is waited for");
+            if timeout(Duration::from_millis(5), &mut beat).await.is_ok() {
+                break;
+            }
+        }
+    }
+    assert!(*far.share().borrow() > 0.999, "it has all of it");
+}
+
 fn demand(demand: u32) -> NodeLoad {
     NodeLoad { demand, ..NodeLoad::default() }
 }

@@ -1,11 +1,13 @@
 //! Proxy between a node and its server that cuts connections at the worst moments, or stands still.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// Text of the simple query that commits, as it goes over the wire.
 const COMMIT: &[u8] = b"COMMIT\0";
@@ -26,6 +28,8 @@ pub(super) struct Proxy {
     until_cut: Arc<AtomicUsize>,
     moment: Arc<AtomicUsize>,
     stands_still: Arc<watch::Sender<bool>>,
+    /// How long each answer takes, in milliseconds.
+    latency_millis: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -38,20 +42,29 @@ impl Proxy {
         let stands_still = Arc::new(watch::Sender::new(false));
         let (counter, when) = (Arc::clone(&until_cut), Arc::clone(&moment));
         let still = Arc::clone(&stands_still);
+        let latency_millis = Arc::new(AtomicU64::new(0));
+        let latency = Arc::clone(&latency_millis);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
                 let (counter, when) = (Arc::clone(&counter), Arc::clone(&when));
-                tokio::spawn(relay(client, server, counter, when, still.subscribe()));
+                let still = Still { is_so: still.subscribe(), latency: Arc::clone(&latency) };
+                tokio::spawn(relay(client, server, counter, when, still));
             }
         });
-        Self { port, until_cut, moment, stands_still }
+        Self { port, until_cut, moment, stands_still, latency_millis }
     }
 
     /// Keeps its connections and takes new ones, and passes nothing on: so does a machine that is
     /// paused.
     pub(super) fn stand_still(&self) {
         self.stands_still.send_replace(true);
+    }
+
+    /// Passes each answer on after so long.
+    pub(super) fn slow_down(&self, latency: Duration) {
+        let millis = u64::try_from(latency.as_millis()).unwrap();
+        self.latency_millis.store(millis, Ordering::SeqCst);
     }
 
     pub(super) fn go_on(&self) {
@@ -70,19 +83,27 @@ impl Proxy {
     }
 }
 
+/// What keeps bytes from going on.
+struct Still {
+    is_so: watch::Receiver<bool>,
+    latency: Arc<AtomicU64>,
+}
+
 async fn relay(
     client: TcpStream,
     server: TcpStream,
     until_cut: Arc<AtomicUsize>,
     moment: Arc<AtomicUsize>,
-    mut stands_still: watch::Receiver<bool>,
+    still: Still,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let (mut stands_still, latency) = (still.is_so, still.latency);
     let mut is_still = stands_still.clone();
     let answers = tokio::spawn(async move {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
+            sleep(Duration::from_millis(latency.load(Ordering::SeqCst))).await;
             let _ = is_still.wait_for(|is_still| !is_still).await;
             if to_client.write_all(&buffer[..count]).await.is_err() {
                 break;
@@ -109,7 +130,7 @@ async fn relay(
             if moment.load(Ordering::SeqCst) == 1 {
                 let _ = to_server.write_all(sent).await;
                 // Time for the server to take it: what it answers goes nowhere.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                sleep(Duration::from_millis(50)).await;
             }
             return;
         }
