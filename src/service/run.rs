@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, warn};
 
 use crate::clock::Clock;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, StoreConfig};
 use crate::service::error::ListenerName;
 use crate::service::inherited::Inherited;
 use crate::service::supervisor::{self, Supervisor};
@@ -29,8 +29,18 @@ pub async fn serve(
 ) -> Result<(), ServiceError> {
     let mut signals = Signals::new()?;
     let mut hangup = listen_for(SignalKind::hangup())?;
-    let mut service =
-        Service::start(&config, Clock::system(), Credentials::aws(), inherited).await?;
+    if let StoreConfig::Postgres(postgres) = &config.store {
+        supervisor::starting(postgres.dead_after);
+    }
+    let mut service = tokio::select! {
+        // A service that has started is stopped in order.
+        biased;
+        started = Service::start(&config, Clock::system(), Credentials::aws(), inherited) => started?,
+        () = signals.next() => {
+            tracing::info!("stopped before the start was over");
+            return Ok(());
+        }
+    };
     tracing::info!("operators look at {}", service.operator_address());
     for address in service.smtp_addresses() {
         tracing::info!("SMTP submission at {address}");

@@ -23,6 +23,8 @@ use crate::store::{FileLoss, Health, Store};
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 /// What "a minute" is in the status line.
 const MINUTE: Duration = Duration::from_mins(1);
+/// How long starting takes beyond the watch over another node.
+const STARTING_MARGIN: Duration = Duration::from_mins(1);
 /// How long stopping takes beyond `sending.drain`: last answers, last events, closing the file.
 const STOPPING_MARGIN: Duration = Duration::from_secs(40);
 
@@ -73,6 +75,12 @@ impl Supervisor {
     }
 }
 
+/// The service starts, and may first have to watch another node for `dead_after`, however long the
+/// unit's own patience is.
+pub(super) fn starting(dead_after: Duration) {
+    tell(&[NotifyState::ExtendTimeoutUsec(micros(dead_after + STARTING_MARGIN))]);
+}
+
 /// Requests are answered from here on.
 pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
@@ -89,8 +97,12 @@ pub(super) fn reloading() {
 /// The service stops, and goes on sending for up to `drain`, however long the unit's own
 /// patience is.
 pub(super) fn stopping(drain: Duration) {
-    let micros = u32::try_from((drain + STOPPING_MARGIN).as_micros()).unwrap_or(u32::MAX);
-    tell(&[NotifyState::Stopping, NotifyState::ExtendTimeoutUsec(micros)]);
+    let longest = micros(drain + STOPPING_MARGIN);
+    tell(&[NotifyState::Stopping, NotifyState::ExtendTimeoutUsec(longest)]);
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 /// A task that only ends with the service has ended before it.

@@ -144,11 +144,12 @@ impl PostgresStore {
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
         let connection = connector.connect().await.map_err(failed)?;
         schema::prepare(&connection).await?;
+        let dead = node::watch_namesake(&connection, &identity).await?;
         let database = cluster::database(&connection).await.map_err(failed)?;
         let reading = cluster::read_clock(&connection).await.map_err(failed)?;
         let now = now(reading);
         let node = Node::new(identity);
-        node::join(&node, &connection, now).await?;
+        node::join(&node, &connection, dead, now).await?;
         let shared = Arc::new(Shared {
             connector,
             node,

@@ -84,11 +84,10 @@ pub enum ConnectError {
     /// The server refused it, or cannot be reached.
     #[error("PostgreSQL: {0}")]
     Server(String),
-    /// Another node has the name, and lives or died only just now.
+    /// Another node has the name, and lives.
     #[error(
-        "a node of the name {0:?} with another data directory works on this database, or did; give \
-         this one another name in [cluster] node. If that machine is gone, other nodes free its name \
-         after cluster.dead_after; or free it: pillarbox node forget {0}"
+        "a node of the name {0:?} with another data directory works on this database; give this one \
+         another name in [cluster] node"
     )]
     NameTaken(String),
     /// The schema was made by a newer pillarbox that this one cannot work beside.

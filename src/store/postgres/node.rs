@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use uuid::Uuid;
 
@@ -36,6 +36,7 @@ const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 const SETTLED_AT_ONCE: i64 = 1_000;
 
 const FIND: &str = "SELECT id, directory, beat FROM node WHERE name = $1 FOR UPDATE";
+const LOOK: &str = "SELECT id, beat FROM node WHERE name = $1 AND directory <> $2";
 const JOIN: &str = "
 INSERT INTO node (name, directory, version, schema, started_at) VALUES ($1, $2, $3, $4, $5)
 RETURNING id";
@@ -233,11 +234,58 @@ impl Node {
     }
 }
 
+/// Node of the same name with another data directory, as it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Namesake {
+    id: i32,
+    beat: i64,
+}
+
+/// Watches a node of the same name with another data directory, if there is one. Returns it once it
+/// was silent for as long as others watch a node before they take it for dead.
+pub(super) async fn watch_namesake(
+    connection: &Connection,
+    identity: &NodeIdentity,
+) -> Result<Option<Namesake>, ConnectError> {
+    let NodeIdentity { name, directory, dead_after } = identity;
+    let mut seen = None;
+    let (mut since, mut last) = (boot_time(), boot_time());
+    loop {
+        let row = connection.query_opt(LOOK, &[name, &directory.as_slice()]).await;
+        let row = row.map_err(|error| ConnectError::Server(error.to_string()))?;
+        let Some(row) = row else { return Ok(None) };
+        let namesake = Namesake { id: row.get(0), beat: row.get(1) };
+        let now = boot_time();
+        match seen.replace(namesake) {
+            Some(before) if before != namesake => {
+                return Err(ConnectError::NameTaken(name.clone()));
+            }
+            // Who was away himself has observed nothing.
+            Some(_) if now.saturating_sub(last) > LEASE => since = now,
+            Some(_) if now.saturating_sub(since) >= *dead_after => return Ok(seen),
+            Some(_) => {}
+            None => {
+                since = now;
+                tracing::warn!(
+                    node = name,
+                    until = %humantime::format_rfc3339_seconds(SystemTime::now() + *dead_after),
+                    "the database has a node of this name with another data directory; if it gives \
+                     no sign of life until then, this one takes its place, and the messages that it \
+                     held fail. Not to wait, run on another node: pillarbox node forget {name}"
+                );
+            }
+        }
+        last = now;
+        sleep(BEAT).await;
+    }
+}
+
 /// Joins the others under the configured name. The life before of the same data directory is over,
-/// because that directory's lock is held; a node of the same name elsewhere must be silent.
+/// because that directory's lock is held. Of the nodes of the same name elsewhere, only `dead` is.
 pub(super) async fn join(
     node: &Node,
     connection: &Connection,
+    dead: Option<Namesake>,
     now: Timestamp,
 ) -> Result<(), ConnectError> {
     let NodeIdentity { name, directory, .. } = &node.identity;
@@ -245,12 +293,13 @@ pub(super) async fn join(
     let joined = async {
         connection.batch("BEGIN").await?;
         if let Some(row) = connection.query_opt(FIND, &[name]).await? {
-            if row.get::<_, Vec<u8>>(1) != directory {
+            let namesake = Namesake { id: row.get(0), beat: row.get(2) };
+            if row.get::<_, Vec<u8>>(1) != directory && dead != Some(namesake) {
                 connection.batch("ROLLBACK").await?;
                 return Ok::<_, QueryError>(None);
             }
-            let before = row.get::<_, i32>(0);
-            connection.execute(BURY, &[&before, &row.get::<_, i64>(2)]).await?;
+            let before = namesake.id;
+            connection.execute(BURY, &[&before, &namesake.beat]).await?;
             for statement in LEAVE {
                 connection.execute(statement, &[&before]).await?;
             }

@@ -22,8 +22,8 @@ use crate::domain::time::Timestamp;
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    Accepted, Duty, Health, ListError, Lister, MessageFilter, NewMessage, NodeIdentity, NodeLoad,
-    NodeState, PostgresServer, Store, StoreError,
+    Accepted, ConnectError, Duty, Health, ListError, Lister, MessageFilter, NewMessage,
+    NodeIdentity, NodeLoad, NodeState, PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -57,12 +57,22 @@ impl Database {
 
     /// A node that takes others for dead after so long.
     async fn node_that_waits(&self, name: &str, dead_after: Duration) -> Store {
+        self.node_in(name, name, dead_after).await.unwrap().0
+    }
+
+    /// Starts a node with a data directory that is known by a name.
+    async fn node_in(
+        &self,
+        directory: &str,
+        name: &str,
+        dead_after: Duration,
+    ) -> Result<(Store, usize), ConnectError> {
         let identity = NodeIdentity {
             name: name.to_owned(),
-            directory: *Sha256::digest(name).first_chunk().unwrap(),
+            directory: *Sha256::digest(directory).first_chunk().unwrap(),
             dead_after,
         };
-        Store::connect(&self.server, identity, Duration::from_secs(8), |_| START).await.unwrap().0
+        Store::connect(&self.server, identity, Duration::from_secs(8), |_| START).await
     }
 }
 
@@ -389,6 +399,36 @@ async fn the_messages_of_a_dead_node_fail_once_and_others_stay() {
     }
     let count = also_living.lost_messages(Timestamp::from(std::time::SystemTime::now())).await;
     assert_eq!(count.unwrap().unwrap().messages, lost.len() as u64);
+}
+
+/// A restored database has the names of machines that are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_of_a_node_that_is_gone_is_taken_once_it_was_silent_for_long_enough() {
+    let database = Database::new().await;
+    let before = database.node("a").await;
+    let organisation = organisation(&before).await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let held = ids.next(START);
+    accept(&before, organisation, held, None, &handed_over).await.unwrap();
+    let refused = database.node_in("new", "a", PATIENCE).await.map(|_| ());
+    assert_eq!(refused, Err(ConnectError::NameTaken("a".to_owned())), "it lives");
+
+    drop(before);
+    let began = Instant::now();
+    let (node, lost) = database.node_in("new", "a", DEAD_AFTER).await.unwrap();
+    assert!(began.elapsed() >= DEAD_AFTER, "{:?}", began.elapsed());
+    assert_eq!((lost, node.nodes().len()), (1, 1));
+    let message = node.message(held, START).await.unwrap().unwrap();
+    assert_eq!(message.failure().unwrap().code, FailureCode::BodyLostOnRestart);
+
+    // An operator says that it is gone.
+    let other = database.node("b").await;
+    drop(node);
+    let starting = database.node_in("newest", "a", PATIENCE * 10);
+    tokio::pin!(starting);
+    assert!(timeout(Duration::from_secs(2), &mut starting).await.is_err(), "it waits");
+    other.bury("a").await;
+    timeout(PATIENCE, starting).await.expect("it starts").unwrap();
 }
 
 /// A node is stopped for longer than the others wait, and goes on: it may neither accept nor record.
