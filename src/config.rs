@@ -129,6 +129,8 @@ pub struct Postgres {
     pub node: String,
     /// How long a node has to be silent until the others take it for dead.
     pub dead_after: Duration,
+    /// The least that this may be for this node's own calls.
+    pub least_dead_after: Duration,
 }
 
 /// What the client listener speaks TLS with: two files, as PEM.
@@ -426,7 +428,7 @@ impl StoreConfig {
         let local = || vec![("127.0.0.1".to_owned(), 5432)];
         let hosts = reader.take_optional(HOSTS, values::servers).unwrap_or_else(local);
         let named = || "pillarbox".to_owned();
-        let postgres = Postgres {
+        let mut postgres = Postgres {
             database: reader.take("store.postgres.database", named(), values::name),
             user: reader.take("store.postgres.user", named(), values::name),
             password_file: reader.take_optional("store.postgres.password_file", values::path),
@@ -442,6 +444,7 @@ impl StoreConfig {
                 DEFAULT_DEAD_AFTER,
                 values::duration(HOUR),
             ),
+            least_dead_after: Duration::ZERO,
             hosts,
         };
         if engine == Engine::Redb {
@@ -461,8 +464,9 @@ impl StoreConfig {
         }
         let upload = max_request_bytes.div_ceil(3) * 4 / CALL_BYTES_PER_SECOND;
         let call = sending.request_timeout + Duration::from_secs(upload as u64);
-        if postgres.dead_after < LEASE_MARGIN + call {
-            let least = humantime::format_duration(LEASE_MARGIN + call).to_string();
+        postgres.least_dead_after = LEASE_MARGIN + call;
+        if postgres.dead_after < postgres.least_dead_after {
+            let least = humantime::format_duration(postgres.least_dead_after);
             let rule = format!(
                 "a node may be taken for dead only once none of its calls can still be under way; \
                  raise cluster.dead_after to {least} or lower sending.request_timeout"

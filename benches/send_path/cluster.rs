@@ -246,6 +246,7 @@ async fn accepts(
             name: format!("n{number}"),
             directory: [u8::try_from(number)?; 16],
             dead_after: DEAD_AFTER,
+            least_dead_after: Duration::ZERO,
         };
         let (store, _) =
             Store::connect(server, identity, ANSWER_TIMEOUT, |clock| clock.time).await?;

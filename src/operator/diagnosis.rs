@@ -324,6 +324,7 @@ mod tests {
             started_at: Timestamp::from_unix_millis(0),
             state,
             seen_from,
+            least_dead_after: Duration::ZERO,
             share: 0.5,
             duties: Vec::new(),
             load: NodeLoad::default(),

@@ -67,7 +67,12 @@ async fn connect(
     let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
     let server = postgres_server(postgres)?;
     let node = postgres.node.clone();
-    let identity = NodeIdentity { name: node.clone(), directory, dead_after: postgres.dead_after };
+    let identity = NodeIdentity {
+        name: node.clone(),
+        directory,
+        dead_after: postgres.dead_after,
+        least_dead_after: postgres.least_dead_after,
+    };
     let (store, bodies_lost) =
         Store::connect(&server, identity, postgres.answer_timeout, |reading| {
             clock.follow(reading);

@@ -34,6 +34,8 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// Place from which it is seen.
     pub seen_from: SeenFrom,
+    /// Silence after which none of its calls is under way. It is zero if the node does not say it.
+    pub least_dead_after: Duration,
     /// Its part of the pace of all nodes, from 0 to 1.
     pub share: f64,
     /// Its duties for all nodes.

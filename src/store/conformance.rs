@@ -115,6 +115,7 @@ async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize)
         name: "test".to_owned(),
         directory: *digest.first_chunk().unwrap(),
         dead_after: Duration::from_mins(3),
+        least_dead_after: Duration::ZERO,
     };
     Store::connect(&server, identity, Duration::from_secs(8), |_| now).await.unwrap()
 }

@@ -96,8 +96,12 @@ impl Database {
             std::fs::write(&file, [1; 16]).unwrap();
         }
         let directory = std::fs::read(file).unwrap().try_into().unwrap();
-        let identity =
-            NodeIdentity { name: NODE.to_owned(), directory, dead_after: Duration::from_mins(3) };
+        let identity = NodeIdentity {
+            name: NODE.to_owned(),
+            directory,
+            dead_after: Duration::from_mins(3),
+            least_dead_after: Duration::ZERO,
+        };
         let server = PostgresServer {
             hosts: vec![("127.0.0.1".to_owned(), self.port)],
             database: self.name.clone(),

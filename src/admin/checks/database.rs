@@ -21,6 +21,7 @@ pub(crate) fn findings(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Vec<F
     findings.extend(cleaning(database));
     findings.extend(nodes.iter().map(node));
     findings.extend(versions(database, nodes));
+    findings.extend(longest_calls(nodes));
     findings
 }
 
@@ -153,6 +154,29 @@ fn versions(database: &DatabaseStatus, nodes: &[NodeStatus]) -> Option<Finding> 
     })
 }
 
+/// Nodes whose calls may take differently long: each is given the time that its own take, whatever
+/// `cluster.dead_after` is.
+fn longest_calls(nodes: &[NodeStatus]) -> Option<Finding> {
+    let told = || nodes.iter().filter(|node| !node.least_dead_after.is_zero());
+    let longest = told().max_by_key(|node| node.least_dead_after)?;
+    let shortest = told().min_by_key(|node| node.least_dead_after)?;
+    let said = |node: &NodeStatus| humantime::format_duration(node.least_dead_after).to_string();
+    (longest.least_dead_after > shortest.least_dead_after).then(|| {
+        Finding::warning(
+            "longest calls",
+            format!(
+                "a call of node {} may be under way for {} after its last sign of life, and of node \
+                 {} for {}: nobody takes them for dead before, whatever cluster.dead_after is",
+                longest.name,
+                said(longest),
+                shortest.name,
+                said(shortest)
+            ),
+            "give all nodes the same sending.request_timeout and max_request_bytes",
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +205,7 @@ mod tests {
             started_at: Timestamp::from_unix_millis(0),
             state,
             seen_from: SeenFrom::Another,
+            least_dead_after: Duration::ZERO,
             share: 0.5,
             duties: Vec::new(),
             load: NodeLoad::default(),
@@ -236,5 +261,13 @@ mod tests {
         assert_eq!(told(&database(), &[drained]), only("node b", Verdict::Warning));
         let old = NodeStatus { schema: 1, ..node("b", NodeState::Working) };
         assert_eq!(told(&database(), &[old]), only("versions of nodes", Verdict::Warning));
+        let calls = |name, secs| NodeStatus {
+            least_dead_after: Duration::from_secs(secs),
+            ..node(name, NodeState::Working)
+        };
+        let nodes = [calls("a", 107), calls("b", 107), calls("old", 0)];
+        assert_eq!(told(&database(), &nodes), []);
+        let nodes = [calls("a", 107), calls("b", 137)];
+        assert_eq!(told(&database(), &nodes), only("longest calls", Verdict::Warning));
     }
 }

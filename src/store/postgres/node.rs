@@ -24,7 +24,7 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::outcomes::Job;
-use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
+use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers, span};
 use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::{PostgresStore, Shared, message_id};
 
@@ -36,10 +36,11 @@ const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 const SETTLED_AT_ONCE: i64 = 1_000;
 
 const FIND: &str = "SELECT id, directory, beat FROM node WHERE name = $1 FOR UPDATE";
-const LOOK: &str = "SELECT id, beat FROM node WHERE name = $1 AND directory <> $2";
+const LOOK: &str =
+    "SELECT id, beat, least_dead_after FROM node WHERE name = $1 AND directory <> $2";
 const JOIN: &str = "
-INSERT INTO node (name, directory, version, schema, started_at) VALUES ($1, $2, $3, $4, $5)
-RETURNING id";
+INSERT INTO node (name, directory, version, schema, started_at, least_dead_after)
+VALUES ($1, $2, $3, $4, $5, $6) RETURNING id";
 const SAY: &str = "
 UPDATE node SET beat = beat + 1, pending = $2, conditions = $3, demand = $4
 WHERE id = $1 RETURNING draining";
@@ -103,8 +104,10 @@ pub struct NodeIdentity {
     pub name: String,
     /// Random number that lies in its data directory.
     pub directory: [u8; 16],
-    /// How long it has to be silent until the others take it for dead.
+    /// How long others have to be silent until it takes them for dead.
     pub dead_after: Duration,
+    /// The least that this may be for its own calls. Others wait for so long if theirs is shorter.
+    pub least_dead_after: Duration,
 }
 
 /// This node's state.
@@ -247,7 +250,7 @@ pub(super) async fn watch_namesake(
     connection: &Connection,
     identity: &NodeIdentity,
 ) -> Result<Option<Namesake>, ConnectError> {
-    let NodeIdentity { name, directory, dead_after } = identity;
+    let NodeIdentity { name, directory, .. } = identity;
     let mut seen = None;
     let (mut since, mut last) = (boot_time(), boot_time());
     loop {
@@ -255,6 +258,7 @@ pub(super) async fn watch_namesake(
         let row = row.map_err(|error| ConnectError::Server(error.to_string()))?;
         let Some(row) = row else { return Ok(None) };
         let namesake = Namesake { id: row.get(0), beat: row.get(1) };
+        let dead_after = identity.dead_after.max(span(&row, 2));
         let now = boot_time();
         match seen.replace(namesake) {
             Some(before) if before != namesake => {
@@ -262,13 +266,13 @@ pub(super) async fn watch_namesake(
             }
             // Who was away himself has observed nothing.
             Some(_) if now.saturating_sub(last) > LEASE => since = now,
-            Some(_) if now.saturating_sub(since) >= *dead_after => return Ok(seen),
+            Some(_) if now.saturating_sub(since) >= dead_after => return Ok(seen),
             Some(_) => {}
             None => {
                 since = now;
                 tracing::warn!(
                     node = name,
-                    until = %humantime::format_rfc3339_seconds(SystemTime::now() + *dead_after),
+                    until = %humantime::format_rfc3339_seconds(SystemTime::now() + dead_after),
                     "the database has a node of this name with another data directory; if it gives \
                      no sign of life until then, this one takes its place, and the messages that it \
                      held fail. Not to wait, run on another node: pillarbox node forget {name}"
@@ -288,7 +292,8 @@ pub(super) async fn join(
     dead: Option<Namesake>,
     now: Timestamp,
 ) -> Result<(), ConnectError> {
-    let NodeIdentity { name, directory, .. } = &node.identity;
+    let NodeIdentity { name, directory, least_dead_after, .. } = &node.identity;
+    let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
     let sent = boot_time();
     let joined = async {
         connection.batch("BEGIN").await?;
@@ -306,8 +311,12 @@ pub(super) async fn join(
         }
         let version = env!("CARGO_PKG_VERSION");
         let started_at = super::millis(now);
+        let directory = directory.as_slice();
         let row = connection
-            .query_one(JOIN, &[name, &directory.as_slice(), &version, &VERSION, &started_at])
+            .query_one(
+                JOIN,
+                &[name, &directory, &version, &VERSION, &started_at, &least_dead_after],
+            )
             .await?;
         connection.batch("COMMIT").await?;
         Ok(Some(row.get::<_, i32>(0)))
@@ -389,7 +398,8 @@ async fn beat(
     let now = boot_time();
     let silent = |peer: &Peer| now.saturating_sub(peer.since);
     let dead_after = shared.node.identity.dead_after;
-    let dead = peers.values().filter(|peer| !peer.is_this() && silent(peer) >= dead_after);
+    let is_dead = |peer: &Peer| silent(peer) >= dead_after.max(peer.least_dead_after());
+    let dead = peers.values().filter(|peer| !peer.is_this() && is_dead(peer));
     let dead: Vec<_> = dead.cloned().collect();
     for peer in dead {
         if connection.execute(BURY, &[&peer.id, &peer.beat]).await? == 1 {

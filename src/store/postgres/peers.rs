@@ -16,7 +16,7 @@ const NODES: &str = "
 SELECT id, name, beat, version, schema, started_at, draining, pending, conditions,
     coalesce((SELECT rate FROM quota_share WHERE node = node.id AND until > clock_timestamp()), 0),
     ARRAY(SELECT name FROM duty WHERE node = node.id AND until > clock_timestamp() ORDER BY name),
-    demand
+    demand, least_dead_after
 FROM node ORDER BY name";
 /// Removes a node, if it has given no sign of life since it was seen.
 pub(super) const BURY: &str = "DELETE FROM node WHERE id = $1 AND beat = $2";
@@ -54,6 +54,11 @@ impl Peer {
         self.status.load.demand
     }
 
+    /// Silence after which none of its calls is under way.
+    pub(super) fn least_dead_after(&self) -> Duration {
+        self.status.least_dead_after
+    }
+
     /// Returns true if it is the node that looks.
     pub(super) fn is_this(&self) -> bool {
         self.status.seen_from == SeenFrom::Itself
@@ -70,6 +75,7 @@ impl Peer {
             started_at: timestamp(row.get(5)),
             state: if is_draining { NodeState::Draining } else { NodeState::Working },
             seen_from: if id == this { SeenFrom::Itself } else { SeenFrom::Another },
+            least_dead_after: span(row, 12),
             share: row.get(9),
             duties: row.get(10),
             load: NodeLoad {
@@ -105,6 +111,11 @@ pub(super) async fn peers(
         .map(|row| Peer::of(row, this, before, now))
         .map(|peer| (peer.id, peer))
         .collect())
+}
+
+/// Time of a row, which has it in milliseconds.
+pub(super) fn span(row: &Row, column: usize) -> Duration {
+    Duration::from_millis(row.get::<_, i64>(column).unsigned_abs())
 }
 
 /// Time since the machine was started, with the time in which it was suspended.

@@ -71,6 +71,7 @@ impl Database {
             name: name.to_owned(),
             directory: *Sha256::digest(directory).first_chunk().unwrap(),
             dead_after,
+            least_dead_after: Duration::ZERO,
         };
         Store::connect(&self.server, identity, Duration::from_secs(8), |_| START).await
     }
@@ -399,6 +400,28 @@ async fn the_messages_of_a_dead_node_fail_once_and_others_stay() {
     }
     let count = also_living.lost_messages(Timestamp::from(std::time::SystemTime::now())).await;
     assert_eq!(count.unwrap().unwrap().messages, lost.len() as u64);
+}
+
+/// Nodes may be configured differently: what counts is how long the calls of the dead one take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_not_taken_for_dead_while_its_own_calls_may_be_under_way() {
+    const LONGEST: Duration = Duration::from_secs(8);
+    let database = Database::new().await;
+    let identity = NodeIdentity {
+        name: "a".to_owned(),
+        directory: [7; 16],
+        dead_after: LONGEST,
+        least_dead_after: LONGEST,
+    };
+    let connected =
+        Store::connect(&database.server, identity, Duration::from_secs(8), |_| START).await;
+    let living = database.node_that_waits("b", DEAD_AFTER).await;
+    until("both are seen", async || living.nodes().len() == 2).await;
+    let died = Instant::now();
+    drop(connected);
+    until("the death", async || living.nodes().len() == 1).await;
+    // Its last beat was up to a second before.
+    assert!(died.elapsed() + Duration::from_secs(2) >= LONGEST, "{:?}", died.elapsed());
 }
 
 /// A restored database has the names of machines that are gone.
