@@ -101,7 +101,7 @@ struct Doubt {
 /// Reason of a doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The clock moved while the process ran.
+    /// The clock moved while the process ran, or while others ran that follow the same one.
     Moved,
     /// At the start the clock was behind this time stamp, or too far ahead of it.
     Start { stamp: Timestamp },
@@ -226,7 +226,13 @@ impl Clock {
             let stored = newest.map_or(record.stamp, |newest| newest.plus(TICK));
             let begins = StoredDoubt { frozen_at: expected, unsure_from: stored };
             let kept = record.doubt.unwrap_or(begins);
-            let doubt = Doubt { kept, cause: Cause::Start { stamp: expected } };
+            let cause = if record.doubt.is_some() && self.0.source.is_followed() {
+                // Others go by the same clock, and renew the record as long as they doubt it.
+                Cause::Moved
+            } else {
+                Cause::Start { stamp: expected }
+            };
+            let doubt = Doubt { kept, cause };
             (stored, record.corrections, Some(doubt))
         };
         let _changing = self.changing();
@@ -561,6 +567,14 @@ impl Source {
                 None => Timestamp::from(SystemTime::now()),
             },
             Self::Manual { wall, .. } => Timestamp::from_unix_millis(wall.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Returns true if it is another machine's clock.
+    fn is_followed(&self) -> bool {
+        match self {
+            Self::System { followed } => followed.get().is_some(),
+            Self::Manual { .. } => false,
         }
     }
 

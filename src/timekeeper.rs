@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::clock::{Adoption, Clock, ConfirmedBy, Synchronisation};
@@ -14,6 +15,9 @@ use crate::store::{Store, StoreError};
 
 /// Pause between two looks at the clock.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+/// Pause between two looks whether a doubt has begun or ended, if other nodes have the same clock:
+/// one of them that starts learns of a jump only by the stored doubt.
+const SHARED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Age at which the file's time stamp is renewed.
 const STAMP_INTERVAL: Duration = Duration::from_hours(1);
 
@@ -60,8 +64,23 @@ impl Timekeeper {
     /// Keeps time for as long as it is polled.
     pub async fn run(mut self) {
         loop {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            self.pause().await;
             self.step().await;
+        }
+    }
+
+    /// Waits for the next look.
+    async fn pause(&self) {
+        if !self.store.is_shared() {
+            return tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        let end = Instant::now() + LOOK_INTERVAL;
+        let is_as_logged = || match self.logged {
+            Logged::Trusted => self.clock.jump().is_none(),
+            Logged::InDoubt => self.clock.jump().is_some(),
+        };
+        while is_as_logged() && Instant::now() < end {
+            tokio::time::sleep(SHARED_LOOK_INTERVAL).await;
         }
     }
 

@@ -294,6 +294,21 @@ fn a_jump_of_the_followed_clock_holds_settled_time_back_until_it_agrees_again() 
     assert_eq!(clock.jump(), None);
 }
 
+/// Alone, the same start would take the time for an absence.
+#[test]
+fn a_start_does_not_end_the_doubt_of_others_that_follow_the_same_clock() {
+    let (running, starting) = (Clock::system(), Clock::system());
+    running.follow(reading(DAY));
+    running.follow(reading(DAY + HOUR * 20));
+    let doubted = keep(&running, ConfirmedBy::Nobody);
+    starting.follow(reading(DAY + HOUR * 20));
+    starting.open(Some(doubted), None, ConfirmedBy::Nobody);
+    assert!(keep(&starting, ConfirmedBy::Nobody).doubt.is_some());
+    assert!(starting.jump().is_some());
+    starting.follow(reading(DAY));
+    assert_eq!(starting.jump(), None);
+}
+
 #[test]
 fn another_process_ends_a_doubt_of_the_clock_that_both_follow() {
     let (one, other) = (Clock::manual(NOON), Clock::manual(NOON));

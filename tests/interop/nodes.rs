@@ -521,6 +521,20 @@ async fn a_database_whose_clock_is_set_wrong_deletes_nothing_and_forgets_no_key(
         }
     }
 
+    // A node that starts after a jump to within a day has nothing of its own to doubt the clock by. The
+    // others have told it.
+    second.terminate().await;
+    set("+20h");
+    until_clock_is(&nodes.sites[0], true, PATIENCE).await;
+    sleep(Duration::from_secs(3)).await;
+    let second = nodes.start(1);
+    until_clock_is(&nodes.sites[1], true, Duration::from_secs(5)).await;
+    assert_eq!(second.send(&keyed("known")).await, known);
+    set("+0");
+    for site in &nodes.sites {
+        until_clock_is(site, false, PATIENCE).await;
+    }
+
     // It was wrong before, and is right now: one word is enough, for all nodes. A long run waits
     // until the other one looks; a short one starts it again.
     set("+95d");
