@@ -40,8 +40,8 @@ pub(super) struct Listings {
 
 /// Turn to read much. It ends when this is dropped.
 pub(super) struct Turn {
-    _own: Slot<Lister>,
-    _of_all: OwnedSemaphorePermit,
+    own: Slot<Lister>,
+    of_all: OwnedSemaphorePermit,
 }
 
 impl Default for Listings {
@@ -57,8 +57,22 @@ impl Listings {
     /// Waits for a turn, unless too many of the lister's wait already.
     pub(super) async fn turn(&self, lister: Lister) -> Result<Turn, ListError> {
         let own = self.of_one.take(lister).await.map_err(|TooMany| ListError::TooMany)?;
-        let of_all = Arc::clone(&self.all).acquire_owned().await;
-        Ok(Turn { _own: own, _of_all: of_all.expect("the semaphore is never closed") })
+        Ok(Turn::of(own, Arc::clone(&self.all)).await)
+    }
+}
+
+impl Turn {
+    async fn of(own: Slot<Lister>, all: Arc<Semaphore>) -> Self {
+        let of_all = all.acquire_owned().await.expect("the semaphore is never closed");
+        Self { own, of_all }
+    }
+
+    /// Waits for another turn, behind whoever waits for one now: nobody reads on and on while others
+    /// wait.
+    pub(super) async fn again(self) -> Self {
+        let all = Arc::clone(self.of_all.semaphore());
+        drop(self.of_all);
+        Self::of(self.own, all).await
     }
 }
 
@@ -179,4 +193,30 @@ fn is_last_event(wanted: EventType, message: &Message) -> bool {
 fn is_recipient(wanted: &SuppressedAddress, message: &Message) -> bool {
     let mut recipients = message.recipients.iter();
     recipients.any(|given| SuppressedAddress::of_recipient(given).as_ref() == Some(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::domain::id::OrganisationId;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_reads_on_lets_others_have_their_turn_first() {
+        let listings = Listings::default();
+        let turn = |number| listings.turn(Lister::Organisation(OrganisationId(number)));
+        let mut taken = Vec::new();
+        for number in [1, 1, 2, 2] {
+            taken.push(turn(number).await.unwrap());
+        }
+        let other = turn(3);
+        tokio::pin!(other);
+        assert!(timeout(MAX_TIME, &mut other).await.is_err());
+        let again = taken.pop().unwrap().again();
+        tokio::pin!(again);
+        assert!(timeout(MAX_TIME, &mut again).await.is_err(), "it waits behind the other");
+        drop(timeout(MAX_TIME, other).await.expect("the other has its turn").unwrap());
+        drop(timeout(MAX_TIME, again).await.expect("then it goes on"));
+    }
 }

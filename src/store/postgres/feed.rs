@@ -14,7 +14,7 @@ use crate::domain::message::Message;
 use crate::store::damage::Damage;
 use crate::store::error::DamagedRow;
 use crate::store::feed_entries::{self, FeedRows, Query};
-use crate::store::listing;
+use crate::store::listing::{self, Turn};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::working_set::position_number;
@@ -104,7 +104,7 @@ impl PostgresStore {
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        self.read_feed(&query, after).await
+        Ok(self.read_feed(&query, after, None).await?.0)
     }
 
     pub(in crate::store) async fn list_feed<T: Send + 'static>(
@@ -121,7 +121,7 @@ impl PostgresStore {
         let store = self.clone();
         // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
         let listing = tokio::spawn(async move {
-            let page = store.read_feed(&query, after).await?;
+            let (page, turn) = store.read_feed(&query, after, Some(turn)).await?;
             Ok(blocking(move || {
                 let _turn = turn;
                 then(page)
@@ -159,11 +159,13 @@ impl PostgresStore {
         FeedId(self.shared.feed.id.load(Ordering::Relaxed))
     }
 
+    /// Reads a page in as many looks as it takes, each in a turn of its own; gives the last one back.
     async fn read_feed(
         &self,
         query: &Query,
         mut after: FeedPosition,
-    ) -> Result<FeedPage, StoreError> {
+        mut turn: Option<Turn>,
+    ) -> Result<(FeedPage, Option<Turn>), StoreError> {
         let mut page = FeedPage { entries: Vec::new(), next: after };
         let mut step = query.limit.clamp(1, FIRST_LOOK);
         loop {
@@ -181,8 +183,12 @@ impl PostgresStore {
                 after = *position;
             }
             if !page.entries.is_empty() || (is_end && !is_cut) {
-                return Ok(page);
+                return Ok((page, turn));
             }
+            turn = match turn {
+                Some(turn) => Some(turn.again().await),
+                None => None,
+            };
             step = (step * 4).min(ROWS_PER_LOOK);
         }
     }

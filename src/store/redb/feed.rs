@@ -22,6 +22,7 @@ use crate::domain::time::Timestamp;
 use crate::store::FeedPage;
 use crate::store::damage::Damage;
 use crate::store::feed_entries::{self, FeedRows, Query};
+use crate::store::listing::Turn;
 use crate::store::record::{EventKey, FeedRow, ReportedChange, encode_feed, encode_overturned};
 use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
@@ -43,7 +44,7 @@ impl RedbStore {
         window_now: impl Into<WindowTime>,
     ) -> Result<FeedPage, StoreError> {
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        self.read_feed(query, after, (), |page| page).await
+        self.read_feed(query, after, None, |page| page).await
     }
 
     pub(in crate::store) async fn list_feed<T: Send + 'static>(
@@ -57,7 +58,7 @@ impl RedbStore {
     ) -> Result<T, ListError> {
         let turn = self.shared.listings.turn(Lister::Organisation(organisation)).await?;
         let query = Query { organisation, types, limit, window_now: window_now.into() };
-        Ok(self.read_feed(query, after, turn, then).await?)
+        Ok(self.read_feed(query, after, Some(turn), then).await?)
     }
 
     pub(in crate::store) async fn feed_entry(
@@ -90,13 +91,13 @@ impl RedbStore {
         FeedId(self.shared.feed.id.load(Ordering::Relaxed))
     }
 
-    /// Reads a page in as many looks as it takes. The reader keeps its turn until the last look is
-    /// over, also if the caller has gone.
+    /// Reads a page in as many looks as it takes. The reader keeps its turn until a look is over, also
+    /// if the caller has gone, and takes another one for the next.
     async fn read_feed<T: Send + 'static>(
         &self,
         query: Query,
         mut after: FeedPosition,
-        mut turn: impl Send + 'static,
+        mut turn: Option<Turn>,
         mut then: impl FnOnce(FeedPage) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let query = Arc::new(query);
@@ -117,8 +118,12 @@ impl RedbStore {
             let (look, back) = look.await.expect("a look does not panic and is not aborted");
             match self.checked(&FEED, "a page", look)? {
                 Ok(done) => return Ok(done),
-                Err((next, again)) => (after, then, turn) = (next, again, back),
+                Err((next, again)) => (after, then) = (next, again),
             }
+            turn = match back {
+                Some(turn) => Some(turn.again().await),
+                None => None,
+            };
         }
         Ok(then(FeedPage { entries: Vec::new(), next: after }))
     }
