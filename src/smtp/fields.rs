@@ -9,7 +9,7 @@ use std::fmt;
 
 use mail_parser::MessageParser;
 
-use crate::domain::mailbox::Address;
+use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::policy::MAX_SUBJECT_CHARS;
 use crate::domain::request::RawMessage;
 
@@ -124,7 +124,9 @@ impl<'m> Field<'m> {
             }
         }
         let all = &text[..end];
-        let colon = memchr::memchr(b':', all).ok_or(FieldsError::Malformed)?;
+        // It is on the first line: others take a line without one for the end of the field, or of all.
+        let colon = memchr::memchr2(b':', b'\r', all).filter(|&at| all[at] == b':');
+        let colon = colon.ok_or(FieldsError::Malformed)?;
         // White space before the colon is an obsolete form that others still read.
         let name = all[..colon].trim_ascii_end();
         if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
@@ -157,8 +159,7 @@ fn mailbox(from: &Field<'_>) -> Result<String, FieldsError> {
     // Unfolding (RFC 5322, section 2.2.3).
     let value = value.replace("\r\n", "");
     let address = only_address(&value).ok_or(FieldsError::From)?;
-    Address::parse(&address).map_err(|_| FieldsError::From)?;
-    let name = display_name(from.all, &address).unwrap_or_default();
+    let name = display_name(from.all, &address).ok_or(FieldsError::From)?;
     Ok(with_display_name(&name, address))
 }
 
@@ -187,7 +188,15 @@ fn only_address(value: &str) -> Option<String> {
             }
         }
     }
-    Some(between.unwrap_or(outside).trim_matches([' ', '\t']).to_owned())
+    let address = between.unwrap_or(outside).trim_matches([' ', '\t']).to_owned();
+    is_plain(&address).then_some(address)
+}
+
+/// Returns false for an address of which other parsers could read another domain. Some look for
+/// comments and brackets within quotes, or decode encoded words first.
+fn is_plain(address: &str) -> bool {
+    let specials = ['(', ')', '<', '>', '[', ']', ':', ';', ',', '\\'];
+    !address.contains(specials) && !address.contains("=?") && address.matches('@').count() < 2
 }
 
 /// Reads a quoted string whose first quote has been read.
@@ -230,14 +239,19 @@ fn to_angle(chars: &mut std::str::Chars<'_>) -> Option<String> {
     }
 }
 
-/// The display name as people read it, if another parser finds it beside the same address.
+/// The display name as people read it, or an empty one. `None` if this is no address, or if another
+/// parser does not find one address with the same domain.
 fn display_name(field: &[u8], address: &str) -> Option<String> {
     let text = [field, b"\r\n"].concat();
     let message = MessageParser::default().parse_headers(&text)?;
-    let found = message.from()?.as_list()?;
-    let [found] = found else { return None };
-    let is_same = found.address()?.eq_ignore_ascii_case(address);
-    found.name().filter(|_| is_same).map(one_line)
+    let [found] = message.from()?.as_list()? else { return None };
+    let found_address = found.address()?;
+    let (_, domain) = found_address.rsplit_once('@')?;
+    if DomainName::parse(domain).ok()? != *Address::parse(address).ok()?.domain() {
+        return None;
+    }
+    let is_same = found_address.eq_ignore_ascii_case(address);
+    Some(found.name().filter(|_| is_same).map(one_line).unwrap_or_default())
 }
 
 fn with_display_name(name: &str, address: String) -> String {
@@ -349,6 +363,12 @@ mod tests {
             "a@x.org\0",
             "a(b)@x.org",
             "<a(b)@x.org>",
+            "<\"a (b\"@x.org>",
+            "<\"a>b\"@x.org>",
+            "\"b@y.org\"@x.org",
+            "\"b\\\"c\"@x.org",
+            "=?utf-8?q?b=40y.org?=@x.org",
+            "=?utf-8?q?b\"utf-8?q?=3C\" <a@x.org>",
         ] {
             assert_eq!(from(value), Err(FieldsError::From), "{value}");
         }
@@ -356,8 +376,13 @@ mod tests {
         assert_eq!(Fields::read(twice).unwrap_err(), FieldsError::FromCount);
         assert_eq!(Fields::read(b"\r\nFrom: a@x.org\r\n").unwrap_err(), FieldsError::FromCount);
         assert_eq!(Fields::read(b"").unwrap_err(), FieldsError::FromCount);
-        for malformed in [&b" From: a@x.org\r\n"[..], b"From ann\r\n", b"no field\r\n", b": x\r\n"]
-        {
+        for malformed in [
+            &b" From: a@x.org\r\n"[..],
+            b"From ann\r\n",
+            b"no field\r\n",
+            b": x\r\n",
+            b"X-A\r\n : From: b@x.org\r\n",
+        ] {
             let message = [malformed, b"From: a@x.org\r\n\r\n"].concat();
             assert_eq!(Fields::read(&message).unwrap_err(), FieldsError::Malformed);
         }
