@@ -234,6 +234,9 @@ async fn each_refusal_has_the_contracts_codes() {
     client.write(&format!("{MESSAGE}.\r\n")).await;
     let record = server.record(&id(&client.reply().await)).await;
     assert_eq!(record["to"].as_array().unwrap().len(), 50, "the other recipients are served");
+    // The same message goes to the last one in a second transaction.
+    let last = id(&client.submit(&["bob@example.org"], MESSAGE).await);
+    assert_eq!(server.record(&last).await["to"], serde_json::json!(["bob@example.org"]));
 
     let from = "From: ann@example.com\r\n";
     for (message, expected) in [
@@ -265,9 +268,12 @@ async fn wrong_keys_and_errors_end_a_session_and_a_revoked_key_its_rights() {
     let (site, server, address) = start().await;
     let mut client = Client::connect(&address).await;
     client.ask("EHLO client").await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         assert_eq!(codes(&client.ask(&auth_plain("wrong")).await), "535 5.7.8");
     }
+    let login = format!("AUTH LOGIN {}", STANDARD.encode("anybody"));
+    assert_eq!(codes(&client.ask(&login).await), "334 UGFzc3dvcmQ6");
+    assert_eq!(codes(&client.ask(&STANDARD.encode("wrong")).await), "535 5.7.8");
     client.assert_closed().await;
     let mut client = Client::connect(&address).await;
     for _ in 0..21 {
@@ -476,6 +482,44 @@ async fn a_full_queue_is_a_reason_to_come_back() {
     }
     let again = client.submit(&["bob@example.org"], &message(0)).await;
     assert_eq!(id(&again), accepted[0], "a replay needs no room");
+}
+
+#[tokio::test]
+async fn a_message_that_finds_no_memory_is_a_reason_to_come_back() {
+    let (_site, server, address) =
+        start_with("max_request_bytes = 65536\nmax_reading_bytes = 262144").await;
+    let long = format!("From: ann@example.com\r\n\r\n{}", "a line of text\r\n".repeat(2_500));
+    let mut half = Client::login(&address, &server.key).await;
+    half.0.begin(&["bob@example.org"]).await.unwrap();
+    half.write(&long).await;
+    let mut client = Client::login(&address, &server.key).await;
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let reply = client.submit(&["bob@example.org"], &long).await;
+        if codes(&reply) == "451 4.3.1" {
+            break;
+        }
+        // The service has yet to read the other one.
+        id(&reply);
+        assert!(Instant::now() < end, "there is always memory");
+    }
+    half.write(".\r\n").await;
+    id(&half.reply().await);
+    id(&client.submit(&["bob@example.org"], &long).await);
+}
+
+#[tokio::test]
+async fn a_session_too_many_is_told_to_come_back() {
+    let (_site, _server, address) = start_with("max_connections = 1").await;
+    let client = Client::connect(&address).await;
+    let mut other = Client::of(TcpStream::connect(&address).await.unwrap());
+    assert_eq!(codes(&other.reply().await), "421 4.3.2");
+    other.assert_closed().await;
+    drop(client);
+    let end = Instant::now() + PATIENCE;
+    while SmtpClient::connect(&address).await.is_err() {
+        assert!(Instant::now() < end, "nobody new is served");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
