@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -69,6 +70,9 @@ impl Attack {
         L: Fn(usize, Arc<AtomicUsize>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
+        // Each connection is a file of this process. By default it may have 1,024.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
         let harmed = Arc::new(AtomicUsize::new(0));
         let mut tasks = JoinSet::new();
         for number in 0..connections {
