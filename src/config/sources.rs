@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use config::{Config as Merged, File, FileFormat, Map, Source, Value, ValueKind};
+use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 
 use crate::config::error::{ConfigError, Origin, Problem};
 
@@ -78,22 +78,26 @@ pub(super) struct Sources {
 /// The texts of the file in place of which those of variables are taken, by the key's name.
 pub(super) type Overruled = BTreeMap<String, String>;
 
+/// Values by the full names of their keys.
+type Leaves = BTreeMap<String, Value>;
+
 /// Reads the file and merges the environment over it.
 pub(super) fn merge(
     path: Option<&Path>,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<(Sources, Overruled), ConfigError> {
-    let (environment, stray) = read_environment(environment);
+    let (variables, stray) = read_environment(environment);
     let file = path.map(read_file).transpose()?.unwrap_or_default();
-
-    let mut written = Vec::new();
-    flatten("", Value::new(None, file.clone()), &mut written);
-    written.retain(|(name, _)| environment.0.contains_key(name));
-    let text = |(name, value): (String, Value)| Some((name, value.into_string().ok()?));
-    let overruled = written.into_iter().filter_map(text).collect();
-
-    let mut leaves = Vec::new();
-    flatten("", merged(file, environment), &mut leaves);
+    let mut leaves = Leaves::new();
+    flatten("", Value::new(None, file), &mut leaves);
+    let mut overruled = Overruled::new();
+    for (key, value) in variables {
+        // A section in the place of a key gives way too, and so does a value in that of a section.
+        leaves.retain(|name, _| !is_within(name, key) && !is_within(key, name));
+        if let Some(Ok(text)) = leaves.insert(key.to_owned(), value).map(Value::into_string) {
+            overruled.insert(key.to_owned(), text);
+        }
+    }
 
     let origin = |value: &Value| match (value.origin(), path) {
         (Some(variable), _) => Origin::Variable(variable.to_owned()),
@@ -144,13 +148,15 @@ fn read_file(path: &Path) -> Result<Map<String, Value>, ConfigError> {
 
 /// The variables that name a key, by that key, with the variable's name as the origin; and those
 /// that are meant for us and name none.
-fn read_environment(environment: impl Iterator<Item = (String, String)>) -> (Layer, Vec<Problem>) {
-    let mut layer = Layer::default();
+fn read_environment(
+    environment: impl Iterator<Item = (String, String)>,
+) -> (BTreeMap<&'static str, Value>, Vec<Problem>) {
+    let mut variables = BTreeMap::new();
     let mut stray = Vec::new();
     for (name, text) in environment {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         if let Some(key) = KEYS.into_iter().find(|key| variable(key) == name) {
-            layer.0.insert(key.to_owned(), Value::new(Some(&name), text));
+            variables.insert(key, Value::new(Some(&name), text));
         } else if let Some(instead) = removed(|key| variable(key) == name) {
             stray.push(Problem::Removed { origin: Origin::Variable(name.clone()), name, instead });
         } else {
@@ -159,7 +165,7 @@ fn read_environment(environment: impl Iterator<Item = (String, String)>) -> (Lay
         }
     }
     stray.sort_by(|a, b| unknown_name(a).cmp(unknown_name(b)));
-    (layer, stray)
+    (variables, stray)
 }
 
 /// What to do instead of giving a key that was removed.
@@ -167,38 +173,20 @@ fn removed(is_it: impl Fn(&str) -> bool) -> Option<&'static str> {
     REMOVED.into_iter().find_map(|(key, instead)| is_it(key).then_some(instead))
 }
 
-/// Values by name, ready to be merged.
-#[derive(Debug, Clone, Default)]
-struct Layer(Map<String, Value>);
-
-impl Source for Layer {
-    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn collect(&self) -> Result<Map<String, Value>, config::ConfigError> {
-        Ok(self.0.clone())
-    }
-}
-
-fn merged(file: Map<String, Value>, environment: Layer) -> Value {
-    Merged::builder()
-        .add_source(Layer(file))
-        .add_source(environment)
-        .build()
-        .expect("a layer that is in memory can be collected")
-        .cache
+/// Whether a name is that of something in a section of this name.
+fn is_within(name: &str, section: &str) -> bool {
+    name.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Collects the tree's leaves by their full names. A table that should not be there is a leaf too,
 /// when it is empty: a misspelt section must not pass for none.
-fn flatten(name: &str, value: Value, leaves: &mut Vec<(String, Value)>) {
+fn flatten(name: &str, value: Value, leaves: &mut Leaves) {
     let Value { kind: ValueKind::Table(table), .. } = value else {
-        leaves.push((name.to_owned(), value));
+        leaves.insert(name.to_owned(), value);
         return;
     };
     if table.is_empty() && !name.is_empty() && !SECTIONS.contains(&name) {
-        leaves.push((name.to_owned(), Value::new(None, table)));
+        leaves.insert(name.to_owned(), Value::new(None, table));
         return;
     }
     for (key, value) in table {
