@@ -14,8 +14,6 @@ use std::ops::{Deref, RangeBounds};
 use bytes::Bytes;
 use redb::{AccessGuard, Key, StorageError, Value};
 
-use crate::store::redb::tables::{IdKey, Visibility, visibility};
-
 /// Length that stands for a row that was removed; no value is so long.
 const REMOVED: u32 = u32::MAX;
 /// Bytes of a change before its key: the table's number and the lengths of key and value.
@@ -41,8 +39,8 @@ pub(super) struct LaterChanges {
 struct TableChanges {
     /// In the order in which they were made.
     places: Vec<Place>,
-    /// The last change of each row, if they are read by their key.
-    by_id: HashMap<IdKey, Place>,
+    /// The last change of each row whose key is as long as a message's id.
+    by_id: HashMap<[u8; 16], Place>,
 }
 
 /// Where a change begins.
@@ -77,8 +75,7 @@ impl Changes {
         let place = Place { batch: later.batches.len(), offset: self.bytes.borrow().len() };
         let changes = later.by_table.entry(table).or_default();
         changes.places.push(place);
-        if visibility(table) == Visibility::ByKey {
-            let id = IdKey::try_from(key).expect("these tables' keys are ids");
+        if let Ok(id) = <[u8; 16]>::try_from(key) {
             changes.by_id.insert(id, place);
         }
         drop(later);
@@ -90,7 +87,7 @@ impl Changes {
     pub(super) fn read_later<T>(
         &self,
         table: u8,
-        id: &IdKey,
+        id: &[u8; 16],
         work: impl FnOnce(Option<&[u8]>) -> T,
     ) -> Option<T> {
         let (bytes, later) = (self.bytes.borrow(), self.later.borrow());
