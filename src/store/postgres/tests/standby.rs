@@ -25,6 +25,10 @@ async fn a_commit_whose_wait_for_the_standby_was_cancelled_is_no_success() {
     let waits = "
         SELECT pg_cancel_backend(pid) FROM pg_stat_activity
         WHERE wait_event = 'SyncRep' AND datname = current_database()";
+    // The server takes the setting over a moment later: then the node's signs of life wait.
+    let any = "
+        SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()";
+    until("the setting", async || !operator.query(any, &[]).await.unwrap().is_empty()).await;
     let id = ids.next(START);
     let (accepting, counter) = (node.clone(), Arc::clone(&handed_over));
     let answer =
