@@ -1,5 +1,5 @@
 //! A soak: the service at half of what it can do, with faults, for as long as it is told to; in the
-//! end memory, file and descriptors must not have grown and the slowest answers not be slower.
+//! end memory, files and descriptors must not have grown and the slowest answers not be slower.
 //!
 //! `SOAK_SECONDS` says how long: ten seconds by default, an hour with the feature `long`.
 //! `SOAK_RATE` sets a lower rate, in messages a second, for a machine that is shared. The clock
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use pillarbox::domain::policy::RECORD_RETENTION;
 use pillarbox::domain::retry::Backoff;
 use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options};
-use pillarbox::store::FILE_NAME;
+use pillarbox::store::{FILE_NAME, JOURNAL_NAME};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -135,13 +135,17 @@ impl Soaked {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         let kilobytes: f64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-        let file = self.local.directory.path().join("data").join(FILE_NAME);
-        let bytes = std::fs::metadata(file).unwrap().len();
+        let data = self.local.directory.path().join("data");
+        let [file, journal] = [FILE_NAME, JOURNAL_NAME].map(|name| {
+            let kilobytes = std::fs::metadata(data.join(name)).unwrap().len() >> 10;
+            f64::from(u32::try_from(kilobytes).unwrap()) / 1024.0
+        });
         let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
         Sample {
             values: [
                 kilobytes / 1024.0,
-                f64::from(u32::try_from(bytes >> 10).unwrap()) / 1024.0,
+                file,
+                journal,
                 f64::from(u32::try_from(descriptors).unwrap()),
                 p99.as_secs_f64() * 1e3,
             ],
@@ -159,10 +163,11 @@ fn faults() -> Faults {
         .unwrap()
 }
 
-/// Memory in MiB, file in MiB, descriptors, and the 99th percentile of answers in milliseconds.
+/// Memory, data file and journal in MiB, descriptors, and the 99th percentile of answers in
+/// milliseconds.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    values: [f64; 4],
+    values: [f64; 5],
     answers: usize,
 }
 
@@ -254,29 +259,34 @@ async fn at_half_its_rate_nothing_grows() {
         tokio::time::sleep(length / SAMPLES).await;
         let sample = soaked.sample(&mut took);
         println!(
-            "{number:>2}: {:7.1} MiB resident, {:7.1} MiB file, {:3} descriptors, p99 {:6.1} ms, {} answers",
-            sample.values[0], sample.values[1], sample.values[2], sample.values[3], sample.answers
+            "{number:>2}: {:7.1} MiB resident, {:7.1} MiB file, {:5.1} MiB journal, {:3} descriptors, p99 {:6.1} ms, {} answers",
+            sample.values[0],
+            sample.values[1],
+            sample.values[2],
+            sample.values[3],
+            sample.values[4],
+            sample.answers
         );
         samples.push(sample);
     }
     load.shutdown().await;
     let steady = &samples[WARM_UP..];
     let series = |index: usize| steady.iter().map(|s| s.values[index]).collect::<Vec<_>>();
-    let [memory, file, descriptors] = [0, 1, 2].map(|index| growth(&series(index)));
-    let p99 = series(3);
+    let [memory, file, journal, descriptors] = [0, 1, 2, 3].map(|index| growth(&series(index)));
+    let p99 = series(4);
     let (early, late) = p99.split_at(p99.len() / 2);
     let slower = median(late) / median(early);
     let (accepted, refused) = (&soaked.accepted, &soaked.refused);
     println!(
         "{rate:.0}/s for {length:?}: {} accepted, {} refused, {} repeated; growth: memory {memory:+.3}, file \
-         {file:+.3}, descriptors {descriptors:+.3}; p99 of the second half ÷ first {slower:.2}",
+         {file:+.3}, journal {journal:+.3}, descriptors {descriptors:+.3}; p99 of the second half ÷ first {slower:.2}",
         accepted.load(Ordering::Relaxed),
         refused.load(Ordering::Relaxed),
         soaked.repeated.load(Ordering::Relaxed)
     );
     // A short run is too short for more than a look at leaks that are as large as the load.
     let bound = if length >= Duration::from_mins(10) { 0.1 } else { 1.0 };
-    assert!(memory < bound && file < bound && descriptors < bound);
+    assert!(memory < bound && file < bound && journal < bound && descriptors < bound);
     if length >= Duration::from_mins(10) {
         assert!(slower < 1.5);
     }
