@@ -59,6 +59,7 @@ mod open;
 mod organisations;
 mod outcomes;
 mod overlay;
+mod published_tables;
 mod purge;
 mod quarantine;
 mod recent_rows;

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use redb::{
-    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
-    WriteTransaction,
+    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, WriteTransaction,
 };
 
 use crate::domain::id::MessageId;
@@ -22,9 +21,10 @@ use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
 use crate::store::redb::journal::{Journal, JournalError};
 use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
+use crate::store::redb::published_tables::{KeyedTable, PublishedTables};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, in_tables, make_later, number_of,
+    IdKey, MESSAGES, META, PROBE, Tables, begin_write, in_tables, make_later, number_of,
     set_durable, write,
 };
 use crate::store::redb::{read_lock, write_lock};
@@ -36,6 +36,8 @@ const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 4_000 };
 pub(super) struct SharedDatabase {
     opener: Opener,
     handle: RwLock<Handle>,
+    /// `None` while the file is not open.
+    published: RwLock<Option<PublishedTables>>,
     journal: Mutex<Journal>,
     /// Bytes in the journal since the last checkpoint; readers must not wait for its writes.
     journal_bytes: AtomicU64,
@@ -78,10 +80,11 @@ impl SharedDatabase {
             migrate_from_1(&database, damage)?;
         }
         let journal = start_journal(&opener, &database)?;
+        let published = RwLock::new(Some(PublishedTables::open(&database)?));
         let handle = RwLock::new(Handle::Writing(database));
         let (journal, journal_bytes) = (Mutex::new(journal), AtomicU64::new(0));
         let (unpublished, recent_rows) = (Mutex::new(None), RecentRows::default());
-        Ok(Self { opener, handle, journal, journal_bytes, unpublished, recent_rows })
+        Ok(Self { opener, handle, published, journal, journal_bytes, unpublished, recent_rows })
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
@@ -124,7 +127,7 @@ impl SharedDatabase {
     /// Reads one row by its key: as the last durable batch left it.
     pub(super) fn read_row<T>(
         &self,
-        table: TableDefinition<'static, IdKey, Row>,
+        table: KeyedTable,
         key: &IdKey,
         work: impl FnOnce(Option<&[u8]>) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
@@ -132,16 +135,16 @@ impl SharedDatabase {
         if let Some(row) = self.recent_rows.get(number_of(&table), key) {
             return work(Some(&row));
         }
-        self.read(|transaction| {
-            let row = transaction.open_table(table)?.get(key)?;
-            work(row.as_ref().map(redb::AccessGuard::value))
-        })
+        match &*read_lock(&self.published) {
+            Some(tables) => tables.read_row(table, key, work),
+            None => Err(closed()),
+        }
     }
 
     /// Reads the row with the least key; once there is a published one, it is that.
     pub(super) fn read_first<T>(
         &self,
-        table: TableDefinition<'static, IdKey, Row>,
+        table: KeyedTable,
         work: impl FnOnce(Option<(IdKey, &[u8])>) -> T,
     ) -> Result<T, ReadError> {
         // First, as in `read_row`.
@@ -236,15 +239,30 @@ impl SharedDatabase {
         *self.unpublished() = Some(Unpublished { transaction, later });
         match readable {
             Readable::Now => Ok(()),
-            Readable::OncePublished => self.publish(),
+            Readable::OncePublished => self.publish_in(database),
         }
     }
 
     /// Shows all batches to snapshots from now on. The writer's thread alone calls it.
     pub(super) fn publish(&self) -> Result<(), ReadError> {
+        match &*read_lock(&self.handle) {
+            Handle::Writing(database) => self.publish_in(database),
+            // The transaction with what was to be published went with the file.
+            Handle::Reading(_) | Handle::Closed => Ok(()),
+        }
+    }
+
+    fn publish_in(&self, database: &Database) -> Result<(), ReadError> {
         let Some(mut transaction) = self.take_unpublished()? else { return Ok(()) };
         transaction.set_durability(Durability::None).expect("no persistent savepoint is used");
+        self.commit(database, transaction)
+    }
+
+    /// Commits, and shows it to whoever reads from now on.
+    fn commit(&self, database: &Database, transaction: WriteTransaction) -> Result<(), ReadError> {
         transaction.commit()?;
+        let published = PublishedTables::open(database)?;
+        *write_lock(&self.published) = Some(published);
         self.recent_rows.clear();
         Ok(())
     }
@@ -290,8 +308,7 @@ impl SharedDatabase {
                 let done = work(&transaction)?;
                 let checkpoint = self.journal().checkpoint();
                 keep_checkpoint(&transaction, checkpoint)?;
-                transaction.commit()?;
-                self.recent_rows.clear();
+                self.commit(database, transaction)?;
                 let mut journal = self.journal();
                 journal.restart(checkpoint);
                 self.note_bytes(&journal);
@@ -316,9 +333,10 @@ impl SharedDatabase {
     /// the journal. Readers wait meanwhile: none meets a handle whose write failed.
     pub(super) fn reopen(&self) -> Result<(), ReadError> {
         let mut guard = write_lock(&self.handle);
+        let mut published = write_lock(&self.published);
         drop(self.unpublished().take());
-        // The old handle holds the file's lock, so it goes first.
-        *guard = Handle::Closed;
+        // The old handle and its tables hold the file's lock, so they go first.
+        (*published, *guard) = (None, Handle::Closed);
         let mut journal = self.journal();
         let opened = (self.opener.open)().map_err(|error| ReadError::File(error.into()));
         let written = opened.and_then(|database| {
@@ -344,18 +362,18 @@ impl SharedDatabase {
             }
             // An empty record, which no replay minds.
             journal.append(&[]).map_err(JournalError::from)?;
-            Ok(database)
+            Ok((PublishedTables::open(&database)?, database))
         });
         self.note_bytes(&journal);
         match written {
-            Ok(database) => {
-                *guard = Handle::Writing(database);
+            Ok((tables, database)) => {
+                (*published, *guard) = (Some(tables), Handle::Writing(database));
                 self.recent_rows.clear();
                 Ok(())
             }
             Err(error) => {
-                if let Ok(database) = self.open_for_reading(&journal) {
-                    *guard = Handle::Reading(database);
+                if let Ok((tables, database)) = self.open_for_reading(&journal) {
+                    (*published, *guard) = (Some(tables), Handle::Reading(database));
                     self.recent_rows.clear();
                 }
                 Err(error)
@@ -364,11 +382,14 @@ impl SharedDatabase {
     }
 
     /// Opens the file as it is, with what is in the journal laid over it in memory.
-    fn open_for_reading(&self, journal: &Journal) -> Result<Database, ReadError> {
+    fn open_for_reading(
+        &self,
+        journal: &Journal,
+    ) -> Result<(PublishedTables, Database), ReadError> {
         let opened = (self.opener.open_for_reading)();
         let database = opened.map_err(|error| ReadError::File(error.into()))?;
         write(&database, |transaction| replay_kept(journal, transaction))?;
-        Ok(database)
+        Ok((PublishedTables::open(&database)?, database))
     }
 
     /// Whether the record in doubt, if there is one, may be read at a start.
@@ -397,7 +418,7 @@ impl SharedDatabase {
                 tracing::warn!(%error, "the data file could not be closed; its journal is replayed at the next start");
             }
         }
-        *guard = Handle::Closed;
+        (*write_lock(&self.published), *guard) = (None, Handle::Closed);
     }
 }
 

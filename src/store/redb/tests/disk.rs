@@ -22,6 +22,8 @@ use crate::store::{Accepted, CACHE_BYTES, Health, MessageFilter, Store, StoreErr
 const PANICS_GO_ON: Duration = Duration::from_millis(400);
 /// How long the store may take to recover by itself.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// More rows than one page of a table has.
+const ROWS_OF_SEVERAL_PAGES: usize = 100;
 /// Every read is one of the disk.
 const NO_CACHE: usize = 0;
 
@@ -143,6 +145,10 @@ async fn reads_that_failed_succeed_again_though_nobody_writes() {
     let disk = Disk::formatted();
     let fixture = on_disk(&disk).await;
     let Accepted::New(id) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    // The first page of a table stays in memory while it is open.
+    for _ in 0..ROWS_OF_SEVERAL_PAGES {
+        fixture.new_message().await;
+    }
     let carol = address("carol@example.org");
     let suppression = Suppression {
         address: carol.clone(),

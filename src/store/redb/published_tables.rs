@@ -1,0 +1,39 @@
+//! Tables from which rows are read by their key, open as of the last publication.
+//!
+//! To open a table takes longer than to read a row of it. While one is open, the data file cannot be
+//! opened again.
+
+use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition, TableHandle};
+
+use crate::store::redb::error::ReadError;
+use crate::store::redb::tables::{IDEMPOTENCY, IdKey, MESSAGES, Row};
+
+/// Definition of a table whose rows are read by a message's id.
+pub(super) type KeyedTable = TableDefinition<'static, IdKey, Row>;
+
+/// The tables.
+const KEYED: [KeyedTable; 2] = [MESSAGES, IDEMPOTENCY];
+
+/// Open tables.
+pub(super) struct PublishedTables(Vec<ReadOnlyTable<IdKey, Row>>);
+
+impl PublishedTables {
+    /// Opens the tables as the last commit left them.
+    pub(super) fn open(database: &Database) -> Result<Self, ReadError> {
+        let transaction = database.begin_read()?;
+        let tables = KEYED.iter().map(|table| Ok(transaction.open_table(*table)?));
+        Ok(Self(tables.collect::<Result<_, ReadError>>()?))
+    }
+
+    /// Reads one row.
+    pub(super) fn read_row<T>(
+        &self,
+        table: KeyedTable,
+        key: &IdKey,
+        work: impl FnOnce(Option<&[u8]>) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let open = self.0.iter().find(|open| open.name() == table.name());
+        let row = open.expect("every table with such reads is open").get(key)?;
+        work(row.as_ref().map(redb::AccessGuard::value))
+    }
+}
