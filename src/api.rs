@@ -157,9 +157,15 @@ impl<'a> Endpoint<'a> {
 impl Handler for Api {
     type Body = Full<Bytes>;
 
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+        connection: &Connection,
+    ) -> Response<Full<Bytes>> {
         let has_ignored_key = request.headers().contains_key(IDEMPOTENCY_KEY);
-        let mut response = self.inner.answer(request, id).await.unwrap_or_else(|error| {
+        let answer = self.inner.answer(request, id, connection).await;
+        let mut response = answer.unwrap_or_else(|error| {
             let (status, code) = error.kind();
             self.inner.metrics.refuse(code);
             if status == StatusCode::INTERNAL_SERVER_ERROR {
@@ -226,6 +232,7 @@ impl Inner {
         &self,
         request: Request<Incoming>,
         id: RequestId,
+        connection: &Connection,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         if request.method() == Method::GET && request.uri().path() == OPENAPI_PATH {
             return Ok(json(Bytes::from_static(OPENAPI.as_bytes())));
@@ -234,9 +241,7 @@ impl Inner {
             return Ok(welcome(page));
         }
         let (organisation, key) = self.authenticate(request.headers())?;
-        if let Some(connection) = request.extensions().get() {
-            self.count_connection(organisation.id, connection);
-        }
+        self.count_connection(organisation.id, connection);
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
         let endpoint = endpoint.ok_or(Rejection::UnknownPath { paths: PATHS })?;

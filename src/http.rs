@@ -61,7 +61,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A response's body: whole, or one that goes on for as long as there is something to tell.
     type Body: Body<Data = Bytes, Error = Infallible> + From<Full<Bytes>> + Send + 'static;
 
-    /// Answers a request. The response gets its `X-Request-Id` afterwards.
+    /// Answers a request of a connection. The response gets its `X-Request-Id` afterwards.
     ///
     /// The call is dropped where the connection breaks: what must happen all the same must not
     /// depend on it.
@@ -69,6 +69,7 @@ pub trait Handler: Send + Sync + 'static {
         &self,
         request: Request<Incoming>,
         id: RequestId,
+        connection: &Connection,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
     /// Learns of a request that was refused before it came to the handler, or in its stead.
@@ -92,6 +93,7 @@ where
         &self,
         request: Request<Incoming>,
         id: RequestId,
+        _: &Connection,
     ) -> impl Future<Output = Response<B>> + Send {
         self(request, id)
     }
@@ -212,12 +214,11 @@ impl<H: Handler> Shared<H> {
     /// Has a request of a connection handled, and marks the response with the request's id.
     async fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         connection: &Connection,
     ) -> Response<H::Body> {
-        request.extensions_mut().insert(connection.clone());
         let id = self.request_ids.next();
-        marked(self.handle(request, id).await, id)
+        marked(self.handle(request, id, connection).await, id)
     }
 
     /// Refuses a request in the handler's stead, and marks the response with the request's id.
@@ -230,8 +231,13 @@ impl<H: Handler> Shared<H> {
     }
 
     /// Calls the handler; its panic costs this one request.
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<H::Body> {
-        let mut handling = pin!(async { self.handler.handle(request, id).await });
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+        connection: &Connection,
+    ) -> Response<H::Body> {
+        let mut handling = pin!(async { self.handler.handle(request, id, connection).await });
         poll_fn(|cx| {
             // The future is dropped after a panic, and the handler's own state is behind the locks
             // and transactions of whoever shares it.

@@ -30,12 +30,12 @@ use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
-use crate::http::Handler;
 use crate::http::body::ResponseBody;
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
 use crate::http::tls::Tls;
+use crate::http::{Connection, Handler};
 use crate::intake::Intake;
 use crate::quota::AccountCheck;
 use crate::ses::SesClient;
@@ -243,7 +243,12 @@ impl Operator {
 impl Handler for Operator {
     type Body = ResponseBody;
 
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<ResponseBody> {
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+        _: &Connection,
+    ) -> Response<ResponseBody> {
         self.answer(&request).await.unwrap_or_else(|rejection| {
             let (status, code) = rejection.kind();
             tracing::debug!(request_id = %id, status = status.as_u16(), code, "an operator's request was refused");

@@ -60,7 +60,7 @@ use crate::http::drain::DrainSignal;
 use crate::http::limits::{Limits, WhenFull};
 use crate::http::rejection::{ErrorAnswer, JSON, Rejection};
 use crate::http::request_id::RequestId;
-use crate::http::{self as server, Handler, Listener};
+use crate::http::{self as server, Connection, Handler, Listener};
 use crate::store::FileId;
 
 /// Connections at one time; further ones wait to be accepted.
@@ -324,7 +324,12 @@ struct Calls {
 impl Handler for Calls {
     type Body = ResponseBody;
 
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<ResponseBody> {
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+        _: &Connection,
+    ) -> Response<ResponseBody> {
         self.answer(request).await.unwrap_or_else(|error| {
             debug!(request_id = %id, status = error.status.as_u16(), error.code, "refused");
             error.into_response().map(ResponseBody::from)

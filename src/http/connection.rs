@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
-/// Connection that a request came on: an extension of the request. Clones are the same one.
+/// Connection that a request came on. Clones are the same one.
 #[derive(Debug, Clone, Default)]
 pub struct Connection(Arc<Inner>);
 

@@ -15,7 +15,7 @@ use pillarbox::http::drain::Drain;
 use pillarbox::http::limits::{Limits, Linger};
 use pillarbox::http::rejection::Rejection;
 use pillarbox::http::request_id::RequestId;
-use pillarbox::http::{Drained, Handler, serve};
+use pillarbox::http::{Connection, Drained, Handler, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -37,7 +37,12 @@ struct Echo {
 impl Handler for Echo {
     type Body = Full<Bytes>;
 
-    async fn handle(&self, request: Request<Incoming>, id: RequestId) -> Response<Full<Bytes>> {
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        id: RequestId,
+        _: &Connection,
+    ) -> Response<Full<Bytes>> {
         let (head, body) = request.into_parts();
         match head.uri.path() {
             "/panic" => panic!("as asked"),
