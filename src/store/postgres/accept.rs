@@ -35,38 +35,40 @@ const CONFLICTS: usize = 5;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
-/// nothing is accepted; nor if the session `$12` is gone, because the commit is sent with the
-/// statement. A key that is 24 hours old is taken over, else its message is the answer. Keys that
-/// are given to the new messages are left out of the answer: they are many.
-/// The keys are in order, so that two transactions do not wait for each other.
+/// nothing is accepted; nor if the session `$9` is gone. A key that is 24 hours old is taken over,
+/// else its message is the answer. Keys that are given to the new messages are left out of the
+/// answer: they are many. The keys are in order, so that two transactions do not wait for each other.
+/// The arrays have one length. Unnested in a list of columns, they make rows without a copy of each.
 const ACCEPT: &str = "
-WITH current AS (
-    SELECT 1 FROM cluster
-    WHERE directory_version = $1 AND EXISTS (SELECT FROM session WHERE session.id = $12)
+WITH counted AS (
+    UPDATE session SET writes = writes + 1 WHERE id = $9 RETURNING id
+), current AS (
+    SELECT FROM cluster, counted WHERE directory_version = $1
+), given AS MATERIALIZED (
+    SELECT unnest($2::uuid[]) AS id, unnest($3::integer[]) AS organisation,
+        unnest($4::bytea[]) AS record, unnest($5::bytea[]) AS key,
+        unnest($6::bigint[]) AS created_at
+    FROM current
 ), keyed AS (
     INSERT INTO idempotency AS known (organisation, key, message, created_at)
-    SELECT new.organisation, new.key, new.message, new.created_at
-    FROM unnest($2::integer[], $3::bytea[], $4::uuid[], $5::bigint[])
-        AS new (organisation, key, message, created_at), current
-    ORDER BY new.organisation, new.key
+    SELECT organisation, key, id, created_at FROM given WHERE key IS NOT NULL
+    ORDER BY organisation, key
     ON CONFLICT (organisation, key) DO UPDATE SET
-        message = CASE WHEN known.created_at <= $6 THEN excluded.message ELSE known.message END,
+        message = CASE WHEN known.created_at <= $7 THEN excluded.message ELSE known.message END,
         created_at =
-            CASE WHEN known.created_at <= $6 THEN excluded.created_at ELSE known.created_at END
+            CASE WHEN known.created_at <= $7 THEN excluded.created_at ELSE known.created_at END
     RETURNING organisation, key, message
-), new AS (
-    SELECT new.id, new.organisation, new.record
-    FROM unnest($7::uuid[], $8::integer[], $9::bytea[], $10::boolean[])
-        AS new (id, organisation, record, has_key), current
-    WHERE NOT new.has_key OR new.id IN (SELECT message FROM keyed)
+), new AS NOT MATERIALIZED (
+    SELECT id, organisation, record FROM given
+    WHERE key IS NULL OR id IN (SELECT message FROM keyed)
 ), stored AS (
     INSERT INTO message (id, organisation, record) SELECT id, organisation, record FROM new
 ), held AS (
-    INSERT INTO pending (id, node) SELECT id, $11 FROM new
+    INSERT INTO pending (id, node) SELECT id, $8 FROM new
 )
-SELECT NULL::integer, NULL::bytea, NULL::uuid FROM current
-UNION ALL SELECT organisation, key, message FROM keyed
-    WHERE message NOT IN (SELECT unnest($4::uuid[]))";
+SELECT EXISTS (SELECT FROM current), NULL::integer, NULL::bytea, NULL::uuid FROM counted
+UNION ALL SELECT true, organisation, key, message FROM keyed
+    WHERE message NOT IN (SELECT id FROM given)";
 
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
@@ -226,15 +228,12 @@ impl Found {
 /// Parameters of [`ACCEPT`].
 #[derive(Default)]
 struct Parameters<'a> {
-    key_organisations: Vec<i32>,
-    keys: Vec<Vec<u8>>,
-    key_messages: Vec<Uuid>,
-    key_times: Vec<i64>,
-    live_after: i64,
     ids: Vec<Uuid>,
     organisations: Vec<i32>,
     records: Vec<&'a [u8]>,
-    have_keys: Vec<bool>,
+    keys: Vec<Option<Vec<u8>>>,
+    times: Vec<i64>,
+    live_after: i64,
     /// What the answer will be if nobody had one of the keys before.
     found: Found,
 }
@@ -244,6 +243,7 @@ impl<'a> Parameters<'a> {
         let mut parameters = Self { live_after: i64::MAX, ..Self::default() };
         for message in batch.iter().flat_map(|request| &request.messages) {
             let organisation = number(message.organisation);
+            let mut digest_of_key = None;
             if let Some(KeyClaim { key, window_now }) = &message.claim {
                 let key = digest(key.as_key());
                 // Of two with one key, the second is a replay of the first.
@@ -253,31 +253,26 @@ impl<'a> Parameters<'a> {
                 };
                 let live_after = millis(window_now.all_past(IDEMPOTENCY_WINDOW));
                 parameters.live_after = parameters.live_after.min(live_after);
-                parameters.key_organisations.push(organisation);
-                parameters.keys.push(key);
-                parameters.key_messages.push(uuid_of(message.id));
-                parameters.key_times.push(millis(message.created_at));
+                digest_of_key = Some(key);
             }
             parameters.ids.push(uuid_of(message.id));
             parameters.organisations.push(organisation);
             parameters.records.push(&message.row);
-            parameters.have_keys.push(message.claim.is_some());
+            parameters.keys.push(digest_of_key);
+            parameters.times.push(millis(message.created_at));
         }
         parameters
     }
 
-    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 11] {
+    fn all<'p>(&'p self, version: &'p i64, node: &'p i32) -> [&'p (dyn ToSql + Sync); 8] {
         [
             version,
-            &self.key_organisations,
-            &self.keys,
-            &self.key_messages,
-            &self.key_times,
-            &self.live_after,
             &self.ids,
             &self.organisations,
             &self.records,
-            &self.have_keys,
+            &self.keys,
+            &self.times,
+            &self.live_after,
             node,
         ]
     }
@@ -311,12 +306,12 @@ async fn decide(
             }
             Err(error) => return Err(error),
         };
-        if rows.is_empty() {
+        if !rows.iter().any(|row| row.get(0)) {
             return Ok(None);
         }
         let keyed = rows.iter().filter_map(|row| {
-            let organisation = row.get::<_, Option<i32>>(0)?;
-            Some(((organisation, row.get(1)), message_id(row.get(2))))
+            let organisation = row.get::<_, Option<i32>>(1)?;
+            Some(((organisation, row.get(2)), message_id(row.get(3))))
         });
         parameters.found.0.extend(keyed);
         return Ok(Some(parameters.found));
@@ -334,12 +329,12 @@ async fn found_after_all(
         SELECT known.organisation, known.key, known.message, asked.message FROM idempotency AS known
         JOIN unnest($1::integer[], $2::bytea[], $3::uuid[]) AS asked (organisation, key, message)
         USING (organisation, key)";
-    let Parameters { key_organisations, keys, key_messages, ids, .. } = parameters;
+    let Parameters { organisations, keys, ids, .. } = parameters;
     loop {
         let read = async {
             let connection = shared.readers.get(&shared.connector).await?;
             let stored = connection.query(STORED, &[ids]).await?;
-            let made = connection.query(KEYS, &[key_organisations, keys, key_messages]).await?;
+            let made = connection.query(KEYS, &[organisations, keys, ids]).await?;
             Ok::<_, QueryError>((stored, made))
         };
         match read.await {

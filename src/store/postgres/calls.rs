@@ -21,12 +21,16 @@ pub(super) const TELL: Duration = Duration::from_millis(500);
 /// Marks messages. One that another transaction is about to end is left out: nobody waits. `$3` is
 /// the session.
 const MARK: &str = "
-UPDATE pending SET calling = marked.attempts FROM (
-    SELECT id, new.attempts FROM pending
+WITH counted AS (
+    UPDATE session SET writes = writes + 1 WHERE id = $3 RETURNING id
+), marked AS (
+    SELECT pending.id, new.attempts FROM counted, pending
     JOIN unnest($1::uuid[], $2::integer[]) AS new (id, attempts) USING (id)
-    WHERE EXISTS (SELECT FROM session WHERE session.id = $3)
     FOR UPDATE OF pending SKIP LOCKED
-) AS marked WHERE pending.id = marked.id";
+), told AS (
+    UPDATE pending SET calling = marked.attempts FROM marked WHERE pending.id = marked.id
+)
+SELECT FROM counted";
 /// Takes the marks from messages that wait for another attempt.
 pub(super) const UNMARK: &str =
     "UPDATE pending SET calling = NULL WHERE id = ANY($1) AND calling IS NOT NULL";

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::store::StoreError;
 use crate::store::error::DamagedRow;
@@ -35,6 +35,14 @@ impl QueryError {
         let code = error.code().map(SqlState::code);
         // Class 57 is an operator's intervention, such as a shutdown; 25006 a server that only reads.
         code.is_some_and(|code| !code.starts_with("57P") && code != "25006")
+    }
+
+    /// Returns true if the server says that it ended the transaction, and goes on: after the commit
+    /// it could not say so.
+    pub(super) fn is_rolled_back(&self) -> bool {
+        let Self::Server(error) = self else { return false };
+        let severity = error.as_db_error().and_then(DbError::parsed_severity);
+        severity == Some(Severity::Error)
     }
 
     /// Returns true if the same transaction may succeed if it is made again at once.

@@ -67,8 +67,8 @@ impl Session {
         Ok(Self { shared, open })
     }
 
-    /// Makes one statement a transaction, in one round trip. Its last parameter is the session's
-    /// number: it must write nothing if there is no row of it.
+    /// Makes one statement a transaction. Its last parameter is the session's number: it must count
+    /// itself in the session's row, answer with a row if there is one, and write nothing if not.
     pub(super) async fn run(
         &mut self,
         sql: &'static str,
@@ -76,72 +76,33 @@ impl Session {
     ) -> Result<Ran, QueryError> {
         self.ready().await?;
         let open = self.open.as_mut().expect("it is ready");
-        let connection = &open.connection;
-        // Prepared before: what follows is sent as one.
-        for statement in [COUNT, sql] {
-            connection.prepare(statement).await?;
-        }
-        let warnings = connection.warnings();
-        let id = open.id;
-        let fence: [&(dyn ToSql + Sync); 1] = [&id];
+        // Before: what fails while the statement is prepared leaves no doubt.
+        open.connection.prepare(sql).await?;
+        let warnings = open.connection.warnings();
         let mut parameters = parameters.to_vec();
-        parameters.push(&id);
+        parameters.push(&open.id);
         open.is_begun = true;
-        let sent = timeout(COMMIT_TIMEOUT, async {
-            tokio::join!(
-                connection.batch("BEGIN"),
-                connection.execute(COUNT, &fence),
-                connection.query(sql, &parameters),
-                connection.batch("COMMIT"),
-            )
-        });
-        let Ok((begun, counted, rows, committed)) = sent.await else {
-            return self.unanswered().await;
-        };
-        // If a statement failed, the commit was none, whatever it answered.
-        if let Err(error) = begun {
-            return self.failed(error).await;
-        }
-        let counted = match counted {
-            Ok(counted) => counted,
-            Err(error) => return self.failed(error).await,
-        };
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(error) => return self.failed(error).await,
-        };
-        if counted == 0 {
-            self.open = None;
-            return Err(QueryError::Fenced);
-        }
-        let open = self.open.as_mut().expect("it is ready");
-        if committed.is_err() || open.connection.warnings() != warnings {
-            return match self.settle_doubt().await? {
-                Doubt::Made => Ok(Ran::Answered(rows)),
-                Doubt::NotMade => Err(QueryError::NotMade),
-            };
-        }
-        open.is_begun = false;
-        open.writes += 1;
-        Ok(Ran::Answered(rows))
-    }
-
-    /// Finds out whether the transaction was made, if the connection was lost. Else the server has
-    /// answered the commit of the failed transaction by rolling it back.
-    async fn failed(&mut self, error: QueryError) -> Result<Ran, QueryError> {
-        let open = self.open.as_mut().expect("it was begun");
-        if open.connection.is_closed() {
-            // Its statements were sent as one, so the rest may have been made.
-            return self.unanswered().await;
-        }
-        open.is_begun = false;
-        Err(error)
-    }
-
-    async fn unanswered(&mut self) -> Result<Ran, QueryError> {
-        match self.settle_doubt().await? {
-            Doubt::Made => Ok(Ran::Unanswered),
-            Doubt::NotMade => Err(QueryError::NotMade),
+        let asked = timeout(COMMIT_TIMEOUT, open.connection.query(sql, &parameters)).await;
+        match asked {
+            Ok(Ok(rows)) if rows.is_empty() => {
+                self.open = None;
+                Err(QueryError::Fenced)
+            }
+            Ok(Ok(rows)) if open.connection.warnings() == warnings => {
+                open.is_begun = false;
+                open.writes += 1;
+                Ok(Ran::Answered(rows))
+            }
+            // The server rolled it back.
+            Ok(Err(error)) if error.is_rolled_back() => {
+                open.is_begun = false;
+                Err(error)
+            }
+            answer => match (self.settle_doubt().await?, answer) {
+                (Doubt::Made, Ok(Ok(rows))) => Ok(Ran::Answered(rows)),
+                (Doubt::Made, _) => Ok(Ran::Unanswered),
+                (Doubt::NotMade, _) => Err(QueryError::NotMade),
+            },
         }
     }
 

@@ -11,6 +11,8 @@ use tokio::time::sleep;
 
 /// Text of the simple query that commits, as it goes over the wire.
 const COMMIT: &[u8] = b"COMMIT\0";
+/// Beginning of a statement that is a transaction of its own, behind its name.
+const COUNTED: &[u8] = b"\0\nWITH counted AS";
 
 /// Moment at which a connection is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,10 +113,20 @@ async fn relay(
         }
     });
     let mut buffer = vec![0; 1 << 20];
+    let mut transactions = Vec::new();
     while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
         let _ = stands_still.wait_for(|is_still| !is_still).await;
         let sent = &buffer[..count];
-        let commits = sent.windows(COMMIT.len()).filter(|window| *window == COMMIT).count();
+        let commits = match prepared(sent) {
+            Some(name) => {
+                transactions.push([b"\0", name, b"\0"].concat());
+                0
+            }
+            None => {
+                occurrences(sent, COMMIT)
+                    + transactions.iter().map(|made| occurrences(sent, made)).sum::<usize>()
+            }
+        };
         let mut is_cut = false;
         for _ in 0..commits {
             let left =
@@ -139,4 +151,15 @@ async fn relay(
         }
     }
     answers.abort();
+}
+
+/// Name of the statement that is prepared here, if it is a transaction of its own.
+fn prepared(sent: &[u8]) -> Option<&[u8]> {
+    let end = sent.windows(COUNTED.len()).position(|window| window == COUNTED)?;
+    let begin = sent[..end].iter().rposition(|byte| *byte == b's')?;
+    Some(&sent[begin..end])
+}
+
+fn occurrences(sent: &[u8], searched: &[u8]) -> usize {
+    sent.windows(searched.len()).filter(|window| *window == searched).count()
 }
