@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -120,6 +121,9 @@ impl PostgresStore {
 pub(super) async fn work(shared: Arc<Shared>, mut session: Session, requests: Arc<Requests>) {
     while let Some(batch) = gather(&requests).await {
         accept(&shared, &mut session, batch).await;
+        // Whoever was answered may ask again at once. They go first, so that their messages share
+        // the next transaction: one of few messages takes the server nearly as long as one of many.
+        yield_now().await;
     }
 }
 

@@ -259,6 +259,36 @@ async fn replays_that_are_asked_for_at_one_time_share_transactions() {
 }
 
 /// The domain is withdrawn on one node; the other one has not heard of it.
+/// On one thread, so that nobody asks again on another one while the answers are given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn callers_that_were_answered_together_share_the_next_transaction_too() {
+    const CALLERS: usize = 32;
+    const ROUNDS: usize = 20;
+    let mut database = Database::new().await;
+    database.server.accepting_connections = 1;
+    let node = database.node("a").await;
+    let organisation = organisation(&node).await;
+    let (ids, handed_over) = (Arc::new(MessageIds::new()), Arc::new(AtomicUsize::new(0)));
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let (node, ids) = (node.clone(), Arc::clone(&ids));
+        let handed_over = Arc::clone(&handed_over);
+        callers.spawn(async move {
+            for _ in 0..ROUNDS {
+                let id = ids.next(START);
+                accept(&node, organisation, id, None, &handed_over).await.unwrap();
+            }
+        });
+    }
+    callers.join_all().await;
+    assert_eq!(all(&node).await.len(), CALLERS * ROUNDS);
+    let connection = Connector::new(&database.server).connect().await.unwrap();
+    // The session that accepts counts far more than the others.
+    let row = connection.query_one("SELECT max(writes) FROM session", &[]).await.unwrap();
+    let transactions = usize::try_from(row.get::<_, i64>(0)).unwrap();
+    assert!(transactions < ROUNDS * 3 / 2, "{transactions} transactions for {ROUNDS} rounds");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_node_withdraws_is_not_accepted_any_more() {
     let database = Database::new().await;
