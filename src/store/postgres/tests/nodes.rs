@@ -258,7 +258,6 @@ async fn replays_that_are_asked_for_at_one_time_share_transactions() {
     assert!(transactions < 10, "{transactions}");
 }
 
-/// The domain is withdrawn on one node; the other one has not heard of it.
 /// On one thread, so that nobody asks again on another one while the answers are given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn callers_that_were_answered_together_share_the_next_transaction_too() {
@@ -289,6 +288,7 @@ async fn callers_that_were_answered_together_share_the_next_transaction_too() {
     assert!(transactions < ROUNDS * 3 / 2, "{transactions} transactions for {ROUNDS} rounds");
 }
 
+/// The domain is withdrawn on one node; the other one has not heard of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_node_withdraws_is_not_accepted_any_more() {
     let database = Database::new().await;
