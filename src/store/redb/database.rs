@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use redb::{
-    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, WriteTransaction,
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    WriteTransaction,
 };
 
 use crate::domain::id::MessageId;
@@ -24,7 +25,7 @@ use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_jou
 use crate::store::redb::published_tables::{KeyedTable, PublishedTables};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Tables, begin_write, in_tables, make_later, number_of,
+    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, in_tables, make_later, number_of,
     set_durable, write,
 };
 use crate::store::redb::{read_lock, write_lock};
@@ -135,10 +136,10 @@ impl SharedDatabase {
         if let Some(row) = self.recent_rows.get(number_of(&table), key) {
             return work(Some(&row));
         }
-        match &*read_lock(&self.published) {
-            Some(tables) => tables.read_row(table, key, work),
-            None => Err(closed()),
-        }
+        self.read_published(table, |table| {
+            let row = table.get(key)?;
+            work(row.as_ref().map(redb::AccessGuard::value))
+        })
     }
 
     /// Reads the row with the least key; once there is a published one, it is that.
@@ -149,13 +150,24 @@ impl SharedDatabase {
     ) -> Result<T, ReadError> {
         // First, as in `read_row`.
         let recent = self.recent_rows.first(number_of(&table));
-        self.read(|transaction| {
-            let table = transaction.open_table(table)?;
+        self.read_published(table, |table| {
             Ok(match table.first()? {
                 Some((key, row)) => work(Some((key.value(), row.value()))),
                 None => work(recent.as_ref().map(|(key, row)| (*key, &**row))),
             })
         })
+    }
+
+    /// Reads from a table as of the last publication.
+    fn read_published<T>(
+        &self,
+        table: KeyedTable,
+        work: impl FnOnce(&ReadOnlyTable<IdKey, Row>) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        match &*read_lock(&self.published) {
+            Some(tables) => work(tables.of(table)),
+            None => Err(closed()),
+        }
     }
 
     /// Reads from a snapshot, as of the last publication. A read is a few pages of a mapped or

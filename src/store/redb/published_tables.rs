@@ -25,15 +25,9 @@ impl PublishedTables {
         Ok(Self(tables.collect::<Result<_, ReadError>>()?))
     }
 
-    /// Reads one row.
-    pub(super) fn read_row<T>(
-        &self,
-        table: KeyedTable,
-        key: &IdKey,
-        work: impl FnOnce(Option<&[u8]>) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
+    /// Returns the open table.
+    pub(super) fn of(&self, table: KeyedTable) -> &ReadOnlyTable<IdKey, Row> {
         let open = self.0.iter().find(|open| open.name() == table.name());
-        let row = open.expect("every table with such reads is open").get(key)?;
-        work(row.as_ref().map(redb::AccessGuard::value))
+        open.expect("every table with such reads is open")
     }
 }
