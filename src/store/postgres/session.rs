@@ -140,7 +140,7 @@ impl Session {
                 Ok(())
             }
             // The server refused the commit itself: nothing was made.
-            Ok(Err(error @ QueryError::Server(_))) if !open.connection.is_closed() => {
+            Ok(Err(error)) if error.is_rolled_back() => {
                 open.is_begun = false;
                 Err(error)
             }
