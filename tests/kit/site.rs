@@ -277,10 +277,11 @@ impl Site {
     }
 
     /// The command line of a program that ends in the service, with the configuration as its last
-    /// argument.
+    /// argument. Of the test's environment it has the path of programs alone.
     pub(crate) fn service_in(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).arg(self.config());
+        command.args(arguments).arg(self.config()).env_clear();
+        command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", AWS_SECRET);
         command.env("RUST_LOG", "trace");
         command

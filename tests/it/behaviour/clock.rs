@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::kit::{
-    self, NOON, PATIENCE, add_organisation, http_client, local_config, send_with_key,
+    self, NOON, PATIENCE, add_organisation, http_client, local_config, pillarbox, send_with_key,
     start_simulator, store_api_key,
 };
 
@@ -436,8 +436,8 @@ async fn operators_are_told_what_stands_still_since_when_and_what_to_do() {
 
 impl Place {
     async fn command(&self, arguments: &[&str]) -> String {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-        command.args(arguments).arg("--socket").arg::<&PathBuf>(&self.config.admin_socket);
+        let mut command = pillarbox(arguments);
+        command.arg("--socket").arg::<&PathBuf>(&self.config.admin_socket);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()

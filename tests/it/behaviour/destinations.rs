@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::kit::{Site, is_on_postgres, message};
+use crate::kit::{Site, is_on_postgres, message, pillarbox};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -68,8 +68,7 @@ async fn no_command_writes_to_the_data_file_whatever_it_is_called() {
     let socket = site.directory().join("admin.sock");
     for name in &names {
         let arguments = ["suppression", "export", "--force", text(name), "--socket", text(&socket)];
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-        let error = error(&command.args(arguments).output().unwrap());
+        let error = error(&pillarbox(&arguments).output().unwrap());
         assert!(error.contains("is the data file"), "{error}");
     }
     server.wait_for(&server.send(&message()).await, "sent").await;
@@ -126,8 +125,8 @@ async fn devices_and_pipes_are_written_to_and_not_replaced() {
     // The same as a file that the shell has made.
     let file = site.directory().join("redirected.csv");
     let config = site.directory().join("pillarbox.toml");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-    command.args(["suppression", "export", text(&stdout), "--config", text(&config)]);
+    let mut command =
+        pillarbox(&["suppression", "export", text(&stdout), "--config", text(&config)]);
     assert!(command.stdout(fs::File::create(&file).unwrap()).status().unwrap().success());
     assert_eq!(fs::read(&file).unwrap(), by_dash);
     assert!(fs::symlink_metadata(&stdout).unwrap().is_symlink());

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::kit::{PATIENCE, Site};
+use crate::kit::{PATIENCE, Site, pillarbox};
 
 fn configure(directory: &Path, name: &str, data: &Path, socket: &Path) -> PathBuf {
     let config = directory.join(format!("{name}.toml"));
@@ -22,8 +22,8 @@ fn configure(directory: &Path, name: &str, data: &Path, socket: &Path) -> PathBu
 }
 
 fn serve(config: &Path) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-    command.args(["serve", "--config"]).arg(config).env("RUST_LOG", "info");
+    let mut command = pillarbox(&["serve", "--config"]);
+    command.arg(config).env("RUST_LOG", "info");
     command.env("AWS_ACCESS_KEY_ID", "a").env("AWS_SECRET_ACCESS_KEY", "b");
     command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -43,7 +43,7 @@ fn refused(mut child: Child) -> (Option<i32>, String) {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pillarbox")).args(arguments).output().unwrap()
+    pillarbox(arguments).output().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
