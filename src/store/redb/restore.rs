@@ -171,8 +171,14 @@ impl Candidate {
             }
             temporary.as_file().sync_all()?;
             // One that has come into being since then is not to be lost.
-            if there { temporary.persist(&target) } else { temporary.persist_noclobber(&target) }
-                .map_err(|error| error.error)?;
+            let file = if there {
+                temporary.persist(&target)
+            } else {
+                temporary.persist_noclobber(&target)
+            };
+            // Not by closing it: a process that is being started may hold a copy of the descriptor,
+            // and with it the lock.
+            file.map_err(|error| error.error)?.unlock()?;
             temp_files::sync_directory_of(&target)?;
             Ok(kept)
         })();
@@ -267,5 +273,19 @@ mod tests {
             others += u32::from(is_others);
         }
         assert!(others > 0, "nobody came in between");
+    }
+
+    #[test]
+    fn an_installed_file_is_free_while_others_hold_copies_of_the_descriptor() {
+        let there = tempfile::tempdir().unwrap();
+        drop(RedbStore::open(there.path(), Pending::Settle, NOON).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let backup = there.path().join(FILE_NAME);
+        let candidate =
+            Candidate::check(&backup, directory.path(), Unclosed::Refuse, |_| ()).unwrap();
+        // As a process has it that is being started.
+        let _copy = candidate.temporary.as_file().try_clone().unwrap();
+        candidate.install(Existing::Keep, NOON).unwrap();
+        RedbStore::open(directory.path(), Pending::Settle, NOON).unwrap();
     }
 }
