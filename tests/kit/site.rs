@@ -277,11 +277,17 @@ impl Site {
     }
 
     /// The command line of a program that ends in the service, with the configuration as its last
-    /// argument. Of the test's environment it has the path of programs alone.
+    /// argument. It has nothing of the test's environment that configures it.
     pub(crate) fn service_in(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).arg(self.config()).env_clear();
-        command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command.args(arguments).arg(self.config());
+        // One by one: with another path of programs, std forks, and until the child becomes its
+        // program it keeps the files that other tests have locked.
+        for (name, _) in std::env::vars() {
+            if name.starts_with("PILLARBOX_") || name.starts_with("AWS_") {
+                command.env_remove(name);
+            }
+        }
         command.env("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", AWS_SECRET);
         command.env("RUST_LOG", "trace");
         command
