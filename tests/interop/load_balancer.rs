@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::kit::{PATIENCE, Server, http_client, message_with};
+use crate::Program;
+use crate::kit::{PATIENCE, Server, free_port, http_client, message_with};
 use crate::nodes::Nodes;
-use crate::{Program, free_port};
 
 const CLIENTS: usize = 8;
 /// Pause of a client between two messages.

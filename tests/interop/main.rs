@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use kit::{Finished, PATIENCE, Server, Site, http_client};
+use kit::{Finished, PATIENCE, Server, Site, free_port, http_client};
 use pillarbox::simulator::Options;
 
 mod alarms;
@@ -71,10 +71,6 @@ fn set_clock(command: &mut Command, file: &Path) {
     command.env("LD_PRELOAD", "libfaketime.so.1").env("LD_LIBRARY_PATH", directory);
     command.env("FAKETIME_TIMESTAMP_FILE", file);
     command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 async fn start_moto(client: &reqwest::Client) -> (Program, String) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::kit::{DevProcess, PATIENCE};
+use crate::kit::{DevProcess, PATIENCE, free_port};
 
 /// A `dev` process and what a reader knows of it.
 struct Reader {
@@ -122,7 +122,7 @@ fn quickstart_line(start: &str) -> String {
 
 /// Follows the quickstart to a verified webhook.
 fn receive_a_webhook(reader: &Reader) {
-    let port = crate::free_port().to_string();
+    let port = free_port().to_string();
     let add = quickstart_line("pillarbox webhook add ").replace("4000", &port);
     let added = reader.printed(&add, "");
     let secret = added.split_whitespace().find(|word| word.starts_with("whsec_")).unwrap();
@@ -374,7 +374,7 @@ fn the_examples_send_and_repeat_without_a_second_message() {
 
 #[test]
 fn the_examples_say_what_to_do_without_a_service_and_without_files() {
-    let nowhere = format!("http://127.0.0.1:{}", crate::free_port());
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
     let run = |program: &str, until: &str| {
         let mut process = Command::new("sh")
             .args(["-c", &format!("exec {program}")])

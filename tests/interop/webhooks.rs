@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::kit::{PATIENCE, Site, message};
-use crate::{Program, free_port};
+use crate::Program;
+use crate::kit::{PATIENCE, Site, free_port, message};
 
 const MESSAGES: usize = 20;
 

@@ -3,6 +3,7 @@
 //!
 //! Every test binary includes it by path, and uses a part of it. Must not know what is tested.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use pillarbox::simulator::{Options, Simulator};
@@ -37,6 +38,18 @@ pub(crate) async fn start_simulator(options: Options) -> Simulator {
     install_crypto();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     Simulator::start(listener, options).await
+}
+
+/// A port that nobody listens on, another each time. It is below those that the kernel gives to
+/// connections and to listeners on port 0, so that it stays free until it is used.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// An HTTP client that ignores the proxies of the machine.

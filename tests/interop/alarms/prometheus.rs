@@ -10,8 +10,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::kit::{PATIENCE, http_client};
-use crate::{Program, free_port};
+use crate::Program;
+use crate::kit::{PATIENCE, free_port, http_client};
 
 /// How much faster time goes for the rules: every window, offset, `for` and interval is divided by
 /// this, and so is how long Prometheus takes a sample for the present. Nothing else of them is

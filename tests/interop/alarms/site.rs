@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use crate::kit::{PATIENCE, Process, Site, add_api_key, add_organisation, http_client, open_store};
-use crate::{free_port, set_clock};
+use crate::kit::{
+    PATIENCE, Process, Site, add_api_key, add_organisation, free_port, http_client, open_store,
+};
+use crate::set_clock;
 
 /// How often something is looked at that is waited for.
 const POLL: Duration = Duration::from_millis(20);

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use pillarbox::simulator::{Fault, Faults};
 
+#[cfg(feature = "interop")]
+use crate::kit::free_port;
 use crate::kit::{PATIENCE, Site, message};
 
 /// A supervisor's end: what `NOTIFY_SOCKET` names.
@@ -128,10 +130,7 @@ async fn a_second_socket_is_refused_because_nobody_would_answer_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn systemd_socket_activate_starts_it_at_the_first_connection() {
     let site = Site::new().await;
-    let address = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().to_string()
-    };
+    let address = format!("127.0.0.1:{}", free_port());
     let connecting = address.clone();
     let first = std::thread::spawn(move || {
         let end = Instant::now() + PATIENCE;
