@@ -439,6 +439,7 @@ impl Dev {
             .args(["--smtp-listen", "127.0.0.1:0"])
             // So that its metrics have their labels.
             .args(["--webhook", "http://127.0.0.1:1/"])
+            .env_clear()
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
