@@ -31,7 +31,7 @@ use crate::store::redb::tables::{
 use crate::store::redb::{read_lock, write_lock};
 
 /// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
-const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 1_000 };
+const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };
 
 /// Database handle that readers and the writer share, and that is opened again after a failure.
 pub(super) struct SharedDatabase {

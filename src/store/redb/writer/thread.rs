@@ -30,9 +30,15 @@ const BATCH_OPERATIONS: usize = 512;
 const BATCH_BYTES: usize = 8 << 20;
 /// Operations, bytes in the journal and time after which the data file is made durable: what a start
 /// after a crash replays, at most. Few operations in tests, so that they meet checkpoints.
-const CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
+const MAX_CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 4_000 };
 const CHECKPOINT_BYTES: u64 = 8 << 20;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
+/// Operations after which it is made durable already if checkpoints are quick: all writes wait for
+/// one, and for less time if it has less to do. As many in tests, so that a clock changes nothing.
+const MIN_CHECKPOINT_OPERATIONS: usize = if cfg!(test) { 40 } else { 1_000 };
+/// Checkpoints are quick if the last one took at most this part of the time since then. In a large
+/// file they are not: each writes the state of the file's allocator.
+const QUICK_CHECKPOINT_DIVISOR: u32 = 16;
 /// How long to wait between attempts to write again after a failure.
 const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -54,6 +60,8 @@ pub(super) struct Thread {
     since_checkpoint: usize,
     /// When the next checkpoint is due; `None` if there is nothing to make durable.
     checkpoint_at: Option<Instant>,
+    /// From when on few operations are enough for a checkpoint.
+    early_checkpoint_at: Instant,
 }
 
 /// What the thread does next.
@@ -65,7 +73,8 @@ enum Step {
 
 impl Thread {
     pub(super) fn new(shared: Arc<Shared>, operations: mpsc::Receiver<Box<dyn Operation>>) -> Self {
-        Self { shared, operations, since_checkpoint: 0, checkpoint_at: None }
+        let early_checkpoint_at = Instant::now();
+        Self { shared, operations, since_checkpoint: 0, checkpoint_at: None, early_checkpoint_at }
     }
 
     /// Works until the last writer's handle is gone.
@@ -89,10 +98,8 @@ impl Thread {
 
     /// Waits for an operation, or until a checkpoint is due.
     fn next_step(&mut self) -> Step {
-        let is_much = self.since_checkpoint >= CHECKPOINT_OPERATIONS
-            || self.shared.database.journal_bytes() >= CHECKPOINT_BYTES;
         // A file that somebody wrote over takes no checkpoint any more.
-        if is_much && self.shared.look() != Some(FileLoss::WrittenOver) {
+        if self.is_much_written() && self.shared.look() != Some(FileLoss::WrittenOver) {
             return Step::Checkpoint;
         }
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -109,6 +116,14 @@ impl Thread {
                 (Poll::Pending, None) => std::thread::park(),
             }
         }
+    }
+
+    /// Returns true if a checkpoint is due for what was written since the last one.
+    fn is_much_written(&self) -> bool {
+        self.since_checkpoint >= MAX_CHECKPOINT_OPERATIONS
+            || self.shared.database.journal_bytes() >= CHECKPOINT_BYTES
+            || (self.since_checkpoint >= MIN_CHECKPOINT_OPERATIONS
+                && Instant::now() >= self.early_checkpoint_at)
     }
 
     /// Takes whatever else is queued, within limits. Where several come at once, those who are
@@ -134,7 +149,9 @@ impl Thread {
     fn checkpoint(&mut self) -> Result<(), Box<FailedBatch>> {
         let started = Instant::now();
         self.or_refuse("a checkpoint", || self.shared.database.checkpoint())?;
-        self.shared.metrics.checkpointed(started.elapsed());
+        let took = started.elapsed();
+        self.shared.metrics.checkpointed(took);
+        self.early_checkpoint_at = Instant::now() + took * QUICK_CHECKPOINT_DIVISOR;
         (self.since_checkpoint, self.checkpoint_at) = (0, None);
         Ok(())
     }
