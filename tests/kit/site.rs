@@ -283,8 +283,9 @@ impl Site {
         command.args(arguments).arg(self.config());
         // One by one: with another path of programs, std forks, and until the child becomes its
         // program it keeps the files that other tests have locked.
-        for (name, _) in std::env::vars() {
-            if name.starts_with("PILLARBOX_") || name.starts_with("AWS_") {
+        for (name, _) in std::env::vars_os() {
+            let bytes = name.as_encoded_bytes();
+            if bytes.starts_with(b"PILLARBOX_") || bytes.starts_with(b"AWS_") {
                 command.env_remove(name);
             }
         }
