@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pillarbox_judge::history::{Entry, Event, Page, Post, Read};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::kit::History;
 use crate::ledger::{Ledger, Seen};
 
 /// How many connections post at once.
@@ -20,20 +22,51 @@ pub(crate) struct Api {
     pub(crate) base: String,
     pub(crate) key: String,
     client: Client,
+    history: History,
 }
 
+/// The organisation of all clients.
+const ORGANISATION: &str = "acme";
+
 impl Api {
-    pub(crate) fn new(base: String, key: String) -> Self {
+    pub(crate) fn new(base: String, key: String, history: History) -> Self {
         let client = Client::builder().no_proxy().timeout(Duration::from_mins(1)).build().unwrap();
-        Self { base, key, client }
+        Self { base, key, client, history }
     }
 
     /// Posts a message; its status and body, or nothing where the connection broke.
     pub(crate) async fn post(&self, key: Option<&str>, to: &str) -> Option<(u16, Value)> {
+        let subject =
+            key.map_or_else(|| format!("without a key: {:x}", fastrand::u128(..)), str::to_owned);
+        let began = self.history.now();
+        let answer = self.try_post(key, to, &subject).await;
+        let (status, replayed, body) = match &answer {
+            Some((status, replayed, body)) => (Some(*status), *replayed, Some(body)),
+            None => (None, false, None),
+        };
+        self.history.write(&Event::Post(Post {
+            began,
+            ended: self.history.now(),
+            organisation: ORGANISATION.to_owned(),
+            key: key.map(str::to_owned),
+            subject,
+            status,
+            id: body.and_then(|body| Some(body["id"].as_str()?.to_owned())),
+            replayed,
+        }));
+        answer.map(|(status, _, body)| (status, body))
+    }
+
+    async fn try_post(
+        &self,
+        key: Option<&str>,
+        to: &str,
+        subject: &str,
+    ) -> Option<(u16, bool, Value)> {
         let mut message = json!({
             "from": "Ann <ann@example.com>",
             "to": [to],
-            "subject": key.unwrap_or("without a key"),
+            "subject": subject,
             "text": "How are you?",
         });
         if let Some(key) = key {
@@ -43,20 +76,51 @@ impl Api {
         let request = request.header("content-type", "application/json").body(message.to_string());
         let response = request.send().await.ok()?;
         let status = response.status().as_u16();
-        Some((status, serde_json::from_str(&response.text().await.ok()?).unwrap()))
+        let replayed = response.headers().contains_key("idempotent-replayed");
+        Some((status, replayed, serde_json::from_str(&response.text().await.ok()?).unwrap()))
     }
 
     /// Reads a message that must be there.
     pub(crate) async fn read(&self, id: &str) -> Seen {
+        let began = self.history.now();
         let request = self.client.get(format!("{}/emails/{id}", self.base)).bearer_auth(&self.key);
         let response = request.send().await.unwrap();
         let (status, text) = (response.status(), response.text().await.unwrap());
         assert_eq!(status, 200, "{id}, which was answered with 200, reads {text}");
         let record: Value = serde_json::from_str(&text).unwrap();
-        Seen {
-            status: record["status"].as_str().unwrap().to_owned(),
-            has_event: !record["lastEvent"].is_null(),
-        }
+        let status = record["status"].as_str().unwrap().to_owned();
+        self.history.write(&Event::Read(Read {
+            began,
+            ended: self.history.now(),
+            id: id.to_owned(),
+            status: Some(status.clone()),
+            attempts: record["attempts"].as_u64().unwrap(),
+        }));
+        Seen { status, has_event: !record["lastEvent"].is_null() }
+    }
+
+    /// Reads a page of the feed as a reader that follows it, and writes it down.
+    pub(crate) async fn follow_page(
+        &self,
+        reader: &str,
+        after: Option<&str>,
+    ) -> Option<(Vec<Value>, String)> {
+        let began = self.history.now();
+        let (events, next) = self.feed(after).await?;
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let entries = events.iter().map(|event| Entry {
+            id: text(&event["id"]),
+            kind: text(&event["type"]),
+            message: text(&event["data"]["id"]),
+        });
+        self.history.write(&Event::Feed(Page {
+            began,
+            ended: self.history.now(),
+            organisation: ORGANISATION.to_owned(),
+            reader: reader.to_owned(),
+            entries: entries.collect(),
+        }));
+        Some((events, next))
     }
 
     /// Reads a page of the feed that must be given, or nothing if the connection broke.
@@ -72,11 +136,26 @@ impl Api {
         Some((page["events"].as_array().unwrap().clone(), next))
     }
 
+    /// Reads the whole feed as a new reader.
+    pub(crate) async fn read_feed(&self, reader: &str) -> Vec<Value> {
+        let (mut all, mut next) = (Vec::new(), None);
+        loop {
+            let page = self.follow_page(reader, next.as_deref()).await;
+            let (events, after) = page.unwrap();
+            if events.is_empty() {
+                return all;
+            }
+            all.extend(events);
+            next = Some(after);
+        }
+    }
+
     /// Follows the feed from where the ledger is, to its end or until the process is gone.
     pub(crate) async fn follow(&self, ledger: &Mutex<Ledger>) {
         loop {
             let cursor = ledger.lock().unwrap().cursor.clone();
-            let Some((events, next)) = self.feed(cursor.as_deref()).await else { return };
+            let page = self.follow_page("follower", cursor.as_deref()).await;
+            let Some((events, next)) = page else { return };
             if events.is_empty() {
                 return;
             }

@@ -3,13 +3,24 @@
 use std::time::Duration;
 
 use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options, QueueOptions};
+use pillarbox_judge::history::{Answers, OnUnknown, Refusal, Run};
 
-use crate::kit::{Process, Site};
+use crate::kit::{Process, Site, is_on_postgres};
 
 /// How soon an event that was handed out and not deleted comes again.
 const VISIBILITY: Duration = Duration::from_secs(2);
 const CONFIGURATION: &str =
     "[sending]\non_unknown = \"fail\"\nretry_initial = \"100ms\"\nretry_max = \"500ms\"\n";
+
+/// How the run of such a site is set up.
+pub(crate) fn run() -> Run {
+    Run {
+        on_unknown: OnUnknown::Fail,
+        answers: Answers::MayBeLost,
+        refusal: if is_on_postgres() { Refusal::MayBeOpen } else { Refusal::Definite },
+        suppression_delay: 1_000_000,
+    }
+}
 
 /// A site without a data file.
 pub(crate) async fn faulty_site(seed: u64) -> Site {

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use pillarbox::domain::message::Status;
 use pillarbox::ses::send::MESSAGE_ID_TAG;
+use pillarbox_judge::history::{Event, Suppressed};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{PATIENCE, Process, Site, is_on_postgres};
+use crate::kit::{History, PATIENCE, Process, Site, is_on_postgres};
 use crate::ledger::Ledger;
 use crate::old;
-use crate::site::{faulty_site, listening, spawn};
+use crate::site::{faulty_site, listening, run, spawn};
 use copies::{AS_LONG, Copies, strays};
 
 mod copies;
@@ -33,6 +34,9 @@ pub(crate) struct Torture {
     seed: u64,
     random: fastrand::Rng,
     ledger: Arc<Mutex<Ledger>>,
+    history: History,
+    /// How many times the whole feed was read.
+    feeds_read: u32,
     /// How long the last start took.
     start_took: Duration,
     kills: u32,
@@ -46,12 +50,15 @@ pub(crate) struct Torture {
 impl Torture {
     pub(crate) async fn new(seed: u64) -> Self {
         let site = faulty_site(seed).await;
+        let history = History::begin(&format!("killed-{seed}"), run(), &site.simulator);
         let mut torture = Self {
             site,
             key: String::new(),
             seed,
             random: fastrand::Rng::with_seed(seed),
             ledger: Arc::default(),
+            history,
+            feeds_read: 0,
             start_took: Duration::from_millis(200),
             kills: 0,
             kills_while_starting: 0,
@@ -108,6 +115,11 @@ impl Torture {
         // It works on the file where the process is gone, so it has to end before the next start.
         let ended = tokio::task::spawn_blocking(|| command.wait_with_output().unwrap()).await;
         if ended.unwrap().status.success() {
+            self.history.write(&Event::Suppressed(Suppressed {
+                ended: self.history.now(),
+                organisation: "acme".to_owned(),
+                address: suppression.clone(),
+            }));
             self.ledger.lock().unwrap().suppressed.push(suppression);
         }
     }
@@ -157,7 +169,7 @@ impl Torture {
         let base = listening(&process);
         self.start_took = began.elapsed();
         assert_eq!(strays(&self.site.data_dir()), [""; 0], "left by those that were killed");
-        (process, Api::new(base, self.key.clone()))
+        (process, Api::new(base, self.key.clone(), self.history.clone()))
     }
 
     /// Begins a start and kills it at any moment until it would have listened.
@@ -173,6 +185,7 @@ impl Torture {
         let log = process.log();
         assert!(!log.contains("panicked") && !log.contains("damaged"), "{log}");
         drop(process);
+        self.history.write(&Event::Killed { at: self.history.now() });
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
@@ -226,6 +239,8 @@ impl Torture {
     /// Waits until nothing is pending and the queue of events is empty; then every message that
     /// the provider accepted is sent and has its event, and no other is.
     async fn settle(&mut self, api: &Api) {
+        self.feeds_read += 1;
+        let reader = format!("reader {}", self.feeds_read);
         let end = Instant::now() + PATIENCE;
         loop {
             let counts = self.site.simulator.queue_counts();
@@ -257,16 +272,9 @@ impl Torture {
         }
         assert_eq!(self.site.simulator.repeated_tags(MESSAGE_ID_TAG), []);
         api.follow(&self.ledger).await;
-        let (mut all, mut next) = (Vec::new(), None);
-        loop {
-            let (events, after) = api.feed(next.as_deref()).await.unwrap();
-            if events.is_empty() {
-                break;
-            }
-            all.extend(events);
-            next = Some(after);
-        }
+        let all = api.read_feed(&reader).await;
         self.ledger.lock().unwrap().compare_feed(&all);
+        println!("{:?}", self.history.judge());
     }
 
     /// All that is in the file, against all that was told.

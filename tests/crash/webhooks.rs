@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use pillarbox_judge::history::{Delivery, Entry, Event};
 use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{PATIENCE, Receiver, Reply, http_client};
+use crate::kit::{History, PATIENCE, Receiver, Reply, http_client};
 use crate::ledger::Ledger;
-use crate::site::{faulty_site, listening, spawn};
+use crate::site::{faulty_site, listening, run, spawn};
 
 const ROUNDS: u64 = if cfg!(feature = "long") { 50 } else { 4 };
 /// One in so many answers of the endpoint is a failure.
@@ -40,6 +41,7 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
     let mut random = fastrand::Rng::with_seed(seed);
     println!("SEED={seed}");
     let site = faulty_site(seed).await;
+    let history = History::begin(&format!("webhooks-{seed}"), run(), &site.simulator);
     let process = spawn(&site);
     listening(&process);
     let key = site.add_organisation("acme", "example.com");
@@ -52,7 +54,7 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     for round in 0..ROUNDS {
         let process = spawn(&site);
-        let api = Api::new(listening(&process), key.clone());
+        let api = Api::new(listening(&process), key.clone(), history.clone());
         let failures = (0..200).map(|number| {
             let fails = number % FAILING_ONE_IN == FAILING_ONE_IN - 1;
             Reply::Status(if fails { 503 } else { 200 })
@@ -61,11 +63,12 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
         let clients = api.load(round, seed, &ledger);
         sleep(Duration::from_millis(random.u64(100..1_200))).await;
         let log = process.kill();
+        history.write(&Event::Killed { at: history.now() });
         assert!(!log.contains("panicked"), "{log}");
         clients.join_all().await;
     }
     let process = spawn(&site);
-    let api = Api::new(listening(&process), key);
+    let api = Api::new(listening(&process), key, history.clone());
     let end = Instant::now() + PATIENCE;
     // Events of the provider still come in; then the feed stands still, and all of it is told.
     loop {
@@ -88,5 +91,27 @@ async fn no_delivery_is_lost_whenever_the_process_is_killed() {
         assert!(Instant::now() < end, "{missing} of {} events are not told: {counts:?}", all.len());
         sleep(Duration::from_millis(200)).await;
     }
-    assert!(receiver.received().iter().all(|one| one.is_signed_by(secret)));
+    let received = receiver.received();
+    assert!(received.iter().all(|one| one.is_signed_by(secret)));
+    for one in received {
+        let event = one.event();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        history.write(&Event::Webhook(Delivery {
+            at: history.now(),
+            organisation: "acme".to_owned(),
+            receiver: "endpoint".to_owned(),
+            entry: Entry {
+                id: text(&event["id"]),
+                kind: text(&event["type"]),
+                message: text(&event["data"]["id"]),
+            },
+        }));
+    }
+    let ids: Vec<String> = ledger.lock().unwrap().ids.keys().cloned().collect();
+    for id in ids {
+        api.read(&id).await;
+    }
+    api.follow(&ledger).await;
+    api.read_feed("reader").await;
+    println!("{:?}", history.judge());
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 
 mod database;
 mod dev;
+mod history;
 mod local;
 mod process;
 mod receiver;
@@ -20,6 +21,7 @@ mod smtp;
 
 pub(crate) use database::is_on_postgres;
 pub(crate) use dev::DevProcess;
+pub(crate) use history::History;
 pub(crate) use local::{
     LocalService, NOON, accept, add_api_key, add_organisation, at_once, get, local_config,
     open_store, send_with_key, ses_client, store_api_key,

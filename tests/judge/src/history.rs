@@ -1,0 +1,202 @@
+//! A history: what each client, reader, operator and the provider saw, one JSON object a line.
+//!
+//! Must not know how pillarbox works. All times of a history are microseconds of one clock.
+
+use serde::{Deserialize, Serialize};
+
+/// What one observer saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Event {
+    /// How the run was set up. The first event of each history.
+    Run(Run),
+    /// A client posted a message, and had this answer.
+    Post(Post),
+    /// A client read a message's record.
+    Read(Read),
+    /// A reader of the feed got a page of it. Each reader begins with the oldest entry and follows
+    /// the cursor.
+    Feed(Page),
+    /// A receiver of webhooks got an entry, perhaps not for the first time.
+    Webhook(Delivery),
+    /// The provider took a message, whether or not its answer arrived.
+    Provider(Accepted),
+    /// An operator's command to suppress an address was answered with success.
+    Suppressed(Suppressed),
+    /// An operator or a client was told that a message is cancelled.
+    Cancelled(Cancelled),
+    /// A process was killed.
+    Killed {
+        /// When.
+        at: u64,
+    },
+}
+
+/// How a run was set up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Run {
+    /// What follows an attempt whose answer was lost.
+    pub on_unknown: OnUnknown,
+    /// Whether the provider's answers may be lost.
+    pub answers: Answers,
+    /// What a 503 says of the message.
+    pub refusal: Refusal,
+    /// How long a suppression may take from its answer to the last attempt that does not know it.
+    pub suppression_delay: u64,
+}
+
+/// What follows an attempt whose answer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknown {
+    /// Another attempt.
+    Retry,
+    /// None: the message has failed.
+    Fail,
+}
+
+/// Whether the provider's answers may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answers {
+    /// Each arrives, unless the process is killed before.
+    Arrive,
+    /// Some do not.
+    MayBeLost,
+}
+
+/// What a 503 says of the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// It was not accepted.
+    Definite,
+    /// It may have been accepted, as a store on several machines has it.
+    MayBeOpen,
+}
+
+/// A post of one message. Each element of a batch is a post of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Post {
+    /// When the request began.
+    pub began: u64,
+    /// When the answer was there, or the connection had failed.
+    pub ended: u64,
+    /// The organisation of the key.
+    pub organisation: String,
+    /// The idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The subject, which tells messages without a key apart.
+    pub subject: String,
+    /// The answer's status; none if no whole answer arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The id, if the status is 200.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Whether the answer said that the request was a replay.
+    #[serde(default)]
+    pub replayed: bool,
+}
+
+/// A read of a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Read {
+    /// When the request began.
+    pub began: u64,
+    /// When the answer was there.
+    pub ended: u64,
+    /// The message.
+    pub id: String,
+    /// The record's status; none if there is no such message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// The record's attempts.
+    #[serde(default)]
+    pub attempts: u64,
+}
+
+/// A page of the feed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Page {
+    /// When the request began.
+    pub began: u64,
+    /// When the answer was there.
+    pub ended: u64,
+    /// The organisation of the key.
+    pub organisation: String,
+    /// The reader.
+    pub reader: String,
+    /// The entries, as they came.
+    pub entries: Vec<Entry>,
+}
+
+/// An entry of the feed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Entry {
+    /// Its own id.
+    pub id: String,
+    /// Its type, such as `email.sent`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The message that it is about.
+    pub message: String,
+}
+
+/// A delivery of an entry to a receiver of webhooks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Delivery {
+    /// When it came.
+    pub at: u64,
+    /// The organisation of the endpoint. The endpoint gets all its entries.
+    pub organisation: String,
+    /// The receiver.
+    pub receiver: String,
+    /// The entry.
+    pub entry: Entry,
+}
+
+/// A message that the provider took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Accepted {
+    /// When.
+    pub at: u64,
+    /// The organisation that the call's tag names.
+    pub organisation: String,
+    /// The message that the call's tag names.
+    pub id: String,
+    /// The subject.
+    pub subject: String,
+    /// The recipients' bare addresses.
+    pub recipients: Vec<String>,
+}
+
+/// A suppression that was answered with success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Suppressed {
+    /// When the answer was there.
+    pub ended: u64,
+    /// For which organisation.
+    pub organisation: String,
+    /// The bare address.
+    pub address: String,
+}
+
+/// A cancellation that was answered with success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Cancelled {
+    /// When the answer was there.
+    pub ended: u64,
+    /// The message, of which no call was under way.
+    pub id: String,
+}
