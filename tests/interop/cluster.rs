@@ -9,14 +9,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::Options;
+use pillarbox_judge::history::{Answers, Entry, Event, OnUnknown, Page, Post, Read, Refusal, Run};
 use reqwest::StatusCode;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
-use crate::kit::{PATIENCE, Server, Site, message};
+use crate::kit::{self, PATIENCE, Server, Site, message};
 
+/// The organisation of all clients.
+const ORGANISATION: &str = "acme";
 const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 /// Pause of a poster between two keys, so that the nodes are not at their limit.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
@@ -51,6 +54,8 @@ pub(crate) struct Nodes {
     pub(crate) sites: Vec<Site>,
     servers: Mutex<Vec<Option<Arc<Server>>>>,
     pub(crate) history: Mutex<History>,
+    /// What everybody was told, for the judge.
+    told: kit::History,
     /// How often a node ended because the others took it for dead.
     pub(crate) fenced: AtomicUsize,
     /// How often a node was killed.
@@ -60,7 +65,11 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     /// So many nodes, each with its configuration, and one provider.
-    pub(crate) async fn start(count: usize, configuration: impl Fn(usize) -> String) -> Arc<Self> {
+    pub(crate) async fn start(
+        name: &str,
+        count: usize,
+        configuration: impl Fn(usize) -> String,
+    ) -> Arc<Self> {
         let mut first = Site::empty(&configuration(0), Options::default()).await;
         let endpoint = format!("endpoint = \"{}\"\n", first.simulator.endpoint());
         let server = start(&first, "");
@@ -73,16 +82,25 @@ impl Nodes {
             site.configure(&configuration(number), &endpoint);
             sites.push(site);
         }
+        let run = Run {
+            on_unknown: OnUnknown::Retry,
+            answers: Answers::Arrive,
+            refusal: Refusal::MayBeOpen,
+            suppression_delay: 1_000_000,
+        };
+        let told = kit::History::begin(name, run, &sites[0].simulator);
         let servers = sites.iter().map(|site| Some(Arc::new(start(site, &key))));
         let nodes = Arc::new(Self {
             servers: Mutex::new(servers.collect()),
             sites,
             history: Mutex::default(),
+            told,
             fenced: AtomicUsize::new(0),
             killed: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
         });
         tokio::spawn(supervise(Arc::clone(&nodes)));
+        tokio::spawn(follow(Arc::clone(&nodes)));
         nodes
     }
 
@@ -117,17 +135,72 @@ impl Nodes {
         let server = self.server(number)?;
         let mut body = message();
         body["idempotencyKey"] = key.into();
-        let began = Instant::now();
+        body["subject"] = key.into();
+        let (began, posted) = (Instant::now(), self.told.now());
         let answer = timeout(patience, async {
             let response = server.post(&body).send().await.ok()?;
             let status = response.status();
-            Some((status, response.text().await.ok()?))
+            let replayed = response.headers().contains_key("idempotent-replayed");
+            Some((status, replayed, response.text().await.ok()?))
         });
         let answer = answer.await;
+        self.tell_of_post(key, posted, answer.as_ref().ok().and_then(Option::as_ref));
+        let answer = answer.map(|answer| answer.map(|(status, _, text)| (status, text)));
         if answer.is_err() && patience < UNANSWERED {
             return None;
         }
         self.note(number, key, began, answer)
+    }
+
+    fn tell_of_post(&self, key: &str, began: u64, answer: Option<&(StatusCode, bool, String)>) {
+        let id = answer.and_then(|(_, _, text)| {
+            let answer: Value = serde_json::from_str(text).ok()?;
+            Some(answer["id"].as_str()?.to_owned())
+        });
+        self.told.write(&Event::Post(Post {
+            began,
+            ended: self.told.now(),
+            organisation: ORGANISATION.to_owned(),
+            key: Some(key.to_owned()),
+            subject: key.to_owned(),
+            status: answer.map(|(status, _, _)| status.as_u16()),
+            id,
+            replayed: answer.is_some_and(|(_, replayed, _)| *replayed),
+        }));
+    }
+
+    /// Reads a page of the feed at a node; the entries, and where the next page begins. `None` if the
+    /// node does not answer with one.
+    async fn read_feed(
+        &self,
+        number: usize,
+        reader: &str,
+        after: Option<&str>,
+    ) -> Option<(usize, String)> {
+        let server = self.server(number)?;
+        let began = self.told.now();
+        let after = after.map(|cursor| format!("&after={cursor}")).unwrap_or_default();
+        let answer = server.get(&format!("/events?limit=100{after}")).send().await.ok()?;
+        if answer.status() != StatusCode::OK {
+            return None;
+        }
+        let page: Value = serde_json::from_str(&answer.text().await.ok()?).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let entries = page["events"].as_array().unwrap().iter().map(|event| Entry {
+            id: text(&event["id"]),
+            kind: text(&event["type"]),
+            message: text(&event["data"]["id"]),
+        });
+        let entries: Vec<_> = entries.collect();
+        let count = entries.len();
+        self.told.write(&Event::Feed(Page {
+            began,
+            ended: self.told.now(),
+            organisation: ORGANISATION.to_owned(),
+            reader: reader.to_owned(),
+            entries,
+        }));
+        Some((count, text(&page["next"])))
     }
 
     /// Keeps an answer; gives the id if it is one of success.
@@ -214,6 +287,13 @@ impl Nodes {
         let queued = self.sites[0].done(&["message", "list", "--status", "queued", "--json"]);
         let queued: Value = serde_json::from_slice(&queued.stdout).unwrap();
         assert_eq!(queued["messages"], Value::Array(Vec::new()), "each is accounted for");
+        for number in 0..self.count() {
+            let (reader, mut next) = (format!("reader at {number}"), None);
+            while let Some((1.., after)) = self.read_feed(number, &reader, next.as_deref()).await {
+                next = Some(after);
+            }
+        }
+        println!("    {:?}", self.told.judge());
     }
 
     /// Compares some of them; returns how many failed.
@@ -225,7 +305,7 @@ impl Nodes {
             for number in 0..self.count() {
                 assert_eq!(self.post(number, &key, UNANSWERED).await, id, "{key} at node {number}");
             }
-            let record = settled(&servers, &id).await;
+            let record = self.settled(&servers, &id).await;
             let sent = self.sites[0].simulator.accepted_by_tag(MESSAGE_ID_TAG, &id);
             if record["status"] == "sent" {
                 assert_eq!(sent, 1, "{record}");
@@ -238,24 +318,33 @@ impl Nodes {
         }
         failed
     }
-}
 
-/// Waits until a message has ended alike at all nodes; gives its record.
-async fn settled(servers: &[Arc<Server>], id: &str) -> Value {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let mut records = Vec::new();
-        for server in servers {
-            records.push(server.record(id).await);
+    /// Waits until a message has ended alike at all nodes; gives its record.
+    async fn settled(&self, servers: &[Arc<Server>], id: &str) -> Value {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut records = Vec::new();
+            for server in servers {
+                let began = self.told.now();
+                let record = server.record(id).await;
+                self.told.write(&Event::Read(Read {
+                    began,
+                    ended: self.told.now(),
+                    id: id.to_owned(),
+                    status: Some(record["status"].as_str().unwrap().to_owned()),
+                    attempts: record["attempts"].as_u64().unwrap(),
+                }));
+                records.push(record);
+            }
+            let status = |record: &Value| record["status"].as_str().unwrap().to_owned();
+            let first = status(&records[0]);
+            let is_final = first != "queued" && first != "sending";
+            if is_final && records.iter().all(|record| status(record) == first) {
+                return records.swap_remove(0);
+            }
+            assert!(Instant::now() < end, "{records:?}");
+            sleep(PAUSE).await;
         }
-        let status = |record: &Value| record["status"].as_str().unwrap().to_owned();
-        let first = status(&records[0]);
-        let is_final = first != "queued" && first != "sending";
-        if is_final && records.iter().all(|record| status(record) == first) {
-            return records.swap_remove(0);
-        }
-        assert!(Instant::now() < end, "{records:?}");
-        sleep(PAUSE).await;
     }
 }
 
@@ -287,6 +376,7 @@ async fn supervise(nodes: Arc<Nodes>) {
             let (status, log) = server.process.wait();
             if status.signal() == Some(SIGKILL) {
                 nodes.killed.fetch_add(1, Ordering::SeqCst);
+                nodes.told.write(&Event::Killed { at: nodes.told.now() });
             } else {
                 assert_eq!(status.code(), Some(FENCED), "{log}");
                 nodes.fenced.fetch_add(1, Ordering::SeqCst);
@@ -296,6 +386,18 @@ async fn supervise(nodes: Arc<Nodes>) {
                 start(&again.sites[number], &again.sites[0].key)
             });
             nodes.servers.lock().unwrap()[number] = Some(Arc::new(server.await.unwrap()));
+        }
+    }
+}
+
+/// Follows the feed at any of the nodes.
+async fn follow(nodes: Arc<Nodes>) {
+    let mut next: Option<String> = None;
+    while !nodes.is_over.load(Ordering::SeqCst) {
+        let number = fastrand::usize(..nodes.count());
+        match nodes.read_feed(number, "follower", next.as_deref()).await {
+            Some((1.., after)) => next = Some(after),
+            Some((0, _)) | None => sleep(PAUSE).await,
         }
     }
 }

@@ -168,7 +168,7 @@ async fn pause(nodes: Arc<cluster::Nodes>, number: usize) {
 async fn endure(count: usize, kills: usize, pauses: usize) {
     let database = format!("nodes_{count}");
     psql("postgres", &format!("CREATE DATABASE {database}"));
-    let nodes = cluster::Nodes::start(count, |number| {
+    let nodes = cluster::Nodes::start(&database, count, |number| {
         let rate = format!("max_rate = {RATE}\n");
         configuration(&format!("n{number}"), &database).replace("max_rate = 1000\n", &rate)
     });

@@ -280,7 +280,7 @@ fn gaps(instants: &[Instant], since: Instant) -> Vec<Gap> {
 async fn start_nodes(cluster: &Cluster, database: &str) -> Arc<Nodes> {
     let make = format!("CREATE DATABASE {database}");
     assert!(cluster.psql(&MEMBERS, "postgres", &make).status().unwrap().success());
-    let nodes = Nodes::start(2, |number| {
+    let nodes = Nodes::start(database, 2, |number| {
         let mut hosts = MEMBERS.map(|member| format!("\"{}:5432\"", cluster.address(member)));
         if number == 1 {
             hosts.reverse();
