@@ -11,8 +11,8 @@ use crate::fill::{self, Plan};
 use crate::load::{self, Requests, Seen};
 use crate::message::Key;
 use crate::process::{Server, authorization, directory, prepared};
+use crate::queue::cancel_all;
 use crate::report::{Bound, Report, median};
-use crate::sending::cancel_all;
 
 /// Connections to the server.
 const LEVELS: [usize; 4] = [1, 16, 64, 256];

@@ -5,7 +5,6 @@
 //! zeros is on disk: no service that keeps its word can be faster (the durable ceiling). With a
 //! relay it passes messages on (the sending ceiling). At SES's paths it answers as a provider does.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,29 +16,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::journal::Journal;
-use crate::relay::{PENDING_PATH, PROVIDER_PATHS, Relay, provider_answer};
+use crate::relay::{Email, PENDING_PATH, PROVIDER_PATHS, Relay, provider_answer};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// A message as the API takes it.
-#[derive(Deserialize)]
-#[expect(dead_code, reason = "parsing is the work; not every field is used")]
-pub(crate) struct Email {
-    pub(crate) from: String,
-    pub(crate) to: Vec<String>,
-    reply_to: Option<String>,
-    pub(crate) subject: String,
-    pub(crate) html: Option<String>,
-    pub(crate) text: Option<String>,
-    headers: Option<BTreeMap<String, String>>,
-    #[serde(rename = "idempotencyKey")]
-    idempotency_key: Option<String>,
-    tag: Option<String>,
-}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

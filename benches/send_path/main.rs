@@ -36,6 +36,7 @@ mod message;
 mod plot;
 mod process;
 mod purge;
+mod queue;
 mod relay;
 mod report;
 mod sending;

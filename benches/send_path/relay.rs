@@ -1,14 +1,14 @@
 //! The sending ceiling: a message is accepted and passed on through the same HTTP client as the
 //! service's, unsigned, and nothing is stored. Its provider answers at once.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
-
-use crate::bare::Email;
 
 /// Calls at one time, as `sending.max_in_flight` has it by default.
 const CALLS_AT_ONCE: usize = 256;
@@ -16,6 +16,22 @@ const CALLS_AT_ONCE: usize = 256;
 pub(crate) const PROVIDER_PATHS: &str = "/v2/email/";
 /// Path at which a relay says how many messages wait.
 pub(crate) const PENDING_PATH: &str = "/pending";
+
+/// A message as the API takes it.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "parsing is the work; not every field is used")]
+pub(crate) struct Email {
+    from: String,
+    to: Vec<String>,
+    reply_to: Option<String>,
+    subject: String,
+    html: Option<String>,
+    text: Option<String>,
+    headers: Option<BTreeMap<String, String>>,
+    #[serde(rename = "idempotencyKey")]
+    idempotency_key: Option<String>,
+    tag: Option<String>,
+}
 
 /// Passes messages on to a provider.
 #[derive(Debug, Clone)]

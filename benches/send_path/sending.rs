@@ -1,22 +1,17 @@
 //! From acceptance to `sent` on the record, through the stand-in for SES.
 
-use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use pillarbox::admin::Call;
-use pillarbox::admin::client::Client;
-use pillarbox::admin::message::{MessageCancel, QueuedMessages};
-use pillarbox::admin::status::Status;
-
 use crate::Scale;
 use crate::accept::warm_run;
 use crate::load::{self, Requests};
 use crate::message::Key;
-use crate::process::{ORGANISATIONS, Server, authorizations, organisation_name, prepared, socket};
+use crate::process::{ORGANISATIONS, Server, authorizations, prepared};
+use crate::queue::pending;
 use crate::relay::PENDING_PATH;
 use crate::report::{Bound, Report, median};
 
@@ -131,23 +126,4 @@ fn completed(
         sleep(ASK_EVERY);
     }
     Ok(seen.requests as f64 / begun.elapsed().as_secs_f64())
-}
-
-/// Asks a running service how many messages wait to be sent.
-pub(crate) fn pending(directory: &Path) -> anyhow::Result<usize> {
-    let status = ask(directory, &Status {})?;
-    Ok(status.sending.map_or(0, |sending| sending.pending_messages))
-}
-
-/// Cancels all that the first organisation has in the queue.
-pub(crate) fn cancel_all(directory: &Path) -> anyhow::Result<()> {
-    let messages =
-        QueuedMessages::OfOrganisation { name: organisation_name(0), key: None, domain: None };
-    ask(directory, &MessageCancel { messages })?;
-    Ok(())
-}
-
-fn ask<C: Call>(directory: &Path, call: &C) -> anyhow::Result<C::Answer> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { Ok(Client::connect(&socket(directory)).await?.call(call).await?) })
 }

@@ -21,8 +21,8 @@ use crate::fill::{self, Plan};
 use crate::load::{self, Requests};
 use crate::message::Key;
 use crate::process::{Server, authorization, organisation_name, prepared};
+use crate::queue::pending;
 use crate::report::{Bound, Report, median};
-use crate::sending::pending;
 
 const CONNECTIONS: usize = 64;
 /// Starts that are timed.

@@ -24,8 +24,8 @@ use crate::accept::{warm_run, warm_up};
 use crate::load::Requests;
 use crate::message::{self, Key, UNIQUE_NUMBER};
 use crate::process::{Server, free_address, prepared, sasl_plain};
+use crate::queue::cancel_all;
 use crate::report::{Bound, Report, median};
-use crate::sending::cancel_all;
 
 /// Sessions, and connections of HTTP.
 const SESSIONS: usize = 64;
