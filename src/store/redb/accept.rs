@@ -139,6 +139,10 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
     fn weight(&self) -> usize {
         self.acceptances.iter().map(|acceptance| acceptance.row.len()).sum()
     }
+
+    fn messages(&self) -> usize {
+        self.acceptances.len()
+    }
 }
 
 impl<F> AcceptAll<F> {
@@ -168,7 +172,7 @@ impl<F> NewMessage<F> {
             };
             let row = log_row.encode();
             batch.tables.idempotency.insert_later(self.id.as_bytes(), row.as_slice())?;
-            batch.claimed.push((hash, self.id));
+            batch.claimed.insert(hash, self.id);
         }
         batch.tables.messages.insert_later(self.id.as_bytes(), self.row.as_slice())?;
         let listed = (self.organisation.0, *self.id.as_bytes());
@@ -192,7 +196,7 @@ impl<F> NewMessage<F> {
         claim: &KeyClaim,
         hash: KeyHash,
     ) -> Result<Option<MessageId>, ReadError> {
-        let claimed = batch.claimed.iter().filter(|(other, _)| *other == hash).map(|c| c.1);
+        let claimed = batch.claimed.candidates(hash);
         let candidates: Vec<MessageId> =
             claimed.chain(read_lock(&batch.shared.idempotency).candidates(hash)).collect();
         find(candidates, |id| {

@@ -1,13 +1,16 @@
 //! Batch: the write transaction that operations share, and what it takes to be one of them.
 
 use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::OrganisationId;
 use crate::organisation_counts::Increment;
 use crate::store::redb::Shared;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::tables::Tables;
 use crate::store::{Change, StoreError};
+
+/// Bytes of rows that take the writer about as long as a message.
+const MESSAGE_WEIGHT: usize = 1_024;
 
 /// One operation in the shared transaction.
 pub(super) trait Operation: Send {
@@ -21,6 +24,11 @@ pub(super) trait Operation: Send {
 
     /// About how many bytes it writes.
     fn weight(&self) -> usize;
+
+    /// How many messages it counts as: each takes the writer about as long.
+    fn messages(&self) -> usize {
+        (self.weight() / MESSAGE_WEIGHT).max(1)
+    }
 
     /// Kind of the operation.
     fn kind(&self) -> Kind {
@@ -44,7 +52,7 @@ pub(super) enum Kind {
 pub(super) struct Batch<'txn> {
     pub(super) tables: Tables<'txn>,
     /// Idempotency keys that this batch claims: not yet in the index, which holds durable ones.
-    pub(super) claimed: Vec<(KeyHash, MessageId)>,
+    pub(super) claimed: ClaimedKeys,
     /// What is to be counted once it is durable.
     pub(super) increments: Vec<(OrganisationId, Increment)>,
     /// Entries that this batch adds to the feed.

@@ -50,6 +50,36 @@ pub(super) struct IdempotencyIndex {
     shards: VecDeque<Shard>,
 }
 
+/// Keys that a batch claims. The index has them once the batch is durable.
+#[derive(Debug, Default)]
+pub(super) struct ClaimedKeys(HashTable<(KeyHash, MessageId)>);
+
+impl ClaimedKeys {
+    /// Adds a key that makes a message.
+    pub(super) fn insert(&mut self, hash: KeyHash, id: MessageId) {
+        self.0.insert_unique(hash.0, (hash, id), |(hash, _)| hash.0);
+    }
+
+    /// The messages that the key with this hash may make.
+    pub(super) fn candidates(&self, hash: KeyHash) -> impl Iterator<Item = MessageId> {
+        self.0.iter_hash(hash.0).filter(move |(other, _)| *other == hash).map(|(_, id)| *id)
+    }
+
+    /// Returns true if no key is claimed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl IntoIterator for ClaimedKeys {
+    type Item = (KeyHash, MessageId);
+    type IntoIter = hashbrown::hash_table::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 #[derive(Debug)]
 struct Shard {
     /// Hours since the Unix epoch.

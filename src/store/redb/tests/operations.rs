@@ -1,7 +1,8 @@
 //! Operations that fail, and the batches that they are in.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use crate::store::conformance::{Fixture, START};
 use crate::store::redb::tests::disk::{Disk, Fault};
@@ -63,4 +64,71 @@ async fn an_operation_that_panics_is_refused_for_good_and_the_store_goes_on() {
     assert_eq!(panics.await, Err(StoreError::Damaged));
     fixture.store.writable().await;
     assert!(matches!(fixture.accept(None, START).await, Ok(Accepted::New(_))));
+}
+
+/// Hands over batches of so many messages while the writer is held, and returns how long it takes
+/// for them, with the number of commits.
+async fn committed_together(
+    fixture: &Arc<Fixture>,
+    batches: usize,
+    messages: usize,
+    key_of: impl Fn(usize) -> Option<String> + Copy + Send + 'static,
+) -> (Duration, u64) {
+    let (begun, has_begun) = mpsc::channel::<()>();
+    let (hold, held) = mpsc::channel::<()>();
+    let store = fixture.store.clone();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move {
+        // Held until the other end of the channel is gone.
+        let holding = store.redb().writer.run(0, move |_| {
+            let _ = begun.send(());
+            let _ = held.recv();
+            Ok(())
+        });
+        holding.await.unwrap();
+    });
+    tokio::task::yield_now().await;
+    has_begun.recv().unwrap();
+    for batch in 0..batches {
+        let fixture = Arc::clone(fixture);
+        tasks.spawn(async move {
+            let keys: Vec<_> = (0..messages).map(|n| key_of(batch * messages + n)).collect();
+            let keys: Vec<_> = keys.iter().map(Option::as_deref).collect();
+            fixture.accept_all(&keys, &Arc::default()).await.unwrap();
+        });
+    }
+    // Each task hands its batch over when it first runs.
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    let before = fixture.store.metrics().commits();
+    let start = Instant::now();
+    drop(hold);
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    (start.elapsed(), fixture.store.metrics().commits() - before)
+}
+
+#[tokio::test]
+async fn a_commit_takes_so_many_messages_however_they_were_handed_over() {
+    let fixture = Arc::new(Fixture::on(Store::on_disk_in_memory(START)).await);
+    let (_, commits) = committed_together(&fixture, 30, 100, |_| None).await;
+    // The one that held the writer, and five with 512 messages or a few more.
+    assert_eq!(commits, 1 + 5, "3,000 messages");
+}
+
+#[tokio::test]
+async fn a_key_costs_the_writer_as_much_whatever_the_number_of_keys_in_its_commit() {
+    const MESSAGES: usize = 1_000;
+    const TIMES: usize = 30;
+    let fixture = Arc::new(Fixture::on(Store::on_disk_in_memory(START)).await);
+    let mut in_turn = Duration::ZERO;
+    for time in 0..TIMES {
+        let key_of = move |n| Some(format!("{time} {n}"));
+        in_turn += committed_together(&fixture, 1, MESSAGES, key_of).await.0;
+    }
+    let (at_once, _) =
+        committed_together(&fixture, 1, TIMES * MESSAGES, |n| Some(n.to_string())).await;
+    assert!(at_once < 2 * in_turn, "{at_once:?} at once, {in_turn:?} in turn");
 }

@@ -12,20 +12,21 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::domain::feed::FeedPosition;
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::id::OrganisationId;
 use crate::organisation_counts::Increment;
 use crate::store::directory::OrganisationIndex;
 use crate::store::redb::batch::{Batch, Kind, Operation};
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::idempotency::KeyHash;
+use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
 use crate::store::redb::{Shared, organisations, write_lock};
 use crate::store::{Change, StoreError};
 
-/// How many operations share one commit.
-const BATCH_OPERATIONS: usize = 512;
+/// How many messages share one commit: whoever comes next waits for so many at most. One operation
+/// may have more.
+const BATCH_MESSAGES: usize = 512;
 /// How many bytes of rows share one commit.
 const BATCH_BYTES: usize = 8 << 20;
 /// Operations, bytes in the journal and time after which the data file is made durable: what a start
@@ -45,7 +46,7 @@ const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What a batch changed that readers keep in memory.
 struct Effects {
-    claimed: Vec<(KeyHash, MessageId)>,
+    claimed: ClaimedKeys,
     increments: Vec<(OrganisationId, Increment)>,
     fed: Vec<(OrganisationId, FeedPosition)>,
     organisations: Option<OrganisationIndex>,
@@ -129,11 +130,12 @@ impl Thread {
     /// Takes whatever else is queued, within limits. Where several come at once, those who are
     /// about to hand over theirs get the processor first.
     fn gather(&mut self, first: Box<dyn Operation>) -> Vec<Box<dyn Operation>> {
-        let mut bytes = first.weight();
+        let (mut messages, mut bytes) = (first.messages(), first.weight());
         let mut batch = vec![first];
         let mut gathered = 1;
-        while batch.len() < BATCH_OPERATIONS && bytes < BATCH_BYTES {
+        while messages < BATCH_MESSAGES && bytes < BATCH_BYTES {
             if let Ok(operation) = self.operations.try_recv() {
+                messages += operation.messages();
                 bytes += operation.weight();
                 batch.push(operation);
             } else if batch.len() > gathered {
@@ -234,7 +236,7 @@ impl Thread {
         database.write_batch(written, |tables| {
             let mut batch = Batch {
                 tables,
-                claimed: Vec::new(),
+                claimed: ClaimedKeys::default(),
                 increments: Vec::new(),
                 fed: Vec::new(),
                 organisations: Change::None,
@@ -313,7 +315,7 @@ fn refuse(operations: Vec<Box<dyn Operation>>, loss: FileLoss) -> Vec<Box<dyn Op
 }
 
 /// Makes a durable batch's keys known to all readers.
-fn publish(shared: &Shared, claimed: Vec<(KeyHash, MessageId)>) {
+fn publish(shared: &Shared, claimed: ClaimedKeys) {
     if claimed.is_empty() {
         return;
     }
