@@ -27,14 +27,14 @@ const DEAD_LETTERS: TableDefinition<&[u8], (u64, &[u8])> = TableDefinition::new(
 const GARBAGE: &[u8] = &[0xff, 1, 2, 3];
 
 /// A site with one organisation, and a process on it.
-struct Damaged {
-    site: Site,
+pub(crate) struct Damaged {
+    pub(crate) site: Site,
     key: String,
     client: Client,
 }
 
 impl Damaged {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let site = faulty_site(1).await;
         site.simulator.set_faults(Faults::none());
         // Without it, a command takes the configuration for wrong.
@@ -49,14 +49,20 @@ impl Damaged {
         let database = Database::open(self.site.data_dir().join("pillarbox.redb")).unwrap();
         let transaction = database.begin_write().unwrap();
         change(&transaction);
-        // What came after the last checkpoint must not be put over it.
+        // What came after the last checkpoint must not be put over it: no journal is needed.
         let meta = TableDefinition::<&str, u64>::new("meta");
-        transaction.open_table(meta).unwrap().insert("journal_record", u64::MAX / 2).unwrap();
+        transaction.open_table(meta).unwrap().remove("journal_epoch").unwrap();
         transaction.commit().unwrap();
     }
 
     /// Kills a process once everything is in the data file.
     async fn kill(&self, process: Process) {
+        self.checkpointed(&process).await;
+        drop(process);
+    }
+
+    /// Waits until everything is in the data file.
+    pub(crate) async fn checkpointed(&self, process: &Process) {
         let metrics = format!("http://{}/metrics", process.operator_listening());
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -67,10 +73,9 @@ impl Damaged {
             assert!(std::time::Instant::now() < end, "there is no checkpoint: {text}");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        drop(process);
     }
 
-    async fn get(&self, base: &str, path: &str) -> (u16, Value) {
+    pub(crate) async fn get(&self, base: &str, path: &str) -> (u16, Value) {
         let response = self.client.get(format!("{base}{path}")).bearer_auth(&self.key).send();
         let response = response.await.unwrap();
         let status = response.status().as_u16();
@@ -100,7 +105,7 @@ impl Damaged {
     }
 
     /// Posts a message that must be accepted; gives its id.
-    async fn accepted(&self, base: &str, to: &str, key: Option<&str>) -> String {
+    pub(crate) async fn accepted(&self, base: &str, to: &str, key: Option<&str>) -> String {
         let (status, body) = self.post(base, to, key).await;
         assert_eq!(status, 200, "{body}");
         body["id"].as_str().unwrap().to_owned()
@@ -115,7 +120,7 @@ impl Damaged {
     }
 
     /// The output of a command that must succeed.
-    fn done(&self, arguments: &[&str]) -> String {
+    pub(crate) fn done(&self, arguments: &[&str]) -> String {
         let output = self.site.command(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()

@@ -8,6 +8,7 @@
 mod clients;
 mod damage;
 mod files;
+mod journals;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;

@@ -20,7 +20,7 @@ use crate::store::redb::changes::{Changes, LaterChanges};
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
-use crate::store::redb::journal::{Journal, JournalError};
+use crate::store::redb::journal::{Checkpoint, Journal, JournalError};
 use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
 use crate::store::redb::published_tables::{KeyedTable, PublishedTables};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
@@ -318,7 +318,7 @@ impl SharedDatabase {
             Handle::Writing(database) => {
                 let transaction = self.last_write(database)?;
                 let done = work(&transaction)?;
-                let checkpoint = self.journal().checkpoint();
+                let checkpoint = self.mark_checkpoint()?;
                 keep_checkpoint(&transaction, checkpoint)?;
                 self.commit(database, transaction)?;
                 let mut journal = self.journal();
@@ -328,6 +328,13 @@ impl SharedDatabase {
             }
             Handle::Reading(_) | Handle::Closed => Err(closed()),
         }
+    }
+
+    fn mark_checkpoint(&self) -> Result<Checkpoint, JournalError> {
+        let mut journal = self.journal();
+        let checkpoint = journal.checkpoint();
+        journal.mark(checkpoint)?;
+        Ok(checkpoint)
     }
 
     /// The transaction with what is not published yet, which is durable once it is committed.
@@ -353,6 +360,9 @@ impl SharedDatabase {
         let opened = (self.opener.open)().map_err(|error| ReadError::File(error.into()));
         let written = opened.and_then(|database| {
             let (checkpoint, is_in_place) = (journal.checkpoint(), self.is_in_place(&journal));
+            if is_in_place {
+                journal.mark(checkpoint).map_err(JournalError::from)?;
+            }
             write(&database, |transaction| {
                 replay_kept(&journal, transaction)?;
                 if is_in_place {
@@ -369,7 +379,7 @@ impl SharedDatabase {
                 let found = (self.opener.journal)().map_err(JournalError::from)?;
                 self.opener.keep_journal_of_another(found)?;
                 let file = (self.opener.create_journal)().map_err(JournalError::from)?;
-                journal.move_to(file).map_err(JournalError::from)?;
+                let checkpoint = journal.move_to(file).map_err(JournalError::from)?;
                 write(&database, |transaction| keep_checkpoint(transaction, checkpoint))?;
             }
             // An empty record, which no replay minds.

@@ -42,9 +42,11 @@ pub enum OpenError {
     },
     /// The file was not closed, and its journal is missing, another's or damaged.
     #[error(
-        "the file was in use when the service ended, and what was accepted last is in the journal \
-         {JOURNAL_NAME} beside it, which cannot be used: {0}; put the right journal beside the \
-         file, or restore a backup"
+        "the file was in use when the service ended, and what was accepted last is in its journal \
+         {JOURNAL_NAME}, which cannot be used: {0}. Put the two files together that belong together, \
+         or run: pillarbox restore BACKUP --replace. To go on without what was accepted last, copy \
+         the data file elsewhere and run: pillarbox restore COPY --replace --accept-loss. To copy \
+         the files of a running service, run: pillarbox backup FILE"
     )]
     Journal(String),
     /// The file was not closed, and a copy of it alone is not enough.
@@ -91,9 +93,10 @@ impl From<JournalError> for OpenError {
     fn from(error: JournalError) -> Self {
         match error {
             JournalError::Io(error) => Self::Io(StorageError::Io(error).into()),
-            JournalError::Foreign | JournalError::Damaged { .. } => {
-                Self::Journal(error.to_string())
-            }
+            JournalError::Foreign
+            | JournalError::Older
+            | JournalError::Newer
+            | JournalError::Damaged { .. } => Self::Journal(error.to_string()),
         }
     }
 }

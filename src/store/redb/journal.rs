@@ -5,9 +5,14 @@
 //! then. After it the journal begins again at its start. What is in the journal and not yet in
 //! redb's file is replayed when the file is opened.
 //!
-//! The file begins with a block that says whose it is. Records follow, each at the start of a
-//! block. A record is valid if its epoch, number and checksum are right. The epoch is random and
-//! new at each start, so that bytes that a client chose are never taken for a record.
+//! The file begins with a block that says whose it is and has the mark of the last checkpoint.
+//! Records follow, each at the start of a block. A record is valid if its epoch, number and checksum
+//! are right. The epoch is random and new at each start, so that bytes that a client chose are never
+//! taken for a record.
+//!
+//! A mark is written before its checkpoint is made, in one of two places in turn. So the mark of the
+//! checkpoint that the data file has is there whenever the process ends, and a start requires it: a
+//! journal without it is older than the data file, newer, or another's.
 
 use std::io;
 
@@ -15,10 +20,12 @@ use redb::StorageBackend;
 use sha2::{Digest, Sha256};
 
 use crate::store::redb::data_file::FileId;
+use head::{Head, read_head};
 
 pub(super) use direct_file::DirectFile;
 
 mod direct_file;
+mod head;
 
 /// What a direct write is aligned to, in memory and in the file, in bytes.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -27,8 +34,6 @@ pub(super) const FIRST_BYTES: u64 = 1 << 20;
 /// What the file grows by at least, in bytes.
 const GROWTH_BYTES: u64 = 1 << 20;
 
-/// First bytes of the file. The digit is the version of its layout.
-const MAGIC: &[u8; 16] = b"pillarbox jrnl 1";
 /// Bytes of a checksum: the first of a SHA-256 digest.
 const CHECKSUM_BYTES: usize = 16;
 /// Bytes of a record before its changes: epoch, number, length of the changes, checksum.
@@ -50,8 +55,14 @@ pub(super) struct Checkpoint {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JournalError {
     /// It belongs to another data file, or to another time of this one.
-    #[error("the journal is not the one that the data file was last used with")]
+    #[error("it is not the one that the data file was last used with")]
     Foreign,
+    /// It is as of an earlier checkpoint than the data file.
+    #[error("it is older than the data file, and lacks what was accepted last")]
+    Older,
+    /// It is as of a later checkpoint than the data file.
+    #[error("it is newer than the data file, which lacks what was accepted before")]
+    Newer,
     /// A record cannot be read, and a later one can.
     #[error("record {record} of the journal is damaged, and later ones are there")]
     Damaged {
@@ -75,6 +86,7 @@ pub(super) struct Journal {
     storage: Box<dyn StorageBackend>,
     id: Option<FileId>,
     epoch: Epoch,
+    head: Head,
     /// Number of the last record that is known to be on disk.
     last: u64,
     /// Where the next record begins, in bytes.
@@ -95,7 +107,8 @@ impl std::fmt::Debug for Journal {
 impl Journal {
     /// Takes over a storage of whole blocks for a new epoch. Its records are those after
     /// `checkpoint`; without one there are none. Nothing is lost if the process ends before the
-    /// data file knows of the new epoch: the journal is then still that of the old one.
+    /// data file knows of the new epoch: the journal is then still that of the old one. An epoch that
+    /// an attempt to open it has used already may be used again.
     ///
     /// Calls `replay` with the changes of each record, in order.
     pub(super) fn open<E: From<JournalError>>(
@@ -106,10 +119,16 @@ impl Journal {
     ) -> Result<Self, E> {
         let JournalFile { storage, id } = file;
         let length = storage.len().map_err(JournalError::from)?;
+        let start = Checkpoint { epoch, record: 0 };
+        let found = match checkpoint {
+            Some(_) => read_head(&*storage).map_err(JournalError::from)?,
+            None => None,
+        };
         let mut journal = Self {
             storage,
             id,
             epoch,
+            head: found.unwrap_or_else(|| Head::new(start)),
             last: 0,
             position: BLOCK_BYTES as u64,
             length,
@@ -117,12 +136,14 @@ impl Journal {
             buffer: AlignedBuffer::default(),
         };
         if let Some(checkpoint) = checkpoint {
-            journal.require_owner(checkpoint.epoch)?;
+            journal.head.require(checkpoint)?;
             journal.replay_after(checkpoint, &mut replay)?;
+            // First the marks: a loss of power in the middle of a block may leave a part of it.
+            journal.head.add_mark(checkpoint, start);
+            journal.write_head().map_err(JournalError::from)?;
+            journal.head.take_over(epoch, checkpoint.epoch);
         }
-        journal
-            .write_owners(checkpoint.map(|checkpoint| checkpoint.epoch))
-            .map_err(JournalError::from)?;
+        journal.write_head().map_err(JournalError::from)?;
         Ok(journal)
     }
 
@@ -133,8 +154,19 @@ impl Journal {
         Checkpoint { epoch: self.epoch, record }
     }
 
+    /// Marks the checkpoint that is about to be made: a start of the data file that has it requires the
+    /// mark. The mark of the last durable checkpoint stays.
+    pub(super) fn mark(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
+        if self.head.is_settled(checkpoint) {
+            return Ok(());
+        }
+        self.head.mark(checkpoint);
+        self.write_head()
+    }
+
     /// Begins again at the start, because a checkpoint is durable: the data file has everything.
     pub(super) fn restart(&mut self, checkpoint: Checkpoint) {
+        self.head.settle(checkpoint);
         self.last = checkpoint.record;
         self.position = BLOCK_BYTES as u64;
         self.is_next_in_doubt = false;
@@ -147,22 +179,28 @@ impl Journal {
 
     /// Says in the file that it is this epoch's alone: the data file knows of the epoch.
     pub(super) fn own(&mut self) -> io::Result<()> {
-        self.write_owners(None)
+        self.head.settle(self.checkpoint());
+        self.head.own(self.epoch);
+        self.write_head()
     }
 
     /// Goes on in another file, or stays where it is if that fails. Of this one nothing may be
-    /// needed any more.
-    pub(super) fn move_to(&mut self, file: JournalFile) -> io::Result<()> {
+    /// needed any more. Returns the checkpoint that the data file is to have then.
+    pub(super) fn move_to(&mut self, file: JournalFile) -> io::Result<Checkpoint> {
+        // A number that the file of before never had, so that nobody takes that one for this.
+        let checkpoint = Checkpoint { epoch: self.epoch, record: self.last + 1 };
         let length = file.storage.len()?;
-        let before = std::mem::replace(&mut self.storage, file.storage);
-        let length_before = std::mem::replace(&mut self.length, length);
-        let written = self.write_owners(None);
-        if written.is_ok() {
-            self.id = file.id;
-        } else {
-            (self.storage, self.length) = (before, length_before);
+        let before = (
+            std::mem::replace(&mut self.storage, file.storage),
+            std::mem::replace(&mut self.length, length),
+            std::mem::replace(&mut self.head, Head::new(checkpoint)),
+        );
+        if let Err(error) = self.write_head() {
+            (self.storage, self.length, self.head) = before;
+            return Err(error);
         }
-        written
+        (self.id, self.last) = (file.id, checkpoint.record);
+        Ok(checkpoint)
     }
 
     /// Identifies the file.
@@ -246,8 +284,12 @@ impl Journal {
         // A write that was cut off was the last one.
         for behind in (end..self.length).step_by(BLOCK_BYTES) {
             let found = self.read(checkpoint.epoch, behind).map_err(JournalError::from)?;
-            if found.is_some_and(|(number, _)| number > last) {
-                return Err(JournalError::Damaged { record: last + 1 }.into());
+            if let Some((number, _)) = found.filter(|(number, _)| *number > last) {
+                return Err(if self.head.has_mark_between(checkpoint, number) {
+                    JournalError::Newer.into()
+                } else {
+                    JournalError::Damaged { record: last + 1 }.into()
+                });
             }
         }
         Ok(())
@@ -294,24 +336,8 @@ impl Journal {
         Ok(is_valid.then_some((number, changes)))
     }
 
-    fn require_owner(&self, epoch: Epoch) -> Result<(), JournalError> {
-        let owners = owners(&*self.storage)?;
-        if owners.is_some_and(|owners| owners.contains(&epoch)) {
-            Ok(())
-        } else {
-            Err(JournalError::Foreign)
-        }
-    }
-
-    /// Writes whose the journal is: of the new epoch, and still of the one before. All of it is in
-    /// one sector, so it is written whole or not at all.
-    fn write_owners(&mut self, before: Option<Epoch>) -> io::Result<()> {
-        let block = self.buffer.zeroed(BLOCK_BYTES);
-        block[..16].copy_from_slice(MAGIC);
-        block[16..24].copy_from_slice(&self.epoch.0.to_le_bytes());
-        block[24..32].copy_from_slice(&before.unwrap_or(self.epoch).0.to_le_bytes());
-        let sum = checksum(&[&block[..OWNER_BYTES - CHECKSUM_BYTES]]);
-        block[OWNER_BYTES - CHECKSUM_BYTES..OWNER_BYTES].copy_from_slice(&sum);
+    fn write_head(&mut self) -> io::Result<()> {
+        self.head.encode(self.buffer.zeroed(BLOCK_BYTES));
         if self.length < FIRST_BYTES {
             self.storage.set_len(FIRST_BYTES)?;
             self.length = FIRST_BYTES;
@@ -321,22 +347,10 @@ impl Journal {
     }
 }
 
-/// Bytes at the file's start that say whose it is.
-const OWNER_BYTES: usize = 16 + 8 + 8 + CHECKSUM_BYTES;
-
 /// Returns the epochs whose journal a storage is, the current one first; `None` if it is no
 /// journal, or one that no data file needs any more.
 pub(super) fn owners(storage: &dyn StorageBackend) -> io::Result<Option<[Epoch; 2]>> {
-    if storage.len()? < BLOCK_BYTES as u64 {
-        return Ok(None);
-    }
-    let mut block = [0; OWNER_BYTES];
-    storage.read(0, &mut block)?;
-    let (content, sum) = block.split_at(OWNER_BYTES - CHECKSUM_BYTES);
-    let epoch =
-        |at: usize| Epoch(u64::from_le_bytes(content[at..at + 8].try_into().expect("eight bytes")));
-    let is_whole = content.starts_with(MAGIC) && checksum(&[content]) == sum;
-    Ok(is_whole.then(|| [epoch(16), epoch(24)]))
+    Ok(read_head(storage)?.map(|head| head.owners()))
 }
 
 /// Bytes that a record with so many bytes of changes takes up.

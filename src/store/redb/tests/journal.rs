@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use sha2::Digest as _;
+
 use crate::domain::message::{Status, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::store::conformance::{Fixture, START};
@@ -31,6 +33,16 @@ async fn with_a_message() -> (tempfile::TempDir, Fixture) {
     let fixture = Fixture::on(opened(directory.path()).unwrap()).await;
     fixture.new_message().await;
     (directory, fixture)
+}
+
+/// Accepts messages until there was a checkpoint, and leaves some in the journal.
+async fn until_after_a_checkpoint(fixture: &Fixture) {
+    let mut bytes = 0;
+    while bytes <= fixture.store.journal_bytes() {
+        bytes = fixture.store.journal_bytes();
+        fixture.new_message().await;
+    }
+    fixture.new_message().await;
 }
 
 /// The one journal in a directory that was kept under another name.
@@ -217,4 +229,69 @@ async fn a_journal_that_is_put_in_the_place_of_the_one_in_use_is_kept() {
     assert_eq!(message_count(opened(left.path()).unwrap()).await, 2);
     std::fs::rename(kept, other.path().join(JOURNAL_NAME)).unwrap();
     assert_eq!(message_count(opened(other.path()).unwrap()).await, 0);
+}
+
+#[tokio::test]
+async fn a_journal_from_before_the_last_checkpoint_is_refused() {
+    let (_directory, fixture) = with_a_message().await;
+    let earlier = killed(&fixture.store);
+    until_after_a_checkpoint(&fixture).await;
+    let (left, journal) = (killed(&fixture.store), earlier.path().join(JOURNAL_NAME));
+    let accepted = message_count(fixture.store.clone()).await;
+    let (own, aside) = (left.path().join(JOURNAL_NAME), left.path().join("aside"));
+    std::fs::rename(&own, &aside).unwrap();
+    std::fs::copy(journal, &own).unwrap();
+    let reason = reason(opened(left.path()));
+    assert!(reason.contains("is older than the data file"), "{reason}");
+    for way_on in ["pillarbox restore", "--accept-loss", "pillarbox backup"] {
+        assert!(reason.contains(way_on), "{reason}");
+    }
+    std::fs::rename(&aside, &own).unwrap();
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, accepted);
+}
+
+#[tokio::test]
+async fn a_journal_from_after_a_later_checkpoint_is_refused_however_many_there_were() {
+    let (_directory, fixture) = with_a_message().await;
+    let earlier = killed(&fixture.store);
+    for _ in 0..3 {
+        until_after_a_checkpoint(&fixture).await;
+        let left = killed(&fixture.store);
+        std::fs::copy(earlier.path().join(FILE_NAME), left.path().join(FILE_NAME)).unwrap();
+        let reason = reason(opened(left.path()));
+        assert!(reason.contains("is newer than the data file"), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_journal_that_was_moved_away_is_refused_once_there_is_a_new_one() {
+    let (directory, fixture) = with_a_message().await;
+    let moved = directory.path().join("moved");
+    std::fs::rename(directory.path().join(JOURNAL_NAME), &moved).unwrap();
+    assert_eq!(fixture.accept(None, START).await, Err(StoreError::Unavailable));
+    fixture.store.writable().await;
+    fixture.new_message().await;
+    let left = killed(&fixture.store);
+    std::fs::copy(&moved, left.path().join(JOURNAL_NAME)).unwrap();
+    let reason = reason(opened(left.path()));
+    assert!(reason.contains("is older than the data file"), "{reason}");
+}
+
+#[tokio::test]
+async fn the_journal_of_a_version_that_made_no_marks_is_taken() {
+    let (_directory, fixture) = with_a_message().await;
+    until_after_a_checkpoint(&fixture).await;
+    let accepted = message_count(fixture.store.clone()).await;
+    let left = killed(&fixture.store);
+    let journal = left.path().join(JOURNAL_NAME);
+    let mut bytes = std::fs::read(&journal).unwrap();
+    // Its owners are as they were, and nothing else is in the first block.
+    bytes[15] = b'1';
+    let sum = sha2::Sha256::digest(&bytes[..32]);
+    bytes[32..48].copy_from_slice(&sum[..16]);
+    bytes[48..4096].fill(0);
+    std::fs::write(&journal, bytes).unwrap();
+    for _ in 0..2 {
+        assert_eq!(message_count(opened(left.path()).unwrap()).await, accepted);
+    }
 }
