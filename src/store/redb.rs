@@ -20,11 +20,12 @@ use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
 use crate::store::suppression_filter::SuppressionFilter;
 use crate::store::{DamagedRow, Health, StoreError};
-use database::SharedDatabase;
+use database::{SharedDatabase, Unwritable};
 use error::ReadError;
 use feed::FeedIndex;
 use idempotency::IdempotencyIndex;
 use open::Opener;
+use startup_recovery::Start;
 use writer::{Writer, WriterThread};
 
 pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Snapshot};
@@ -119,10 +120,26 @@ impl RedbStore {
         pending: Pending,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
-        let damage = Damage::default();
-        let database = SharedDatabase::open(opener, &damage)?;
-        let shared = Arc::new(Shared::new(database, damage));
-        let recovery = startup_recovery::recover(&shared, pending, now)?;
+        let (damage, feed, start) =
+            (Damage::default(), FeedIndex::default(), Start { pending, now });
+        let unwritable = match pending {
+            Pending::Settle => Unwritable::Read,
+            Pending::Leave => Unwritable::Refuse,
+        };
+        let (database, bodies_lost, refused) =
+            SharedDatabase::open(opener, &damage, unwritable, |database, laid| {
+                start.set_right(database, &feed, laid)
+            })?;
+        let shared = Arc::new(Shared::new(database, damage, feed, start));
+        let recovery = startup_recovery::load(&shared, bodies_lost)?;
+        if let Some(error) = refused {
+            shared.refusing.store(true, Ordering::Release);
+            tracing::error!(
+                %error,
+                "the store takes no writes: messages are refused and what is stored is read, until \
+                 the disk takes writes"
+            );
+        }
         let (writer, thread) = Writer::start(Arc::clone(&shared)).map_err(OpenError::Thread)?;
         Ok((Self { writer, shared, _thread: Arc::new(thread) }, recovery))
     }
@@ -255,6 +272,7 @@ struct Shared {
     /// Rows that cannot be read.
     damage: Damage,
     listings: Listings,
+    start: Start,
 }
 
 impl std::fmt::Debug for Shared {
@@ -264,7 +282,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn new(database: SharedDatabase, damage: Damage) -> Self {
+    fn new(database: SharedDatabase, damage: Damage, feed: FeedIndex, start: Start) -> Self {
         Self {
             database,
             organisations: ArcSwap::default(),
@@ -276,10 +294,11 @@ impl Shared {
             suppression_epoch: AtomicU64::new(0),
             suppression_filter: RwLock::default(),
             key_use: ArcSwap::default(),
-            feed: FeedIndex::default(),
+            feed,
             metrics: StoreMetrics::default(),
             damage,
             listings: Listings::default(),
+            start,
         }
     }
 

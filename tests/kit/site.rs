@@ -272,8 +272,25 @@ impl Site {
         let script = format!(
             "mount -t tmpfs -o size={size} tmpfs '{data}' && cp '{copy}' '{data}' && {EXEC}"
         );
+        self.service_apart(&script)
+    }
+
+    /// The same with all that its data directory holds now, after a script such as `: > file &&` that
+    /// runs in the data directory.
+    #[cfg(feature = "interop")]
+    pub(crate) fn service_on_small_disk_after(&self, size: &str, script: &str) -> Command {
+        let (data, copy) = (self.data_dir(), self.directory.path().join("copy"));
+        let (data, copy) = (data.display(), copy.display());
+        self.service_apart(&format!(
+            "cp -r '{data}' '{copy}' && mount -t tmpfs -o size={size} tmpfs '{data}' && cd '{data}' && \
+             cp '{copy}'/* . && {script} cd / && {EXEC}"
+        ))
+    }
+
+    #[cfg(feature = "interop")]
+    fn service_apart(&self, script: &str) -> Command {
         let binary = env!("CARGO_BIN_EXE_pillarbox");
-        self.service_in("unshare", &["--map-root-user", "--mount", "sh", "-c", &script, binary])
+        self.service_in("unshare", &["--map-root-user", "--mount", "sh", "-c", script, binary])
     }
 
     /// The command line of a program that ends in the service, with the configuration as its last

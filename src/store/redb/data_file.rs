@@ -5,22 +5,24 @@
 //! with every commit. It is also where the files are known that the service alone may write.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::ops::Bound;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
+use crate::store::redb::{FILE_NAME, JOURNAL_NAME, temp_files};
 
 /// Length of redb's header.
 const HEADER_BYTES: usize = 320;
+/// Bytes that are written to see whether the disk takes writes.
+const PROBE_BYTES: usize = 64 * 1024;
 
 /// Files of a data directory that no command may write to.
 const OWN: [(&str, &str); 2] = [(FILE_NAME, "data file"), (JOURNAL_NAME, "journal")];
@@ -36,11 +38,14 @@ pub enum FileLoss {
     WrittenOver,
 }
 
-/// A data file, open to be read and written.
+/// A data file, open to be read and, once the disk takes writes, to be written.
 #[derive(Debug)]
 pub(super) struct DataFile {
     path: PathBuf,
+    /// Open to be read at least.
     file: File,
+    /// The same file, open to be written too.
+    writable: OnceLock<File>,
     id: FileId,
     content: Mutex<Content>,
     /// Somebody else wrote over it. That is final: nothing can tell what is left. Beside the lock,
@@ -57,15 +62,23 @@ struct Content {
 }
 
 impl DataFile {
-    /// Opens an existing file.
+    /// Opens an existing file. One that cannot be written may be read.
     pub(super) fn open(path: &Path) -> io::Result<Arc<Self>> {
-        let file = File::options().read(true).write(true).open(path)?;
+        let writable = OnceLock::new();
+        let file = match File::options().read(true).write(true).open(path) {
+            Ok(file) => {
+                let _ = writable.set(file.try_clone()?);
+                file
+            }
+            Err(error) if is_refusal(&error) => File::open(path).map_err(|_| error)?,
+            Err(error) => return Err(error),
+        };
         let metadata = file.metadata()?;
         let length = metadata.len();
         let content = Mutex::new(Content { header: Some(read_header(&file)?), length });
         let id = FileId::from(&metadata);
         let is_written_over = AtomicBool::new(false);
-        Ok(Arc::new(Self { path: path.to_owned(), file, id, content, is_written_over }))
+        Ok(Arc::new(Self { path: path.to_owned(), file, writable, id, content, is_written_over }))
     }
 
     /// Path by which the file was opened.
@@ -75,17 +88,33 @@ impl DataFile {
 
     /// Storage for redb, through the same descriptor each time.
     pub(super) fn backend(self: &Arc<Self>) -> Result<Backend, DatabaseError> {
-        Ok(Backend { file: Arc::clone(self), below: self.below()? })
+        let writable = self.writable().map_err(StorageError::from)?;
+        Ok(Backend { file: Arc::clone(self), below: storage(writable)? })
     }
 
     /// The same storage, for an overlay that writes nothing to it.
     pub(super) fn below(&self) -> Result<FileBackend, DatabaseError> {
-        let file = self.file.try_clone().map_err(StorageError::from)?;
-        // redb would make a new database of an empty file.
-        if file.metadata().map_err(StorageError::from)?.len() == 0 {
-            return Err(StorageError::Io(io::ErrorKind::InvalidData.into()).into());
+        storage(self.writable.get().unwrap_or(&self.file))
+    }
+
+    /// The file, open to be written. It is opened again if the disk took no writes before.
+    fn writable(&self) -> io::Result<&File> {
+        if let Some(file) = self.writable.get() {
+            return Ok(file);
         }
-        FileBackend::new(file)
+        let file = File::options().read(true).write(true).open(&self.path)?;
+        if FileId::from(&file.metadata()?) != self.id {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "another file is in its place"));
+        }
+        Ok(self.writable.get_or_init(|| file))
+    }
+
+    /// Sees whether the disk takes writes, before much is done for them.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        let directory = self.path.parent().expect("the file's path has a directory");
+        let mut file = temp_files::make(directory, temp_files::NEW)?;
+        file.write_all(&[1; PROBE_BYTES])?;
+        file.as_file().sync_data()
     }
 
     /// Looks whether the file is in its place and holds what was written to it. Costs some
@@ -125,6 +154,21 @@ impl DataFile {
         }
         Ok(())
     }
+}
+
+/// Storage for redb through a descriptor.
+fn storage(file: &File) -> Result<FileBackend, DatabaseError> {
+    let file = file.try_clone().map_err(StorageError::from)?;
+    // redb would make a new database of an empty file.
+    if file.metadata().map_err(StorageError::from)?.len() == 0 {
+        return Err(StorageError::Io(io::ErrorKind::InvalidData.into()).into());
+    }
+    FileBackend::new(file)
+}
+
+/// Returns true if a file may be read though it cannot be opened to be written.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
 /// The first bytes of a file, as many as there are.

@@ -20,13 +20,13 @@ use crate::store::redb::changes::{Changes, LaterChanges};
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
 use crate::store::redb::data_file::DataFile;
 use crate::store::redb::error::{OpenError, ReadError};
-use crate::store::redb::journal::{Checkpoint, Journal, JournalError};
-use crate::store::redb::open::{Opener, migrate_from_1, require_format, start_journal};
+use crate::store::redb::journal::{Checkpoint, Epoch, Journal, JournalError};
+use crate::store::redb::open::{Opener, new_epoch, open_to_read, open_to_write, require_format};
 use crate::store::redb::published_tables::{KeyedTable, PublishedTables};
 use crate::store::redb::recent_rows::{Readable, RecentRows};
 use crate::store::redb::tables::{
-    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, in_tables, make_later, number_of,
-    set_durable, write,
+    IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of, set_durable,
+    write,
 };
 use crate::store::redb::{read_lock, write_lock};
 
@@ -39,13 +39,34 @@ pub(super) struct SharedDatabase {
     handle: RwLock<Handle>,
     /// `None` while the file is not open.
     published: RwLock<Option<PublishedTables>>,
-    journal: Mutex<Journal>,
+    /// Of this process: an attempt to open the files that failed is made again with it.
+    epoch: Epoch,
+    /// `None` until the files were open to be written.
+    journal: Mutex<Option<Journal>>,
     /// Bytes in the journal since the last checkpoint; readers must not wait for its writes.
     journal_bytes: AtomicU64,
     /// What was written since the last publication; `None` if nothing was. The writer's thread
     /// alone uses it.
     unpublished: Mutex<Option<Unpublished>>,
     recent_rows: RecentRows,
+}
+
+/// What to do if the disk takes no writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unwritable {
+    /// Not to open the file.
+    Refuse,
+    /// To read it until the disk takes writes.
+    Read,
+}
+
+/// Where that goes which sets a file right at a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Laid {
+    /// Into the file.
+    Down,
+    /// Over it in memory: the file gets it once the disk takes writes.
+    Over,
 }
 
 /// The transaction with the batches since the last publication.
@@ -68,27 +89,98 @@ enum Handle {
 impl SharedDatabase {
     /// Opens the file for the first time in this process, after a look at whether it is ours: a
     /// file that is not stays as it is to the last byte.
-    pub(super) fn open(opener: Opener, damage: &Damage) -> Result<Self, OpenError> {
-        let looked_at = (opener.open_for_reading)()?;
-        let version = require_format(&looked_at)?;
-        drop(looked_at);
-        let database = (opener.open)()?;
-        // A compaction or restoration held the lock until it had put another file in this place.
-        if opener.data_file.as_ref().is_some_and(|file| file.look().is_some()) {
-            return Err(OpenError::Replaced);
-        }
-        if version == 1 {
-            migrate_from_1(&database, damage)?;
-        }
-        let journal = start_journal(&opener, &database)?;
-        let published = RwLock::new(Some(PublishedTables::open(&database)?));
-        let handle = RwLock::new(Handle::Writing(database));
-        let (journal, journal_bytes) = (Mutex::new(journal), AtomicU64::new(0));
-        let (unpublished, recent_rows) = (Mutex::new(None), RecentRows::default());
-        Ok(Self { opener, handle, published, journal, journal_bytes, unpublished, recent_rows })
+    ///
+    /// `prepare` sets right what is in it. If the disk takes no writes and `unwritable` allows it, the
+    /// file is open to be read afterwards, prepared in memory, and the error says why.
+    pub(super) fn open<T>(
+        opener: Opener,
+        damage: &Damage,
+        unwritable: Unwritable,
+        prepare: impl Fn(&Database, Laid) -> Result<T, ReadError>,
+    ) -> Result<(Self, T, Option<OpenError>), OpenError> {
+        require_format(&(opener.open_for_reading)()?)?;
+        let epoch = new_epoch()?;
+        let written = open_to_write(&opener, epoch, damage).and_then(|(database, journal)| {
+            let prepared = prepare(&database, Laid::Down)?;
+            Ok((Handle::Writing(database), Some(journal), prepared, None))
+        });
+        let (handle, journal, prepared, refused) = match written {
+            Err(error) if unwritable == Unwritable::Read && is_of_disk(&error) => {
+                let read = open_to_read(&opener, damage).and_then(|database| {
+                    let prepared = prepare(&database, Laid::Over)?;
+                    Ok((Handle::Reading(database), prepared))
+                });
+                match read {
+                    Ok((handle, prepared)) => (handle, None, prepared, Some(error)),
+                    Err(_) => return Err(error),
+                }
+            }
+            opened => opened?,
+        };
+        let published = match &handle {
+            Handle::Reading(database) | Handle::Writing(database) => {
+                Some(PublishedTables::open(database)?)
+            }
+            Handle::Closed => None,
+        };
+        let database = Self {
+            opener,
+            handle: RwLock::new(handle),
+            published: RwLock::new(published),
+            epoch,
+            journal: Mutex::new(journal),
+            journal_bytes: AtomicU64::new(0),
+            unpublished: Mutex::new(None),
+            recent_rows: RecentRows::default(),
+        };
+        Ok((database, prepared, refused))
     }
 
-    fn journal(&self) -> MutexGuard<'_, Journal> {
+    /// Returns true if the files were open to be written once.
+    pub(super) fn is_started(&self) -> bool {
+        self.journal().is_some()
+    }
+
+    /// Opens the files to be written after a start that could only read them. If that fails, the file
+    /// is open to be read afterwards, as before.
+    pub(super) fn start_writing(
+        &self,
+        damage: &Damage,
+        prepare: impl Fn(&Database, Laid) -> Result<(), ReadError>,
+    ) -> Result<(), OpenError> {
+        if let Some(file) = self.data_file() {
+            // Readers wait for what follows, so it is not for a disk that is full as before.
+            file.probe().map_err(JournalError::from)?;
+        }
+        let mut guard = write_lock(&self.handle);
+        let mut published = write_lock(&self.published);
+        // The old handle and its tables hold the file's lock, so they go first.
+        (*published, *guard) = (None, Handle::Closed);
+        let written =
+            open_to_write(&self.opener, self.epoch, damage).and_then(|(database, journal)| {
+                prepare(&database, Laid::Down)?;
+                Ok((PublishedTables::open(&database)?, database, journal))
+            });
+        match written {
+            Ok((tables, database, journal)) => {
+                *self.journal() = Some(journal);
+                (*published, *guard) = (Some(tables), Handle::Writing(database));
+                Ok(())
+            }
+            Err(error) => {
+                let read = open_to_read(&self.opener, damage).and_then(|database| {
+                    prepare(&database, Laid::Over)?;
+                    Ok((PublishedTables::open(&database)?, database))
+                });
+                if let Ok((tables, database)) = read {
+                    (*published, *guard) = (Some(tables), Handle::Reading(database));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Option<Journal>> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,15 +284,6 @@ impl SharedDatabase {
         }
     }
 
-    /// Runs one write transaction and makes redb's file durable with it. For what is done before
-    /// the writer's thread starts.
-    pub(super) fn write<T>(
-        &self,
-        work: impl FnOnce(Tables<'_>) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
-        self.checkpoint_with(|transaction| in_tables(transaction, work))
-    }
-
     /// Whether the journal is at its path, or the data file is not at its own either: then both are
     /// kept up to date where they are.
     fn is_in_place(&self, journal: &Journal) -> bool {
@@ -218,7 +301,7 @@ impl SharedDatabase {
     ) -> Result<(), ReadError> {
         let handle = read_lock(&self.handle);
         let Handle::Writing(database) = &*handle else { return Err(closed()) };
-        if !self.is_in_place(&self.journal()) {
+        if !self.journal().as_ref().is_some_and(|journal| self.is_in_place(journal)) {
             let gone = io::Error::new(io::ErrorKind::NotFound, "the journal is gone or another");
             return Err(JournalError::from(gone).into());
         }
@@ -240,13 +323,14 @@ impl SharedDatabase {
             }
             return Ok(());
         }
-        let mut journal = self.journal();
+        let mut guard = self.journal();
+        let journal = guard.as_mut().ok_or_else(closed)?;
         journal.make_room(changes.len()).map_err(JournalError::from)?;
         *written = Written::Perhaps;
         journal.append(&changes).map_err(JournalError::from)?;
         *written = Written::Durably(done);
-        self.note_bytes(&journal);
-        drop(journal);
+        self.note_bytes(journal);
+        drop(guard);
         let readable = self.recent_rows.add(&changes);
         *self.unpublished() = Some(Unpublished { transaction, later });
         match readable {
@@ -307,33 +391,27 @@ impl SharedDatabase {
 
     /// Makes redb's file durable, and lets the journal begin again.
     pub(super) fn checkpoint(&self) -> Result<(), ReadError> {
-        self.checkpoint_with(|_| Ok(()))
-    }
-
-    fn checkpoint_with<T>(
-        &self,
-        work: impl FnOnce(&WriteTransaction) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
         match &*read_lock(&self.handle) {
             Handle::Writing(database) => {
                 let transaction = self.last_write(database)?;
-                let done = work(&transaction)?;
                 let checkpoint = self.mark_checkpoint()?;
                 keep_checkpoint(&transaction, checkpoint)?;
                 self.commit(database, transaction)?;
-                let mut journal = self.journal();
-                journal.restart(checkpoint);
-                self.note_bytes(&journal);
-                Ok(done)
+                if let Some(journal) = &mut *self.journal() {
+                    journal.restart(checkpoint);
+                    self.note_bytes(journal);
+                }
+                Ok(())
             }
             Handle::Reading(_) | Handle::Closed => Err(closed()),
         }
     }
 
-    fn mark_checkpoint(&self) -> Result<Checkpoint, JournalError> {
-        let mut journal = self.journal();
+    fn mark_checkpoint(&self) -> Result<Checkpoint, ReadError> {
+        let mut guard = self.journal();
+        let journal = guard.as_mut().ok_or_else(closed)?;
         let checkpoint = journal.checkpoint();
-        journal.mark(checkpoint)?;
+        journal.mark(checkpoint).map_err(JournalError::from)?;
         Ok(checkpoint)
     }
 
@@ -356,15 +434,16 @@ impl SharedDatabase {
         drop(self.unpublished().take());
         // The old handle and its tables hold the file's lock, so they go first.
         (*published, *guard) = (None, Handle::Closed);
-        let mut journal = self.journal();
+        let mut journal_guard = self.journal();
+        let journal = journal_guard.as_mut().ok_or_else(closed)?;
         let opened = (self.opener.open)().map_err(|error| ReadError::File(error.into()));
         let written = opened.and_then(|database| {
-            let (checkpoint, is_in_place) = (journal.checkpoint(), self.is_in_place(&journal));
+            let (checkpoint, is_in_place) = (journal.checkpoint(), self.is_in_place(journal));
             if is_in_place {
                 journal.mark(checkpoint).map_err(JournalError::from)?;
             }
             write(&database, |transaction| {
-                replay_kept(&journal, transaction)?;
+                replay_kept(journal, transaction)?;
                 if is_in_place {
                     keep_checkpoint(transaction, checkpoint)?;
                 } else {
@@ -386,7 +465,7 @@ impl SharedDatabase {
             journal.append(&[]).map_err(JournalError::from)?;
             Ok((PublishedTables::open(&database)?, database))
         });
-        self.note_bytes(&journal);
+        self.note_bytes(journal);
         match written {
             Ok((tables, database)) => {
                 (*published, *guard) = (Some(tables), Handle::Writing(database));
@@ -394,7 +473,7 @@ impl SharedDatabase {
                 Ok(())
             }
             Err(error) => {
-                if let Ok((tables, database)) = self.open_for_reading(&journal) {
+                if let Ok((tables, database)) = self.open_for_reading(journal) {
                     (*published, *guard) = (Some(tables), Handle::Reading(database));
                     self.recent_rows.clear();
                 }
@@ -416,7 +495,7 @@ impl SharedDatabase {
 
     /// Whether the record in doubt, if there is one, may be read at a start.
     pub(super) fn is_doubt_on_disk(&self) -> bool {
-        self.journal().is_doubt_on_disk()
+        self.journal().as_ref().is_some_and(Journal::is_doubt_on_disk)
     }
 
     /// Whether the file can be read now.
@@ -434,7 +513,8 @@ impl SharedDatabase {
             });
             // Not before the data file needs it no more.
             let closed = forgotten.and_then(|()| {
-                self.journal().disown().map_err(|error| JournalError::from(error).into())
+                let disowned = self.journal().as_mut().map(Journal::disown).transpose();
+                disowned.map(drop).map_err(|error| JournalError::from(error).into())
             });
             if let Err(error) = closed {
                 tracing::warn!(%error, "the data file could not be closed; its journal is replayed at the next start");
@@ -453,6 +533,14 @@ pub(super) enum Written<T> {
     Perhaps,
     /// It is on disk.
     Durably(T),
+}
+
+/// Returns true if the disk is at fault, and the file may be good to be read.
+fn is_of_disk(error: &OpenError) -> bool {
+    matches!(
+        error,
+        OpenError::Io(redb::Error::Io(_) | redb::Error::PreviousIo) | OpenError::Create { .. }
+    )
 }
 
 fn closed() -> ReadError {

@@ -105,6 +105,17 @@ impl std::fmt::Debug for Journal {
 }
 
 impl Journal {
+    /// Reads what a journal has after a checkpoint, and changes nothing.
+    pub(super) fn read_after<E: From<JournalError>>(
+        file: JournalFile,
+        checkpoint: Checkpoint,
+        mut replay: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let head = required_head(&file, checkpoint)?;
+        let journal = Self::over(file, checkpoint.epoch, head).map_err(JournalError::from)?;
+        journal.replay_after(checkpoint, &mut replay)
+    }
+
     /// Takes over a storage of whole blocks for a new epoch. Its records are those after
     /// `checkpoint`; without one there are none. Nothing is lost if the process ends before the
     /// data file knows of the new epoch: the journal is then still that of the old one. An epoch that
@@ -117,26 +128,13 @@ impl Journal {
         epoch: Epoch,
         mut replay: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let JournalFile { storage, id } = file;
-        let length = storage.len().map_err(JournalError::from)?;
         let start = Checkpoint { epoch, record: 0 };
-        let found = match checkpoint {
-            Some(_) => read_head(&*storage).map_err(JournalError::from)?,
-            None => None,
+        let head = match checkpoint {
+            Some(checkpoint) => required_head(&file, checkpoint)?,
+            None => Head::new(start),
         };
-        let mut journal = Self {
-            storage,
-            id,
-            epoch,
-            head: found.unwrap_or_else(|| Head::new(start)),
-            last: 0,
-            position: BLOCK_BYTES as u64,
-            length,
-            is_next_in_doubt: false,
-            buffer: AlignedBuffer::default(),
-        };
+        let mut journal = Self::over(file, epoch, head).map_err(JournalError::from)?;
         if let Some(checkpoint) = checkpoint {
-            journal.head.require(checkpoint)?;
             journal.replay_after(checkpoint, &mut replay)?;
             // First the marks: a loss of power in the middle of a block may leave a part of it.
             journal.head.add_mark(checkpoint, start);
@@ -145,6 +143,22 @@ impl Journal {
         }
         journal.write_head().map_err(JournalError::from)?;
         Ok(journal)
+    }
+
+    /// A journal over a storage, before anything is replayed or written.
+    fn over(file: JournalFile, epoch: Epoch, head: Head) -> io::Result<Self> {
+        let JournalFile { storage, id } = file;
+        Ok(Self {
+            length: storage.len()?,
+            storage,
+            id,
+            epoch,
+            head,
+            last: 0,
+            position: BLOCK_BYTES as u64,
+            is_next_in_doubt: false,
+            buffer: AlignedBuffer::default(),
+        })
     }
 
     /// Place up to which the data file has everything once a checkpoint is durable that is begun
@@ -345,6 +359,13 @@ impl Journal {
         self.storage.write(0, self.buffer.last())?;
         self.storage.sync_data()
     }
+}
+
+/// Reads the head of a journal, if it is the one of a data file with this checkpoint.
+fn required_head(file: &JournalFile, checkpoint: Checkpoint) -> Result<Head, JournalError> {
+    let head = read_head(&*file.storage)?.ok_or(JournalError::Foreign)?;
+    head.require(checkpoint)?;
+    Ok(head)
 }
 
 /// Returns the epochs whose journal a storage is, the current one first; `None` if it is no

@@ -16,20 +16,71 @@ use crate::store::redb::error::{InRow, OpenError, ReadError};
 use crate::store::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
 use crate::store::redb::overlay::Overlay;
 use crate::store::redb::tables::{
-    self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write_tables,
+    self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write,
+    write_tables,
 };
 use crate::store::redb::{JOURNAL_NAME, temp_files};
 
 /// How many messages one transaction of a migration takes over.
 const MIGRATION_STEP: usize = 50_000;
 
-/// Takes over the journal for this start: replays what the last process left in it.
-pub(super) fn start_journal(opener: &Opener, database: &Database) -> Result<Journal, OpenError> {
-    let kept = kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?;
-    let found = (opener.journal)().map_err(|error| match error.kind() {
+/// A new epoch, which is this process's alone.
+pub(super) fn new_epoch() -> Result<Epoch, OpenError> {
+    let number = getrandom::u64();
+    let number = number.map_err(|error| JournalError::from(io::Error::other(error.to_string())))?;
+    Ok(Epoch(number))
+}
+
+/// Opens both files to be written, in the layout of this version and with what the last process left
+/// in the journal. An attempt that failed may be made again, with the same epoch.
+pub(super) fn open_to_write(
+    opener: &Opener,
+    epoch: Epoch,
+    damage: &Damage,
+) -> Result<(Database, Journal), OpenError> {
+    let database = (opener.open)()?;
+    // A compaction or restoration held the lock until it had put another file in this place.
+    if opener.data_file.as_ref().is_some_and(|file| file.look().is_some()) {
+        return Err(OpenError::Replaced);
+    }
+    if require_format(&database)? == 1 {
+        migrate_from_1(&database, damage)?;
+    }
+    let journal = start_journal(opener, &database, epoch)?;
+    Ok((database, journal))
+}
+
+/// Opens both files as they are: all that would be written stays in memory, laid over them.
+pub(super) fn open_to_read(opener: &Opener, damage: &Damage) -> Result<Database, OpenError> {
+    let database = (opener.open_for_reading)()?;
+    if require_format(&database)? == 1 {
+        migrate_from_1(&database, damage)?;
+    }
+    if let Some(kept) = kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)? {
+        let file = found_journal((opener.journal_for_reading)())?.ok_or_else(missing_journal)?;
+        write(&database, |transaction| {
+            let replay = |record: &[u8]| Ok::<_, ReadError>(tables::replay(transaction, record)?);
+            Journal::read_after(file, kept, replay)
+        })?;
+    }
+    Ok(database)
+}
+
+fn found_journal(found: io::Result<Option<JournalFile>>) -> Result<Option<JournalFile>, OpenError> {
+    found.map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::InUse,
         _ => JournalError::from(error).into(),
-    })?;
+    })
+}
+
+fn missing_journal() -> OpenError {
+    OpenError::Journal("it is missing".to_owned())
+}
+
+/// Takes over the journal for this start: replays what the last process left in it.
+fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<Journal, OpenError> {
+    let kept = kept_checkpoint(&database.begin_read().map_err(ReadError::from)?)?;
+    let found = found_journal((opener.journal)())?;
     let found = match kept {
         Some(_) => found,
         None => opener.keep_journal_of_another(found)?,
@@ -38,12 +89,8 @@ pub(super) fn start_journal(opener: &Opener, database: &Database) -> Result<Jour
         Some(file) => file,
         None if kept.is_none() => (opener.create_journal)()
             .map_err(|source| OpenError::Create { path: JOURNAL_NAME.into(), source })?,
-        None => return Err(OpenError::Journal("it is missing".to_owned())),
+        None => return Err(missing_journal()),
     };
-    let epoch = Epoch(
-        getrandom::u64()
-            .map_err(|error| JournalError::from(std::io::Error::other(error.to_string())))?,
-    );
     let transaction = begin_write(database).map_err(ReadError::from)?;
     let mut journal = Journal::open(file, kept, epoch, |record| {
         tables::replay(&transaction, record).map_err(OpenError::from)
@@ -68,6 +115,8 @@ pub(in crate::store) struct Opener {
     pub(super) data_file: Option<Arc<DataFile>>,
     /// Opens the journal, if there is one.
     pub(super) journal: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
+    /// The same to be read; it writes nothing.
+    journal_for_reading: Box<dyn Fn() -> io::Result<Option<JournalFile>> + Send + Sync>,
     pub(super) create_journal: Box<dyn Fn() -> io::Result<JournalFile> + Send + Sync>,
     /// Identifies the file at the journal's path; `None` if there is none.
     pub(super) journal_id: Box<dyn Fn() -> Option<FileId> + Send + Sync>,
@@ -91,8 +140,8 @@ impl Opener {
         let file = DataFile::open(path).map_err(|error| OpenError::Io(error.into()))?;
         let (to_write, to_read) = (Arc::clone(&file), Arc::clone(&file));
         let journal = path.with_file_name(JOURNAL_NAME);
-        let (new_journal, other_journal, own_journal) =
-            (journal.clone(), journal.clone(), journal.clone());
+        let (new_journal, other_journal, own_journal, read_journal) =
+            (journal.clone(), journal.clone(), journal.clone(), journal.clone());
         Ok(Self {
             open: Box::new(move || open_with(cache_bytes, to_write.backend()?)),
             open_for_reading: Box::new(move || {
@@ -102,6 +151,7 @@ impl Opener {
             journal: Box::new(move || {
                 DirectFile::open(&journal)?.map(DirectFile::into_journal_file).transpose()
             }),
+            journal_for_reading: Box::new(move || DirectFile::open_for_reading(&read_journal)),
             create_journal: Box::new(move || DirectFile::create(&new_journal)?.into_journal_file()),
             journal_id: Box::new(move || FileId::of(&own_journal).ok()),
             set_journal_aside: Box::new(move |epoch| {
@@ -138,16 +188,13 @@ impl Opener {
         journal: impl Fn() -> B + Clone + Send + Sync + 'static,
     ) -> Self {
         let same = backend.clone();
-        let new_journal = journal.clone();
+        let (new_journal, read_journal) = (journal.clone(), journal.clone());
         Self {
             open: Box::new(move || open_with(cache_bytes, backend())),
             open_for_reading: Box::new(move || open_with(cache_bytes, Overlay::new(same()))),
             data_file: None,
-            journal: Box::new(move || {
-                let journal = journal();
-                let is_there = journal.len()? > 0;
-                Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))
-            }),
+            journal: Box::new(move || in_memory(journal())),
+            journal_for_reading: Box::new(move || in_memory(read_journal())),
             create_journal: Box::new(move || {
                 Ok(JournalFile { storage: Box::new(new_journal()), id: None })
             }),
@@ -155,6 +202,13 @@ impl Opener {
             set_journal_aside: Box::new(|_| Ok(())),
         }
     }
+}
+
+/// The journal that a test has in memory, if there is one.
+#[cfg(test)]
+fn in_memory(journal: impl redb::StorageBackend) -> io::Result<Option<JournalFile>> {
+    let is_there = journal.len()? > 0;
+    Ok(is_there.then(|| JournalFile { storage: Box::new(journal), id: None }))
 }
 
 /// Checks that a file is ours and of a version that is known, be it an earlier one; gives that.
@@ -230,7 +284,7 @@ pub enum FileOrigin {
 /// Brings a file of version 1, which had no list of each organisation's messages, to this layout.
 /// Each step can be repeated: the version is written last, so a process that ends in between
 /// begins again.
-pub(super) fn migrate_from_1(database: &Database, damage: &Damage) -> Result<(), ReadError> {
+fn migrate_from_1(database: &Database, damage: &Damage) -> Result<(), ReadError> {
     let mut after = Bound::Unbounded;
     loop {
         let last = write_tables(database, |mut tables| {

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use redb::ReadableTable;
+use redb::{Database, ReadableDatabase as _, ReadableTable};
 
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::record::{ReportedChange, decode_message, encode_message};
+use crate::store::redb::database::Laid;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::feed::FeedIndex;
 use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
-use crate::store::redb::tables::{MESSAGES, Tables};
+use crate::store::redb::tables::{MESSAGES, Tables, write_tables};
 use crate::store::redb::{
     OpenError, Shared, api_keys, feed, lost_messages, quarantine, suppressions, time_record,
     write_lock,
@@ -41,43 +42,63 @@ pub(in crate::store) enum Pending {
     Leave,
 }
 
-/// Sets right what the end of the last process left, and reads what is kept in memory. A row that
-/// cannot be read stops nothing: it is noted and left out. Before this is done, nobody may ask the
-/// store anything.
-pub(super) fn recover(
-    shared: &Shared,
-    pending: Pending,
-    now: Timestamp,
-) -> Result<Recovery, OpenError> {
-    let mut bodies_lost = 0;
-    let feed_id = shared.database.write(|mut tables| {
-        // An earlier version may not have had all of them.
-        tables.create()?;
-        feed::identify(&mut tables)
-    })?;
-    shared.database.read(|transaction| shared.feed.load(transaction, feed_id))?;
-    if pending == Pending::Settle {
+/// What a start sets right, and when it began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start {
+    pub(super) pending: Pending,
+    pub(super) now: Timestamp,
+}
+
+impl Start {
+    /// Sets right what the end of the last process left, in a file that nobody else reads yet; returns
+    /// how many messages lost their body. An attempt that was broken off may be made again.
+    ///
+    /// Over a file that cannot be written, messages show as failed, and the feed tells nobody yet: the
+    /// entries get their positions when they are written.
+    pub(super) fn set_right(
+        self,
+        database: &Database,
+        feed: &FeedIndex,
+        laid: Laid,
+    ) -> Result<usize, ReadError> {
+        let feed_id = write_tables(database, |mut tables| {
+            // An earlier version may not have had all of them.
+            tables.create()?;
+            feed::identify(&mut tables)
+        })?;
+        feed.load(&database.begin_read()?, feed_id)?;
+        if self.pending == Pending::Leave {
+            return Ok(0);
+        }
+        let mut bodies_lost = 0;
         loop {
-            let step = shared.database.write(|mut tables| {
+            let step = write_tables(database, |mut tables| {
                 // A clock that is behind the file's time stamp is wrong.
                 let reached = time_record::reached(&mut tables)?;
-                let now = reached.map_or(now, |reached| reached.now().max(now));
-                settle_pending(&mut tables, &shared.feed, now)
+                let now = reached.map_or(self.now, |reached| reached.now().max(self.now));
+                settle_pending(&mut tables, feed, laid, now)
             })?;
             bodies_lost += step;
             if step < RECOVERY_STEP {
                 break;
             }
         }
+        // With what was reported here.
+        feed.load(&database.begin_read()?, feed_id)?;
+        Ok(bodies_lost)
     }
-    // With what was reported here.
-    shared.database.read(|transaction| shared.feed.load(transaction, feed_id))?;
+}
+
+/// Reads what is kept in memory. A row that cannot be read stops nothing: it is noted and left out.
+/// Before this is done, nobody may ask the store anything.
+pub(super) fn load(shared: &Shared, bodies_lost: usize) -> Result<Recovery, OpenError> {
     let damage = &shared.damage;
     shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
     shared.key_use.store(Arc::new(shared.database.read(api_keys::load_key_use)?));
     *write_lock(&shared.suppression_filter) =
         shared.database.read(|transaction| suppressions::load_filter(transaction, damage))?;
+    let now = shared.start.now;
     let index =
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
     let live_keys = index.len();
@@ -85,9 +106,18 @@ pub(super) fn recover(
     Ok(Recovery { bodies_lost, live_keys, file: FileOrigin::Existing })
 }
 
+/// Opens the files to be written after a start that could only read them, and writes first what that
+/// start laid over them.
+pub(super) fn start_writing(shared: &Shared) -> Result<(), OpenError> {
+    let set_right =
+        |database: &Database, laid| shared.start.set_right(database, &shared.feed, laid).map(drop);
+    shared.database.start_writing(&shared.damage, set_right)
+}
+
 fn settle_pending(
     tables: &mut Tables<'_>,
     feed: &FeedIndex,
+    laid: Laid,
     now: Timestamp,
 ) -> Result<usize, ReadError> {
     let pending: Vec<MessageId> = tables
@@ -116,7 +146,9 @@ fn settle_pending(
             let attempts = message.attempts;
             if message.record(attempts, transition) == Recorded::Changed {
                 lost += 1;
-                feed.append(tables, &message, ReportedChange::Failed, now)?;
+                if laid == Laid::Down {
+                    feed.append(tables, &message, ReportedChange::Failed, now)?;
+                }
             }
             tables.messages.open()?.insert(id.as_bytes(), encode_message(&message).as_slice())?;
         }

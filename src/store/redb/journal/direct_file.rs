@@ -39,8 +39,21 @@ impl DirectFile {
             opened => opened?,
         };
         // Beside the data file's lock: of two copies of that, each has a lock of its own.
-        lock(&plain)?;
+        lock_with(|| plain.try_lock())?;
         Self::over(plain, path).map(Some)
+    }
+
+    /// Opens the file at a path to be read, if there is one. The error is as that of
+    /// [`open`](Self::open).
+    pub(in crate::store::redb) fn open_for_reading(path: &Path) -> io::Result<Option<JournalFile>> {
+        let plain = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        lock_with(|| plain.try_lock_shared())?;
+        // Both handles take no write.
+        let synchronous = plain.try_clone()?;
+        Self { plain, synchronous, direct: None }.into_journal_file().map(Some)
     }
 
     /// Opens the other handles of a file that is locked.
@@ -76,14 +89,14 @@ impl DirectFile {
 
 /// Locks a file. Tries again for a moment, because a process that is being started holds copies of
 /// its parent's locks until it becomes its program.
-fn lock(file: &File) -> io::Result<()> {
+fn lock_with(lock: impl Fn() -> Result<(), TryLockError>) -> io::Result<()> {
     for _ in 1..LOCK_ATTEMPTS {
-        match file.try_lock() {
+        match lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
             locked => return Ok(locked?),
         }
     }
-    Ok(file.try_lock()?)
+    Ok(lock()?)
 }
 
 fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {

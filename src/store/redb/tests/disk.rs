@@ -9,8 +9,10 @@ use redb::{Database, StorageBackend};
 use tokio::time::timeout;
 
 use crate::domain::admission::Facts as _;
+use crate::domain::feed::{FeedChange, FeedPosition, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
+use crate::domain::message::{FailureCode, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
@@ -138,6 +140,91 @@ async fn a_disk_that_takes_no_writes_is_read_and_refusals_do_not_wait_for_its_en
     assert_eq!(fixture.store.replay(fixture.organisation, key, START).await, Ok(Some(new)));
     let listed = fixture.store.list(MessageFilter::default(), 9, START).await.unwrap();
     assert_eq!(listed.messages.len(), 2);
+}
+
+/// Kills a store that has a sent message and a pending one with the key `k`; returns their ids.
+async fn killed(disk: &Disk) -> [MessageId; 2] {
+    let fixture = on_disk(disk).await;
+    let sent = fixture.new_message().await;
+    let transition = Transition::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
+    fixture.store.record(sent, 1, transition, START).await.unwrap();
+    let Accepted::New(pending) = fixture.accept(Some("k"), START).await.unwrap() else { panic!() };
+    disk.set(Fault::WritesFail);
+    drop(fixture);
+    disk.set(Fault::None);
+    [sent, pending]
+}
+
+/// The changes that the feed of the first organisation tells of.
+async fn fed(store: &Store) -> Vec<FeedChange> {
+    let organisation = store.organisation(&"acme".parse().unwrap()).unwrap().id;
+    let page = store.feed(organisation, FeedPosition::START, FeedTypes::ALL, 9, START).await;
+    page.unwrap().entries.into_iter().map(|entry| entry.change).collect()
+}
+
+#[tokio::test]
+async fn a_start_on_a_disk_that_takes_no_writes_reads_and_writes_what_was_lost_later() {
+    let disk = Disk::formatted();
+    let [sent, pending] = killed(&disk).await;
+    disk.set(Fault::WritesFail);
+    let (store, recovery) = Store::on_redb(disk.opener(NO_CACHE), START).unwrap();
+    assert_eq!((recovery.bodies_lost, recovery.live_keys), (1, 1));
+    let code = async |id| {
+        let message = store.message(id, START).await.unwrap().unwrap();
+        message.failure().map(|failure| failure.code)
+    };
+    let organisation = store.organisation(&"acme".parse().unwrap()).unwrap().id;
+    let key = IdempotencyKey::parse("k").unwrap();
+    for _ in 0..3 {
+        assert_eq!(store.health(), Health::Refusing);
+        assert_eq!(code(pending).await, Some(FailureCode::BodyLostOnRestart));
+        assert_eq!(code(sent).await, None);
+        assert_eq!(store.replay_after_commit(organisation, key, START).await, Ok(Some(pending)));
+        let listed = store.list(MessageFilter::default(), 9, START).await.unwrap();
+        assert_eq!(listed.messages.len(), 2);
+        assert_eq!(store.lost_messages(START).await.unwrap().unwrap().messages, 1);
+        assert_eq!(fed(&store).await, [FeedChange::Sent], "it is told of once it is written");
+        let added = store.add_organisation("other".parse().unwrap()).await;
+        assert_eq!(added, Err(StoreError::Unavailable));
+        // Long enough for another attempt, in vain.
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    disk.set(Fault::None);
+    timeout(PATIENCE, store.writable()).await.expect("the store takes writes");
+    assert_eq!(code(pending).await, Some(FailureCode::BodyLostOnRestart));
+    assert_eq!(store.lost_messages(START).await.unwrap().unwrap().messages, 1);
+    assert_eq!(fed(&store).await, [FeedChange::Sent, FeedChange::Failed]);
+    let fixture = Fixture::on(store).await;
+    fixture.new_message().await;
+    drop(fixture);
+    let (store, recovery) = Store::on_redb(disk.opener(NO_CACHE), START).unwrap();
+    assert_eq!(recovery.bodies_lost, 1, "the new one");
+    assert_eq!(store.lost_messages(START).await.unwrap().unwrap().messages, 2);
+}
+
+#[tokio::test]
+async fn a_start_goes_on_whichever_sync_failed_and_whatever_is_killed_after_it() {
+    let mut met = 0;
+    for failing in 0..16 {
+        for fault in [Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing }] {
+            let disk = Disk::formatted();
+            let [sent, pending] = killed(&disk).await;
+            disk.set(fault);
+            let (store, _) = Store::on_redb(disk.opener(NO_CACHE), START).unwrap();
+            met += u32::from(store.health() == Health::Refusing);
+            assert!(store.message(sent, START).await.unwrap().is_some(), "{fault:?}");
+            disk.set(Fault::None);
+            timeout(PATIENCE, store.writable()).await.expect("the store takes writes");
+            assert_eq!(fed(&store).await, [FeedChange::Sent, FeedChange::Failed], "{fault:?}");
+            disk.set(Fault::WritesFail);
+            drop(store);
+            disk.set(Fault::None);
+            let (store, recovery) = Store::on_redb(disk.opener(NO_CACHE), START).unwrap();
+            assert_eq!(recovery.bodies_lost, 0, "{fault:?}");
+            assert!(store.message(pending, START).await.unwrap().is_some(), "{fault:?}");
+        }
+    }
+    assert!(met > 8, "only {met} starts met a fault");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::domain::message::{Status, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::store::conformance::{Fixture, START};
 use crate::store::redb::{FILE_NAME, JOURNAL_NAME, OpenError};
-use crate::store::{Accepted, MessageFilter, Store, StoreError};
+use crate::store::{Accepted, Health, MessageFilter, Store, StoreError};
 
 fn opened(directory: &Path) -> Result<Store, OpenError> {
     Ok(Store::open(directory, START)?.0)
@@ -294,4 +294,26 @@ async fn the_journal_of_a_version_that_made_no_marks_is_taken() {
     for _ in 0..2 {
         assert_eq!(message_count(opened(left.path()).unwrap()).await, accepted);
     }
+}
+
+#[tokio::test]
+async fn a_start_whose_journal_cannot_be_made_reads_and_goes_on_once_it_can() {
+    let (directory, fixture) = with_a_message().await;
+    drop(fixture);
+    let journal = directory.path().join(JOURNAL_NAME);
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    let store = opened(directory.path()).unwrap();
+    assert_eq!(store.health(), Health::Refusing);
+    assert_eq!(message_count(store.clone()).await, 1);
+    // A command opens nothing that it cannot write.
+    drop(store);
+    assert!(Store::observe(directory.path(), START).is_err());
+    let store = opened(directory.path()).unwrap();
+    std::fs::remove_dir(&journal).unwrap();
+    store.writable().await;
+    let fixture = Fixture::on(store).await;
+    fixture.new_message().await;
+    let left = killed(&fixture.store);
+    assert_eq!(message_count(opened(left.path()).unwrap()).await, 2);
 }

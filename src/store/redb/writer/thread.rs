@@ -21,7 +21,7 @@ use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
-use crate::store::redb::{Shared, organisations, write_lock};
+use crate::store::redb::{OpenError, Shared, organisations, startup_recovery, write_lock};
 use crate::store::{Change, StoreError};
 
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
@@ -43,6 +43,10 @@ const QUICK_CHECKPOINT_DIVISOR: u32 = 16;
 /// How long to wait between attempts to write again after a failure.
 const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
 const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long the wait is at least, as a multiple of the attempt before it.
+const ATTEMPT_REST: u32 = 4;
+/// How often the log tells of one and the same failure.
+const TELL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What a batch changed that readers keep in memory.
 struct Effects {
@@ -80,6 +84,17 @@ impl Thread {
 
     /// Works until the last writer's handle is gone.
     pub(super) fn work(mut self) {
+        if !self.shared.database.is_started() {
+            self.shared.metrics.commit_failed();
+            let nothing = FailedBatch {
+                operations: Vec::new(),
+                written: Written::Not,
+                started: Instant::now(),
+            };
+            if reopen(&self.shared, &mut self.operations, nothing) == Ended::Yes {
+                return self.shared.database.close();
+            }
+        }
         loop {
             let done = match self.next_step() {
                 Step::Commit(batch) => self.commit(batch),
@@ -339,7 +354,7 @@ fn reopen(
     operations: &mut mpsc::Receiver<Box<dyn Operation>>,
     failed: FailedBatch,
 ) -> Ended {
-    let mut pause = REOPEN_PAUSE_MIN;
+    let (mut pause, mut told) = (REOPEN_PAUSE_MIN, Told::default());
     let FailedBatch { operations: mut waiting, mut written, started } = failed;
     loop {
         if shared.look() == Some(FileLoss::WrittenOver) {
@@ -353,10 +368,15 @@ fn reopen(
             shared.health_changed.notify_waiters();
             return Ended::No;
         }
+        let attempt = Instant::now();
         // A panic is one more failed attempt: redb panics on pages that it cannot make sense of.
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            shared.database.reopen()?;
-            shared.reload_organisations()
+            if shared.database.is_started() {
+                shared.database.reopen()?;
+            } else {
+                startup_recovery::start_writing(shared)?;
+            }
+            Ok::<_, OpenError>(shared.reload_organisations()?)
         }));
         let is_open = matches!(opened, Ok(Ok(())));
         // Not before the file is open for reading: who is answered may read at once.
@@ -373,10 +393,15 @@ fn reopen(
         }
         match opened {
             Ok(Ok(())) => break,
-            Ok(Err(error)) => tracing::warn!(%error, "the store does not take writes yet"),
+            Ok(Err(error)) if told.is_news(error.to_string()) => {
+                tracing::warn!(%error, "the store does not take writes yet");
+            }
+            Ok(Err(_)) => {}
             Err(_) => tracing::error!("the attempt to open the store again panicked"),
         }
-        if refuse_until(operations, Instant::now() + pause) == Ended::Yes {
+        // Readers wait for an attempt, so a long one is not made at once again.
+        let rest = pause.max(attempt.elapsed() * ATTEMPT_REST);
+        if refuse_until(operations, Instant::now() + rest) == Ended::Yes {
             settle(waiting, Err(StoreError::Unavailable));
             return Ended::Yes;
         }
@@ -389,6 +414,24 @@ fn reopen(
     shared.health_changed.notify_waiters();
     tracing::info!("the store takes writes again");
     Ended::No
+}
+
+/// What the log told of last.
+#[derive(Default)]
+struct Told(Option<(String, Instant)>);
+
+impl Told {
+    /// Returns true if the log should tell of this failure now.
+    fn is_news(&mut self, failure: String) -> bool {
+        let is_known = self
+            .0
+            .as_ref()
+            .is_some_and(|(last, at)| *last == failure && at.elapsed() < TELL_INTERVAL);
+        if !is_known {
+            self.0 = Some((failure, Instant::now()));
+        }
+        !is_known
+    }
 }
 
 /// Refuses what arrives until `end`: none of it was in a transaction.
