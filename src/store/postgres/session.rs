@@ -75,30 +75,29 @@ impl Session {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Ran, QueryError> {
         self.ready().await?;
-        let open = self.open.as_mut().expect("it is ready");
+        let open = self.open.as_ref().expect("it is ready");
         // Before: what fails while the statement is prepared leaves no doubt.
         open.connection.prepare(sql).await?;
+        // Out of its place until the answer is known, as for a commit.
+        let mut open = self.open.take().expect("it is ready");
         let warnings = open.connection.warnings();
+        let id = open.id;
         let mut parameters = parameters.to_vec();
-        parameters.push(&open.id);
-        open.is_begun = true;
+        parameters.push(&id);
         let asked = timeout(COMMIT_TIMEOUT, open.connection.query(sql, &parameters)).await;
         match asked {
-            Ok(Ok(rows)) if rows.is_empty() => {
-                self.open = None;
-                Err(QueryError::Fenced)
-            }
+            Ok(Ok(rows)) if rows.is_empty() => Err(QueryError::Fenced),
             Ok(Ok(rows)) if open.connection.warnings() == warnings => {
-                open.is_begun = false;
                 open.writes += 1;
+                self.open = Some(open);
                 Ok(Ran::Answered(rows))
             }
             // The server rolled it back.
             Ok(Err(error)) if error.is_rolled_back() => {
-                open.is_begun = false;
+                self.open = Some(open);
                 Err(error)
             }
-            answer => match (self.settle_doubt().await?, answer) {
+            answer => match (self.settle_doubt(open).await?, answer) {
                 (Doubt::Made, Ok(Ok(rows))) => Ok(Ran::Answered(rows)),
                 (Doubt::Made, _) => Ok(Ran::Unanswered),
                 (Doubt::NotMade, _) => Err(QueryError::NotMade),
@@ -130,21 +129,26 @@ impl Session {
     }
 
     /// Makes the transaction. If this returns, it is durable, also on the standby.
+    ///
+    /// The connection is out of its place until the answer is known. So if the caller gives up
+    /// meanwhile, it is closed, and its count of transactions is not compared with a later one's.
     pub(super) async fn commit(&mut self, begun: Begun) -> Result<(), QueryError> {
-        let open = self.open.as_mut().expect("a transaction was begun");
+        let mut open = self.open.take().expect("a transaction was begun");
         let answer = timeout(COMMIT_TIMEOUT, open.connection.batch("COMMIT")).await;
         match answer {
             Ok(Ok(())) if open.connection.warnings() == begun.warnings => {
                 open.is_begun = false;
                 open.writes += 1;
+                self.open = Some(open);
                 Ok(())
             }
             // The server refused the commit itself: nothing was made.
             Ok(Err(error)) if error.is_rolled_back() => {
                 open.is_begun = false;
+                self.open = Some(open);
                 Err(error)
             }
-            _ => match self.settle_doubt().await? {
+            _ => match self.settle_doubt(open).await? {
                 Doubt::Made => Ok(()),
                 Doubt::NotMade => Err(QueryError::NotMade),
             },
@@ -173,8 +177,7 @@ impl Session {
     }
 
     /// Finds out whether the last transaction was made, however long that takes.
-    async fn settle_doubt(&mut self) -> Result<Doubt, QueryError> {
-        let old = self.open.take().expect("a transaction was under way");
+    async fn settle_doubt(&mut self, old: OpenSession) -> Result<Doubt, QueryError> {
         let (id, before) = (old.id, old.writes);
         // Closed first: a statement that is on its way finds nobody who waits for its answer.
         drop(old);

@@ -1,6 +1,8 @@
 //! What tests ask of the engine beyond the interface.
 
 #[cfg(feature = "interop")]
+mod doubt;
+#[cfg(feature = "interop")]
 mod encryption;
 #[cfg(feature = "interop")]
 mod nodes;

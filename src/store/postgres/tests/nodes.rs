@@ -46,7 +46,7 @@ impl Database {
     }
 
     /// The same database behind a proxy.
-    fn behind(&self, proxy: &Proxy) -> Self {
+    pub(super) fn behind(&self, proxy: &Proxy) -> Self {
         let hosts = vec![("127.0.0.1".to_owned(), proxy.port)];
         Self { server: PostgresServer { hosts, ..self.server.clone() } }
     }

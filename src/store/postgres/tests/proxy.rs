@@ -1,7 +1,8 @@
 //! Proxy between a node and its server that cuts connections at the worst moments, or stands still.
+//! It also keeps single connections and passes nothing on by them, as a box on the way may do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,15 +24,35 @@ pub(super) enum Cut {
     BeforeTheCommit,
 }
 
+/// What happens to the connection of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Cut,
+    /// It stays open, and nothing goes on by it.
+    Silent,
+}
+
+/// Connection that the proxy relays.
+struct Relayed {
+    is_silent: watch::Sender<bool>,
+}
+
+impl Relayed {
+    async fn passes(&self) {
+        let _ = self.is_silent.subscribe().wait_for(|is_silent| !is_silent).await;
+    }
+}
+
 /// Proxy that cuts connections.
 pub(super) struct Proxy {
     pub(super) port: u16,
     /// How many commits go through before the next one that is cut; `usize::MAX` to cut none.
     until_cut: Arc<AtomicUsize>,
-    moment: Arc<AtomicUsize>,
+    moment: Arc<Mutex<(Cut, Fate)>>,
     stands_still: Arc<watch::Sender<bool>>,
     /// How long each answer takes, in milliseconds.
     latency_millis: Arc<AtomicU64>,
+    relayed: Arc<Mutex<Vec<Arc<Relayed>>>>,
 }
 
 impl Proxy {
@@ -40,7 +61,9 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let until_cut = Arc::new(AtomicUsize::new(usize::MAX));
-        let moment = Arc::new(AtomicUsize::new(0));
+        let moment = Arc::new(Mutex::new((Cut::BeforeTheCommit, Fate::Cut)));
+        let relayed = Arc::<Mutex<Vec<Arc<Relayed>>>>::default();
+        let all = Arc::clone(&relayed);
         let stands_still = Arc::new(watch::Sender::new(false));
         let (counter, when) = (Arc::clone(&until_cut), Arc::clone(&moment));
         let still = Arc::clone(&stands_still);
@@ -51,10 +74,13 @@ impl Proxy {
                 let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
                 let (counter, when) = (Arc::clone(&counter), Arc::clone(&when));
                 let still = Still { is_so: still.subscribe(), latency: Arc::clone(&latency) };
-                tokio::spawn(relay(client, server, counter, when, still));
+                let is_silent = watch::Sender::new(false);
+                let one = Arc::new(Relayed { is_silent });
+                all.lock().unwrap().push(Arc::clone(&one));
+                tokio::spawn(relay(client, server, counter, when, still, one));
             }
         });
-        Self { port, until_cut, moment, stands_still, latency_millis }
+        Self { port, until_cut, moment, stands_still, latency_millis, relayed }
     }
 
     /// Keeps its connections and takes new ones, and passes nothing on: so does a machine that is
@@ -75,8 +101,21 @@ impl Proxy {
 
     /// Cuts the connection of a commit, after so many others.
     pub(super) fn cut(&self, moment: Cut, after: usize) {
-        self.moment.store(usize::from(moment == Cut::AfterTheCommit), Ordering::SeqCst);
+        *self.moment.lock().unwrap() = (moment, Fate::Cut);
         self.until_cut.store(after, Ordering::SeqCst);
+    }
+
+    /// Makes the connection of the next commit silent. It stays open.
+    pub(super) fn silence_commit(&self, moment: Cut) {
+        *self.moment.lock().unwrap() = (moment, Fate::Silent);
+        self.until_cut.store(0, Ordering::SeqCst);
+    }
+
+    /// Has silent connections go on.
+    pub(super) fn release(&self) {
+        for one in self.relayed.lock().unwrap().iter() {
+            one.is_silent.send_replace(false);
+        }
     }
 
     /// Returns true once the connection was cut.
@@ -95,18 +134,21 @@ async fn relay(
     client: TcpStream,
     server: TcpStream,
     until_cut: Arc<AtomicUsize>,
-    moment: Arc<AtomicUsize>,
+    moment: Arc<Mutex<(Cut, Fate)>>,
     still: Still,
+    this: Arc<Relayed>,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let (mut stands_still, latency) = (still.is_so, still.latency);
     let mut is_still = stands_still.clone();
+    let answered = Arc::clone(&this);
     let answers = tokio::spawn(async move {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
             sleep(Duration::from_millis(latency.load(Ordering::SeqCst))).await;
             let _ = is_still.wait_for(|is_still| !is_still).await;
+            answered.passes().await;
             if to_client.write_all(&buffer[..count]).await.is_err() {
                 break;
             }
@@ -116,6 +158,7 @@ async fn relay(
     let mut transactions = Vec::new();
     while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
         let _ = stands_still.wait_for(|is_still| !is_still).await;
+        this.passes().await;
         let sent = &buffer[..count];
         let commits = match prepared(sent) {
             Some(name) => {
@@ -138,13 +181,23 @@ async fn relay(
             is_cut |= left == Ok(0);
         }
         if is_cut {
-            answers.abort();
-            if moment.load(Ordering::SeqCst) == 1 {
+            let (moment, fate) = *moment.lock().unwrap();
+            match fate {
+                Fate::Cut => answers.abort(),
+                Fate::Silent => drop(this.is_silent.send_replace(true)),
+            }
+            if moment == Cut::AfterTheCommit {
                 let _ = to_server.write_all(sent).await;
                 // Time for the server to take it: what it answers goes nowhere.
                 sleep(Duration::from_millis(50)).await;
             }
-            return;
+            match fate {
+                Fate::Cut => return,
+                Fate::Silent => this.passes().await,
+            }
+            if moment == Cut::AfterTheCommit {
+                continue;
+            }
         }
         if to_server.write_all(sent).await.is_err() {
             break;
