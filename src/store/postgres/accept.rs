@@ -1,7 +1,7 @@
 //! Acceptance: what gathers while one transaction is under way becomes the next one.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,13 +36,16 @@ const CONFLICTS: usize = 5;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Accepts messages. `$1` is the directory as this node knows it: if another node has changed it,
-/// nothing is accepted; nor if the session `$9` is gone. A key that is 24 hours old is taken over,
-/// else its message is the answer. Keys that are given to the new messages are left out of the
-/// answer: they are many. The keys are in order, so that two transactions do not wait for each other.
+/// nothing is accepted, and the session `$9` counts nothing; nor if that is gone. A key that is 24
+/// hours old is taken over, else its message is the answer. Keys that are given to the new messages
+/// are left out of the answer: they are many. The keys are in order, so that two transactions do not
+/// wait for each other.
 /// The arrays have one length. Unnested in a list of columns, they make rows without a copy of each.
 const ACCEPT: &str = "
 WITH counted AS (
-    UPDATE session SET writes = writes + 1 WHERE id = $9 RETURNING id
+    UPDATE session
+    SET writes = writes + (SELECT count(*) FROM cluster WHERE directory_version = $1)
+    WHERE id = $9 RETURNING writes
 ), current AS (
     SELECT FROM cluster, counted WHERE directory_version = $1
 ), given AS MATERIALIZED (
@@ -67,8 +70,8 @@ WITH counted AS (
 ), held AS (
     INSERT INTO pending (id, node) SELECT id, $8 FROM new
 )
-SELECT EXISTS (SELECT FROM current), NULL::integer, NULL::bytea, NULL::uuid FROM counted
-UNION ALL SELECT true, organisation, key, message FROM keyed
+SELECT writes, NULL::integer, NULL::bytea, NULL::uuid FROM counted
+UNION ALL SELECT NULL, organisation, key, message FROM keyed
     WHERE message NOT IN (SELECT id FROM given)";
 
 /// Messages that are accepted together, or not at all.
@@ -299,7 +302,8 @@ async fn decide(
         let ran = session.run(ACCEPT, &parameters.all(&version, &node)).await;
         let rows = match ran {
             Ok(Ran::Answered(rows)) => rows,
-            Ok(Ran::Unanswered) => return found_after_all(shared, &parameters).await,
+            Ok(Ran::WroteNothing) => return Ok(None),
+            Ok(Ran::Unanswered) => return Ok(Some(found_after_all(shared, &parameters).await)),
             Err(error)
                 if conflicts < CONFLICTS
                     && (error.is_conflict() || matches!(error, QueryError::NotMade)) =>
@@ -310,9 +314,6 @@ async fn decide(
             }
             Err(error) => return Err(error),
         };
-        if !rows.iter().any(|row| row.get(0)) {
-            return Ok(None);
-        }
         let keyed = rows.iter().filter_map(|row| {
             let organisation = row.get::<_, Option<i32>>(1)?;
             Some(((organisation, row.get(2)), message_id(row.get(3))))
@@ -322,39 +323,29 @@ async fn decide(
     }
 }
 
-/// Reads what a transaction made whose answer was lost; `None` if the directory was another one, so
-/// that it stored nothing.
-async fn found_after_all(
-    shared: &Shared,
-    parameters: &Parameters<'_>,
-) -> Result<Option<Found>, QueryError> {
-    const STORED: &str = "SELECT id FROM message WHERE id = ANY($1)";
+/// Reads which messages the keys of a transaction have that was made, and whose answer was lost.
+async fn found_after_all(shared: &Shared, parameters: &Parameters<'_>) -> Found {
+    // As in `ACCEPT`: a key's earlier message counts only if the key was not taken over.
     const KEYS: &str = "
-        SELECT known.organisation, known.key, known.message, asked.message FROM idempotency AS known
+        SELECT known.organisation, known.key, known.message FROM idempotency AS known
         JOIN unnest($1::integer[], $2::bytea[], $3::uuid[]) AS asked (organisation, key, message)
-        USING (organisation, key)";
-    let Parameters { organisations, keys, ids, .. } = parameters;
+        USING (organisation, key)
+        WHERE known.message = asked.message OR known.created_at > $4";
+    let Parameters { organisations, keys, ids, live_after, .. } = parameters;
     loop {
         let read = async {
             let connection = shared.readers.get(&shared.connector).await?;
-            let stored = connection.query(STORED, &[ids]).await?;
-            let made = connection.query(KEYS, &[organisations, keys, ids]).await?;
-            Ok::<_, QueryError>((stored, made))
+            connection.query(KEYS, &[organisations, keys, ids, live_after]).await
         };
         match read.await {
-            Ok((stored, made)) => {
-                let stored = stored.iter().map(|row| row.get::<_, Uuid>(0));
-                let asked = made.iter().map(|row| (row.get::<_, Uuid>(2), row.get(3)));
-                let replayed = asked.filter(|(earlier, id)| earlier != id).map(|(_, id)| id);
-                let accounted_for: HashSet<Uuid> = stored.chain(replayed).collect();
-                let keyed = made.iter().map(|row| {
+            Ok(rows) => {
+                let keyed = rows.iter().map(|row| {
                     let message = message_id(row.get(2));
                     ((row.get(0), row.get(1)), message)
                 });
-                let is_made = ids.iter().all(|id| accounted_for.contains(id));
-                return Ok(is_made.then(|| Found(keyed.collect())));
+                return Found(keyed.collect());
             }
-            // It may be accepted. Whoever asked has to learn that, or a queue would miss it.
+            // It is accepted. Whoever asked has to learn that, or a queue would miss it.
             Err(error) => shared.lost(&error),
         }
         sleep(Duration::from_millis(200)).await;

@@ -22,7 +22,7 @@ pub(super) const TELL: Duration = Duration::from_millis(500);
 /// the session.
 const MARK: &str = "
 WITH counted AS (
-    UPDATE session SET writes = writes + 1 WHERE id = $3 RETURNING id
+    UPDATE session SET writes = writes + 1 WHERE id = $3 RETURNING writes
 ), marked AS (
     SELECT pending.id, new.attempts FROM counted, pending
     JOIN unnest($1::uuid[], $2::integer[]) AS new (id, attempts) USING (id)
@@ -30,7 +30,7 @@ WITH counted AS (
 ), told AS (
     UPDATE pending SET calling = marked.attempts FROM marked WHERE pending.id = marked.id
 )
-SELECT FROM counted";
+SELECT writes FROM counted";
 /// Takes the marks from messages that wait for another attempt.
 pub(super) const UNMARK: &str =
     "UPDATE pending SET calling = NULL WHERE id = ANY($1) AND calling IS NOT NULL";

@@ -50,6 +50,8 @@ pub(super) enum Ran {
     Answered(Vec<Row>),
     /// It was made. Its answer was lost.
     Unanswered,
+    /// It found that there is nothing to write.
+    WroteNothing,
 }
 
 /// Result of a transaction whose answer was lost.
@@ -67,8 +69,9 @@ impl Session {
         Ok(Self { shared, open })
     }
 
-    /// Makes one statement a transaction. Its last parameter is the session's number: it must count
-    /// itself in the session's row, answer with a row if there is one, and write nothing if not.
+    /// Makes one statement a transaction. Its last parameter is the session's number: it must write
+    /// nothing if the session's row is gone, count itself there if it writes something, and answer
+    /// with the count in the first column of one row. In other rows that column is null.
     pub(super) async fn run(
         &mut self,
         sql: &'static str,
@@ -86,11 +89,11 @@ impl Session {
         parameters.push(&id);
         let asked = timeout(COMMIT_TIMEOUT, open.connection.query(sql, &parameters)).await;
         match asked {
-            Ok(Ok(rows)) if rows.is_empty() => Err(QueryError::Fenced),
             Ok(Ok(rows)) if open.connection.warnings() == warnings => {
-                open.writes += 1;
+                let Some(writes) = count(&rows) else { return Err(QueryError::Fenced) };
+                let before = std::mem::replace(&mut open.writes, writes);
                 self.open = Some(open);
-                Ok(Ran::Answered(rows))
+                Ok(if writes > before { Ran::Answered(rows) } else { Ran::WroteNothing })
             }
             // The server rolled it back.
             Ok(Err(error)) if error.is_rolled_back() => {
@@ -222,6 +225,11 @@ impl Session {
         self.open = Some(new);
         Ok(())
     }
+}
+
+/// Count of the session's transactions in the answer of one.
+fn count(rows: &[Row]) -> Option<i64> {
+    rows.iter().find_map(|row| row.get(0))
 }
 
 impl OpenSession {
