@@ -565,6 +565,7 @@ fn upkeep(
         tasks.spawn(follow(store.share(), move |share| dispatcher.set_share(share)));
         tasks.spawn(follow_drain(store.drains(), Arc::clone(intake)));
         tasks.spawn(store::end_if_fenced(store.clone()));
+        tasks.spawn(store::end_if_task_ends(store.clone()));
     }
     tasks.spawn(store::watch_file(store.clone()));
     tasks.spawn(purge_schedule::run(store.clone(), clock.clone()));

@@ -124,6 +124,15 @@ impl Store {
         }
     }
 
+    /// Waits until a task of the engine has ended, without which it does not work, and returns the
+    /// task's name: the process has to end. The writer of a data file ends the process itself.
+    pub async fn task_ended(&self) -> &'static str {
+        match &self.engine {
+            Engine::Redb(_) => std::future::pending().await,
+            Engine::Postgres(engine) => engine.task_ended().await,
+        }
+    }
+
     /// Returns the reason why nothing can be imported into a database, if there is one.
     pub async fn can_import_into(server: &PostgresServer) -> Result<(), ImportError> {
         Import::begin(server).await.map(|_| ())

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -34,6 +33,7 @@ use feed::Feeds;
 use node::Node;
 use outcomes::Job;
 use session::{Session, Transaction};
+use tasks::Tasks;
 
 pub use connection::PostgresServer;
 pub use error::ConnectError;
@@ -62,6 +62,7 @@ mod replays;
 mod schema;
 mod session;
 mod suppressions;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -84,7 +85,7 @@ pub(super) struct PostgresStore {
     replaying: mpsc::Sender<replays::Request>,
     /// For all other changes, one at a time.
     writer: Arc<Mutex<Session>>,
-    _tasks: Arc<Tasks>,
+    tasks: Arc<Tasks>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -94,9 +95,6 @@ impl std::fmt::Debug for PostgresStore {
             .finish_non_exhaustive()
     }
 }
-
-/// Tasks of the node. They are aborted when it is dropped.
-struct Tasks(#[expect(dead_code, reason = "it aborts them when it is dropped")] JoinSet<()>);
 
 /// What the parts of a node share.
 struct Shared {
@@ -176,29 +174,31 @@ impl PostgresStore {
         drop(connection);
         let (accepting, requests) = accept::queue();
         let (changing, jobs) = outcomes::queue();
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::default();
         let session = async || Session::connect(Arc::clone(&shared)).await.map_err(failed);
         for _ in 0..server.accepting_connections {
             let session = session().await?;
-            tasks.spawn(accept::work(Arc::clone(&shared), session, Arc::clone(&requests)));
+            let accepting = accept::work(Arc::clone(&shared), session, Arc::clone(&requests));
+            tasks.spawn("acceptance", accepting);
         }
-        tasks.spawn(outcomes::work(Arc::clone(&shared), session().await?, jobs));
+        tasks.spawn("outcomes", outcomes::work(Arc::clone(&shared), session().await?, jobs));
         let writer = Arc::new(Mutex::new(session().await?));
         let (replaying, questions) = replays::queue();
-        tasks.spawn(replays::work(Arc::clone(&shared), Arc::clone(&writer), questions));
+        let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
+        tasks.spawn("replays", replays);
         for slot in [&shared.readers, &shared.listers] {
             slot.get(&shared.connector).await.map_err(failed)?;
         }
-        tasks.spawn(node::live(Arc::clone(&shared)));
-        tasks.spawn(follow(Arc::clone(&shared)));
-        tasks.spawn(cluster::watch_database(Arc::clone(&shared)));
+        tasks.spawn("signs of life", node::live(Arc::clone(&shared)));
+        tasks.spawn("changes of other nodes", follow(Arc::clone(&shared)));
+        tasks.spawn("state of the database", cluster::watch_database(Arc::clone(&shared)));
         // Without a part of the pace nothing can be sent. The others make room within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
         let settled = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
-        tasks.spawn(settle(Arc::clone(&shared), changing.clone()));
-        let tasks = Arc::new(Tasks(tasks));
-        Ok((Self { shared, accepting, changing, replaying, writer, _tasks: tasks }, settled))
+        tasks.spawn("messages of dead nodes", settle(Arc::clone(&shared), changing.clone()));
+        let tasks = Arc::new(tasks);
+        Ok((Self { shared, accepting, changing, replaying, writer, tasks }, settled))
     }
 
     pub(in crate::store) fn metrics(&self) -> &StoreMetrics {
@@ -206,7 +206,13 @@ impl PostgresStore {
     }
 
     pub(in crate::store) fn health(&self) -> Health {
-        self.shared.health()
+        if self.tasks.ended().is_some() { Health::Refusing } else { self.shared.health() }
+    }
+
+    /// Waits until one of the tasks has ended without which the engine does not work, and returns
+    /// its name.
+    pub(in crate::store) async fn task_ended(&self) -> &'static str {
+        self.tasks.one_ended().await
     }
 
     pub(in crate::store) fn damaged(&self) -> Vec<DamagedRow> {

@@ -26,6 +26,7 @@ mod browser;
 mod cluster;
 mod cluster_import;
 mod dashboard;
+mod engine;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;

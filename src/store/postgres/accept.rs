@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -168,21 +169,25 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
             let operations = batch.len();
             let mut answers = Vec::with_capacity(operations);
             for Request { messages, reply } in batch {
+                let mut has_panicked = false;
                 let accepted = messages.into_iter().map(|message| {
                     let earlier = found.answer(&message).filter(|earlier| *earlier != message.id);
                     if let Some(earlier) = earlier {
                         return Accepted::Replayed(earlier);
                     }
                     increments.push((message.organisation, Increment::Accepted));
-                    (message.on_new)();
+                    // A panic of one message is not the others' loss.
+                    has_panicked |= catch_unwind(AssertUnwindSafe(message.on_new)).is_err();
                     Accepted::New(message.id)
                 });
-                answers.push((accepted.collect(), reply));
+                let accepted: Vec<Accepted> = accepted.collect();
+                let answer = if has_panicked { Err(StoreError::OutcomeOpen) } else { Ok(accepted) };
+                answers.push((answer, reply));
             }
             shared.metrics.committed(operations, began.elapsed(), increments);
-            for (accepted, reply) in answers {
+            for (answer, reply) in answers {
                 // The client may be gone; the messages are accepted all the same.
-                let _ = reply.send(Ok(accepted));
+                let _ = reply.send(answer);
             }
         }
         Err(error) => {

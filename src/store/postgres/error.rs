@@ -26,6 +26,9 @@ pub(super) enum QueryError {
     /// The server did not answer in time.
     #[error("the server did not answer within {0:?}")]
     TimedOut(std::time::Duration),
+    /// A decision panicked, so that its transaction was not made.
+    #[error("a decision panicked")]
+    Panicked,
 }
 
 impl QueryError {

@@ -1,5 +1,6 @@
 //! Outcomes and reports: what gathers while one transaction is under way becomes the next one.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -123,7 +124,12 @@ impl Job {
         }
     }
 
+    /// Decides. A panic is this job's own failure, after which the transaction cannot be made.
     fn decide(&self, rows: &mut WorkingSet) -> Result<Decided, QueryError> {
+        catch_unwind(AssertUnwindSafe(|| self.apply(rows))).unwrap_or(Err(QueryError::Panicked))
+    }
+
+    fn apply(&self, rows: &mut WorkingSet) -> Result<Decided, QueryError> {
         match self {
             Self::Record { id, attempts, transition, now, .. } => {
                 let transition = transition.clone();
@@ -204,8 +210,29 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
     batch
 }
 
-/// Writes a batch, and answers all.
+/// Writes a batch, and answers all. If a job panics, each is written alone.
 async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
+    match write_together(shared, session, batch).await {
+        Ok(()) => {}
+        Err(batch) => {
+            for job in batch {
+                if let Err(panicked) = write_together(shared, session, vec![job]).await {
+                    for job in panicked {
+                        tracing::error!("an outcome or an event cannot be written: it panics");
+                        job.answer(Err(StoreError::Damaged));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes a batch, and answers all; gives it back if a job panics.
+async fn write_together(
+    shared: &Shared,
+    session: &mut Session,
+    batch: Vec<Job>,
+) -> Result<(), Vec<Job>> {
     for job in &batch {
         if let Job::Record { id, .. } = job {
             shared.calls.ended(*id);
@@ -221,6 +248,7 @@ async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
                 job.answer(Ok(decided));
             }
         }
+        Err(QueryError::Panicked) => return Err(batch),
         Err(error) => {
             shared.metrics.commit_failed();
             shared.lost(&error);
@@ -229,6 +257,7 @@ async fn write_all(shared: &Shared, session: &mut Session, batch: Vec<Job>) {
             }
         }
     }
+    Ok(())
 }
 
 /// Writes a batch, again if its transaction was not made.

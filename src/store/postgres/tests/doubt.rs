@@ -1,19 +1,22 @@
-//! What a caller that gives up and a lost answer leave behind.
+//! What a caller that gives up, a lost answer and a panic leave behind.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::nodes::{Database, START, accept, organisation, until};
+use tokio::time::{sleep, timeout};
+
+use super::nodes::{Database, START, accept, all, organisation, until};
 use super::proxy::{Cut, Proxy};
 use crate::domain::admission::admit;
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
+use crate::domain::message::Transition;
 use crate::domain::organisation::DomainState;
-use crate::domain::request::{Draft, SendRequest};
+use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::connection::Connector;
-use crate::store::{Accepted, Change, NewMessage, Store};
+use crate::store::{Accepted, Change, Health, NewMessage, Store};
 
 fn suppression(address: &str) -> Suppression {
     Suppression {
@@ -111,5 +114,81 @@ async fn a_lost_answer_over_another_directory_gives_no_message_of_an_expired_key
         assert!(proxy.has_cut());
         assert_eq!(answer, Ok(Accepted::New(second)), "round {round}, the first was {first}");
         assert!(other.message(second, later).await.unwrap().is_some(), "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_of_one_message_costs_the_others_nothing() {
+    let mut database = Database::new().await;
+    database.server.accepting_connections = 1;
+    let node = database.node("a").await;
+    let organisation = organisation(&node).await;
+    let ids = MessageIds::new();
+    let panics = || panic!("one message's own fault");
+    let new = message(&node, organisation, ids.next(START), None, START, panics).await;
+    let answer = node.accept(new).await;
+    assert!(answer.is_err(), "nobody has its body: {answer:?}");
+    let next = accept(&node, organisation, ids.next(START), None, &Arc::default()).await;
+    assert!(matches!(next, Ok(Accepted::New(_))), "{next:?}");
+    assert_eq!(node.health(), Health::Writable);
+    assert_eq!(all(&node).await.len(), 2);
+}
+
+/// What makes each task of the engine panic: a column of a type that it does not know.
+const FAULTS: [(&str, &str); 7] = [
+    ("acceptance", "ALTER TABLE idempotency ALTER organisation TYPE bigint"),
+    ("outcomes", "ALTER TABLE message ALTER record TYPE text USING encode(record, 'hex')"),
+    ("replays", "ALTER TABLE idempotency ALTER message TYPE text"),
+    ("signs of life", "ALTER TABLE node ALTER beat TYPE integer"),
+    ("changes of other nodes", "ALTER TABLE cluster ALTER directory_version TYPE integer"),
+    ("state of the database", "ALTER TABLE cluster ALTER version TYPE bigint"),
+    (
+        "messages of dead nodes",
+        "ALTER TABLE pending ALTER calling TYPE bigint;
+        INSERT INTO pending (id, node) VALUES ('01a3185c-5000-74ce-94c5-8df399f88396', 0)",
+    ),
+];
+/// Statements are prepared anew by new connections.
+const END_CONNECTIONS: &str = "
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_each_task_is_told_and_nothing_is_accepted_after_it() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    for (task, fault) in FAULTS {
+        let database = Database::new().await;
+        let node = database.node("a").await;
+        let organisation = organisation(&node).await;
+        let ids = MessageIds::new();
+        let id = ids.next(START);
+        accept(&node, organisation, id, Some("key"), &Arc::default()).await.unwrap();
+        assert_eq!(node.health(), Health::Writable);
+        let operator = Connector::new(&database.server).connect().await.unwrap();
+        operator.batch(fault).await.unwrap();
+        operator.batch(END_CONNECTIONS).await.unwrap();
+        let at_work = async {
+            loop {
+                let new = message(&node, organisation, ids.next(START), None, START, || {}).await;
+                let sent = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+                // Each may get no answer: that of the task that ends.
+                match task {
+                    "acceptance" => drop(timeout(LIMIT, node.accept(new)).await),
+                    "outcomes" => drop(timeout(LIMIT, node.record(id, 1, sent, START)).await),
+                    "replays" => {
+                        let key = IdempotencyKey::parse("key").unwrap();
+                        drop(timeout(LIMIT, node.replay(organisation, key, START)).await);
+                    }
+                    _ => {}
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let ended = tokio::select! {
+            ended = timeout(LIMIT, node.task_ended()) => ended,
+            never = at_work => never,
+        };
+        assert_eq!(ended, Ok(task));
+        assert_eq!(node.health(), Health::Refusing, "{task}");
     }
 }
