@@ -7,7 +7,7 @@
 //! 4 edges      main  cli  service  api  smtp  admin  operator  logging
 //! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
 //! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  error_chain  in_flight  organisation_counts  shared_limits
+//! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  resolver  shared_limits
 //! ```
 //!
 //! Data flows one way:
@@ -27,6 +27,7 @@ pub mod aws_setup;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod detached_thread;
 pub mod dispatch;
 pub mod domain;
 pub mod domain_verification;
@@ -43,6 +44,7 @@ pub mod organisation_counts;
 pub mod purge_schedule;
 pub mod queue;
 pub mod quota;
+pub mod resolver;
 pub mod service;
 pub mod ses;
 pub mod shared_limits;

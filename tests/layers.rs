@@ -24,7 +24,7 @@ const CLOSED: [(&str, &[&str]); 8] = [
 const RESERVED: [(&str, &[&str]); 4] = [
     ("clap", &["cli"]),
     ("redb", &["store"]),
-    ("reqwest", &["ses", "webhooks"]),
+    ("reqwest", &["resolver", "ses", "webhooks"]),
     ("simulator", &["cli", "service", "simulator"]),
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
@@ -192,6 +192,31 @@ fn modules_of_a_folder_do_not_import_each_other() {
         circles.insert(format!("{}: {}", module[..module.len() - 1].join("::"), names.join(" ")));
     }
     assert_eq!(circles, KNOWN_CIRCLES.map(str::to_owned).into(), "left: the circles there are");
+}
+
+/// Functions that take a thread of the runtime's pool for blocking work, and the modules that may
+/// call them. Store reads run there: what may hang has threads of its own.
+#[test]
+fn nothing_but_store_reads_runs_on_the_blocking_pool() {
+    const CALLS: [&str; 4] = ["spawn_blocking(", "lookup_host(", "to_socket_addrs(", "GaiResolver"];
+    let mut problems = BTreeSet::new();
+    for Source { path, module, code, .. } in Source::all() {
+        let module = module.join("::");
+        for call in CALLS {
+            let may = match call {
+                "spawn_blocking(" => {
+                    module.split("::").next() == Some("store")
+                        || ["service::store", "admin::backup"].contains(&module.as_str())
+                }
+                "to_socket_addrs(" => module == "resolver",
+                _ => false,
+            };
+            if !may && code.contains(call) {
+                problems.insert(format!("{path} calls {call}"));
+            }
+        }
+    }
+    assert_eq!(problems, BTreeSet::new());
 }
 
 #[test]

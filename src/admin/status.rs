@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
 use tracing::info;
 
 use crate::admin::live::{Condition, LiveView};
 use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
 use crate::clock::{ConfirmedBy, Jump};
+use crate::detached_thread;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
 use crate::domain::time::Timestamp;
@@ -530,8 +530,9 @@ impl Admin {
     async fn sending(&self, live: &Arc<dyn LiveView>) -> Sending {
         let (status, account) = (live.sending(), live.account());
         let looking = Arc::clone(live);
-        let forecast = spawn_blocking(move || looking.forecast_stop());
-        let forecast = forecast.await.expect("a forecast does not panic and is not aborted");
+        // It takes the processor for long if much is pending.
+        let forecast = detached_thread::run("forecast", move || looking.forecast_stop());
+        let forecast = forecast.await.unwrap_or_else(|_| live.forecast_stop());
         Sending {
             pending_messages: status.pending.messages,
             in_flight: status.pending.in_flight,

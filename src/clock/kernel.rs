@@ -8,8 +8,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+
+use crate::detached_thread;
 
 /// Time-out of a question to systemd.
 const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +31,7 @@ pub enum Synchronisation {
 
 /// Asks systemd. Runs a process, so it takes some milliseconds.
 pub(super) async fn ask() -> Synchronisation {
-    let asked = spawn_blocking(|| {
+    let asked = detached_thread::run("timedatectl", || {
         let mut command = Command::new("timedatectl");
         command.args(["show", "--property=NTPSynchronized", "--value"]);
         // With our own NOTIFY_SOCKET it would tell our supervisor of its failures.
@@ -39,7 +40,7 @@ pub(super) async fn ask() -> Synchronisation {
     // After the time-out, the thread still waits for the end of the process.
     let reason = match timeout(SYSTEMD_TIMEOUT, asked).await {
         Err(_) => "timedatectl does not answer".to_owned(),
-        Ok(output) => match output.expect("running a program does not panic") {
+        Ok(output) => match output.and_then(|output| output) {
             Ok(output) => return read(&output.stdout),
             Err(error) => format!("timedatectl cannot be run ({error})"),
         },

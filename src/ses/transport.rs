@@ -15,6 +15,7 @@ use reqwest::{Request, Response};
 use crate::clock::Clock;
 use crate::domain::time::Timestamp;
 use crate::error_chain::error_chain;
+use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 use crate::ses::SesOptions;
 use crate::ses::credentials::CredentialCache;
 use crate::ses::error::{AwsError, RefusedCredentials, TransportError};
@@ -28,6 +29,13 @@ const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_IDLE_CONNECTIONS: usize = 256;
 /// The slowest that a body may be written, beyond the time-out of any call, in bytes per second.
 const BYTES_PER_SECOND: usize = 512 * 1024;
+/// Names of AWS's services and of sources of credentials. A look-up ends before the time to connect
+/// does, so that its error is told.
+const NAMES: ResolverLimits = ResolverLimits {
+    max_lookups: 16,
+    patience: Duration::from_secs(4),
+    kept: Duration::from_mins(10),
+};
 /// Distance of AWS's clock from ours, as its last answer's `Date` told, to about a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
@@ -83,6 +91,10 @@ impl Transport {
             .timeout(options.request_timeout)
             .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .dns_resolver(HttpResolver::new(Resolver::new(NAMES), || Caller {
+                holder: (),
+                guard: None,
+            }))
             .build()?;
         let credentials = CredentialCache::new(
             options.credentials.clone(),

@@ -46,6 +46,8 @@ const CLOCK_LOOK: Duration = Duration::from_millis(250);
 const STORE_LOOK: Duration = Duration::from_millis(100);
 /// Pause after the store could not be read or written.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked whether the last attempts only wait for names, once the service stops.
+const LOOKUPS_LOOK: Duration = Duration::from_millis(50);
 /// Failed attempts in a row from which on attempts begin one after the other, with a pause: an
 /// endpoint that is down must not make work for others.
 const PACED_FROM: u32 = 16;
@@ -700,10 +702,15 @@ impl Endpoint {
     /// Waits for what is under way, but not for long, and writes it down.
     async fn finish(mut self) {
         let end = Instant::now() + LAST_ATTEMPTS;
-        while let Ok(Some(finished)) = tokio::time::timeout_at(end, self.attempts.join_next()).await
-        {
-            self.finished(finished.expect(ATTEMPTS));
+        // An attempt whose endpoint's name is being looked up has sent nothing: it is not waited for.
+        while self.attempts.len() > self.sender.lookups() && Instant::now() < end {
+            match timeout(LOOKUPS_LOOK, self.attempts.join_next()).await {
+                Ok(Some(finished)) => self.finished(finished.expect(ATTEMPTS)),
+                Ok(None) => break,
+                Err(_) => {}
+            }
         }
+        self.attempts.shutdown().await;
         let written = async {
             while self.committing.join_next().await.is_some() {}
             if let Some(settlement) = self.settlement() {

@@ -3,17 +3,22 @@
 //! Knows nothing of cursors and retries.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use reqwest::{Certificate, Client, ClientBuilder, Request, Response, Url};
+use tokio::task_local;
 use tokio::time::timeout;
 
+use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{AttemptFailure, Webhook, WebhookUrl};
 use crate::error_chain::error_chain;
+use crate::in_flight::InFlight;
+use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 use crate::webhooks::signature::signatures;
 
 /// The longest that an attempt may take, from the connection to the answer's head.
@@ -26,11 +31,31 @@ const MAX_BODY_BYTES: usize = 4 * 1024;
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most idle connections to one endpoint: as many as attempts at one time.
 const MAX_IDLE_CONNECTIONS: usize = 16;
+/// Names of endpoints. Each organisation has a share of the look-ups.
+const NAMES: ResolverLimits = ResolverLimits {
+    max_lookups: 64,
+    patience: Duration::from_secs(10),
+    kept: Duration::from_mins(10),
+};
 
 /// Headers of a delivery (Standard Webhooks 1.0.0, "Webhook headers").
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+task_local! {
+    /// The organisation whose endpoint is called in this task, and the count of the endpoint's
+    /// look-ups.
+    static CALLER: (OrganisationId, Arc<InFlight>);
+}
+
+/// Names are looked up for the organisation of the attempt. The HTTP client asks for them in the
+/// task of the request; what it might ask for elsewhere would have a share of its own.
+fn caller() -> Caller<Option<OrganisationId>> {
+    let caller = CALLER.try_with(|(organisation, lookups)| (*organisation, lookups.enter())).ok();
+    let (holder, guard) = caller.unzip();
+    Caller { holder, guard }
+}
 
 /// Why an endpoint cannot be called at all.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +73,18 @@ pub enum BadEndpoint {
 
 /// Client that endpoints without certificates of their own share.
 #[derive(Debug, Clone)]
-pub(super) struct SharedClient(Client);
+pub(super) struct SharedClient {
+    client: Client,
+    /// Of all endpoints.
+    resolver: Resolver<Option<OrganisationId>>,
+}
 
 /// Calls one endpoint.
 #[derive(Debug)]
 pub(super) struct Sender {
     client: Client,
     url: Url,
+    lookups: Arc<InFlight>,
 }
 
 /// Delivery, apart from its signature.
@@ -105,12 +135,14 @@ pub(super) struct Attempt {
 
 impl SharedClient {
     pub(super) fn new() -> Result<Self, BadEndpoint> {
-        let client = builder().build();
-        client.map(Self).map_err(|error| BadEndpoint::Client(error_chain(&error)))
+        let resolver = Resolver::new(NAMES);
+        let client = builder(&resolver).build();
+        let client = client.map_err(|error| BadEndpoint::Client(error_chain(&error)))?;
+        Ok(Self { client, resolver })
     }
 }
 
-fn builder() -> ClientBuilder {
+fn builder(resolver: &Resolver<Option<OrganisationId>>) -> ClientBuilder {
     // An error says that a provider is installed already, and then that one is used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
@@ -122,6 +154,7 @@ fn builder() -> ClientBuilder {
         .connect_timeout(ATTEMPT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)
         .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+        .dns_resolver(HttpResolver::new(resolver.clone(), caller))
 }
 
 impl Sender {
@@ -132,7 +165,7 @@ impl Sender {
     ) -> Result<Self, BadEndpoint> {
         let url = Url::parse(url.as_str()).map_err(|error| BadEndpoint::Url(error.to_string()))?;
         let client = match authority {
-            None => shared.0.clone(),
+            None => shared.client.clone(),
             Some(pem) => {
                 let unusable = |error: reqwest::Error| BadEndpoint::Authority(error_chain(&error));
                 let roots = Certificate::from_pem_bundle(pem.as_bytes()).map_err(unusable)?;
@@ -140,10 +173,15 @@ impl Sender {
                     let reason = "there is none in it".to_owned();
                     return Err(BadEndpoint::Authority(reason));
                 }
-                builder().tls_certs_only(roots).build().map_err(unusable)?
+                builder(&shared.resolver).tls_certs_only(roots).build().map_err(unusable)?
             }
         };
-        Ok(Self { client, url })
+        Ok(Self { client, url, lookups: Arc::default() })
+    }
+
+    /// Attempts whose endpoint's name is being looked up: nothing was sent by them.
+    pub(super) fn lookups(&self) -> usize {
+        self.lookups.count()
     }
 
     /// Calls the endpoint once, with the secrets of `webhook` at `now`.
@@ -155,7 +193,9 @@ impl Sender {
     ) -> Attempt {
         let started = Instant::now();
         let request = self.request(webhook, delivery, now);
-        let answered = timeout(ATTEMPT_TIMEOUT, self.client.execute(request)).await;
+        let caller = (webhook.organisation, Arc::clone(&self.lookups));
+        let answered = CALLER.scope(caller, self.client.execute(request));
+        let answered = timeout(ATTEMPT_TIMEOUT, answered).await;
         let took = started.elapsed();
         let failed = |failure, message| {
             let answer = Answer::Failed { failure, message, retry_after: None };

@@ -15,6 +15,7 @@ mod http_transport;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
+mod resolver;
 mod sending;
 mod simulator;
 mod smtp;

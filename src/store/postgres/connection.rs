@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio_postgres::{
     Socket, Statement,
 };
 
+use crate::resolver::{Resolver, ResolverLimits};
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::tls::Tls;
 
@@ -30,6 +32,13 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long sent data may stay unacknowledged, and how long a silent peer is believed. Without
 /// these a connection to a host that vanished hangs for minutes.
 const SILENCE: Duration = Duration::from_secs(5);
+/// Names of the hosts. An answer that comes too late serves the next attempt to connect. Addresses
+/// from before are not used without an answer: the name may be that of another server now.
+const NAMES: ResolverLimits = ResolverLimits {
+    max_lookups: 16,
+    patience: Duration::from_millis(2_500),
+    kept: Duration::ZERO,
+};
 /// Settings of each connection. Plans that scan whole tables are never right here: statistics of
 /// tables that grow by the hour are always behind.
 const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
@@ -56,9 +65,10 @@ pub struct PostgresServer {
 
 /// Makes connections.
 pub(super) struct Connector {
-    /// One for each host.
-    configs: Vec<Config>,
+    /// One for each host, by its name.
+    configs: Vec<(String, Config)>,
     tls: Option<Tls>,
+    resolver: Resolver<()>,
     /// Tasks of the connections that there are.
     drivers: Mutex<Vec<AbortHandle>>,
 }
@@ -86,19 +96,21 @@ impl Connector {
         let configs = server.hosts.iter().map(|(host, port)| {
             let mut config = config.clone();
             config.host(host).port(*port);
-            config
+            (host.clone(), config)
         });
-        Self { configs: configs.collect(), tls, drivers: Mutex::default() }
+        let resolver = Resolver::new(NAMES);
+        Self { configs: configs.collect(), tls, resolver, drivers: Mutex::default() }
     }
 
     /// Connects to the host that takes writes. All hosts are asked at once: one that takes
     /// connections and does not answer must not keep the node from the others.
     pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
         let mut attempts = JoinSet::new();
-        for config in self.configs.iter().cloned() {
+        for host in self.configs.iter().cloned() {
+            let resolver = self.resolver.clone();
             match self.tls.clone() {
-                Some(tls) => attempts.spawn(connect_to(config, tls)),
-                None => attempts.spawn(connect_to(config, NoTls)),
+                Some(tls) => attempts.spawn(connect_to(host, resolver, tls)),
+                None => attempts.spawn(connect_to(host, resolver, NoTls)),
             };
         }
         let mut last_error = QueryError::NotMade;
@@ -136,7 +148,11 @@ impl Connector {
 }
 
 /// Connects to one host, if it takes writes.
-async fn connect_to<T>(config: Config, tls: T) -> Result<Connection, QueryError>
+async fn connect_to<T>(
+    (name, config): (String, Config),
+    resolver: Resolver<()>,
+    tls: T,
+) -> Result<Connection, QueryError>
 where
     T: MakeTlsConnect<Socket> + Send + 'static,
     T::Stream: Send,
@@ -144,8 +160,12 @@ where
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
     // The library's own limit ends once the host has taken the connection.
-    let connected = timeout(CONNECT_TIMEOUT, config.connect(tls)).await;
-    let (client, mut driver) = connected.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
+    let connected = timeout(CONNECT_TIMEOUT, async {
+        let config = with_addresses(config, &name, &resolver).await?;
+        Ok::<_, QueryError>(config.connect(tls).await?)
+    });
+    let (client, mut driver) =
+        connected.await.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
     let cancelled_waits = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&cancelled_waits);
     let driver = tokio::spawn(async move {
@@ -166,6 +186,28 @@ where
         }
     });
     Ok(Connection { client, statements: Mutex::default(), cancelled_waits, driver })
+}
+
+/// Adds the addresses of the host's name. The library itself would look it up on the threads that
+/// store reads run on.
+async fn with_addresses(
+    mut config: Config,
+    name: &str,
+    resolver: &Resolver<()>,
+) -> Result<Config, QueryError> {
+    // A host may be the directory of a Unix socket too.
+    if name.starts_with('/') || name.parse::<IpAddr>().is_ok() {
+        return Ok(config);
+    }
+    let addresses = resolver.resolve((), name).await?;
+    for (index, address) in addresses.iter().enumerate() {
+        if index > 0 {
+            // The library wants as many names as addresses.
+            config.host(name);
+        }
+        config.hostaddr(address.ip());
+    }
+    Ok(config)
 }
 
 /// Connection to the server. Requests that are made at one time are sent one behind the other,

@@ -4,6 +4,7 @@ use std::error::Error as _;
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::resolver::ResolveError;
 use crate::store::StoreError;
 use crate::store::error::DamagedRow;
 use crate::store::transitions::RowsError;
@@ -14,6 +15,9 @@ pub(super) enum QueryError {
     /// The server refused it, or cannot be reached.
     #[error("{}", described(.0))]
     Server(#[from] tokio_postgres::Error),
+    /// The server's name cannot be looked up.
+    #[error(transparent)]
+    Name(#[from] ResolveError),
     /// A row cannot be read.
     #[error(transparent)]
     Row(#[from] DamagedRow),

@@ -1,0 +1,25 @@
+//! Threads for work that may hang: a look-up of a name, or another program.
+//!
+//! Nobody waits for such a thread longer than he wants to. The runtime's own threads for blocking
+//! work are no place for it: store reads run there, and the end of the runtime waits for them.
+
+use std::io;
+use std::thread;
+
+use tokio::sync::oneshot;
+
+/// Does work on a thread of its own. If the returned future is dropped, or the process ends, the
+/// thread is left alone.
+///
+/// Fails if the system has no thread left, or if the work panics.
+pub async fn run<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (done, result) = oneshot::channel();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        // The caller may be gone.
+        let _ = done.send(work());
+    })?;
+    result.await.map_err(|_| io::Error::other("the thread panicked"))
+}
