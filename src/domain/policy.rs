@@ -35,9 +35,11 @@ pub const MAX_HEADERS: usize = 15;
 /// Longest name of a custom header, in characters (SES v2 API, `MessageHeader.Name`).
 pub const MAX_HEADER_NAME_CHARS: usize = 126;
 
-/// Longest value of a custom header, in characters (SES v2 API, `MessageHeader.Value`; SES limits
-/// name and value together).
+/// Longest value of a custom header, in characters (SES v2 API, `MessageHeader.Value`).
 pub const MAX_HEADER_VALUE_CHARS: usize = 995;
+
+/// Most characters of a custom header's name and value together (SES v2 API, `MessageHeader.Value`).
+pub const MAX_HEADER_CHARS: usize = 996;
 
 /// Most files that go with a message.
 pub const MAX_ATTACHMENTS: usize = 50;

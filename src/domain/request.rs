@@ -7,9 +7,9 @@ use std::fmt;
 
 use crate::domain::mailbox::Mailbox;
 use crate::domain::policy::{
-    MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_CHARS,
-    MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS, MAX_RECIPIENTS,
-    MAX_SUBJECT_CHARS, TRANSACTIONAL,
+    MAX_HEADER_CHARS, MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS,
+    MAX_IDEMPOTENCY_KEY_CHARS, MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS,
+    MAX_RECIPIENTS, MAX_SUBJECT_CHARS, TRANSACTIONAL,
 };
 
 use attachment::checked_attachments;
@@ -392,6 +392,11 @@ fn checked_headers<'a>(
         }
         if !(1..=MAX_HEADER_VALUE_CHARS).contains(&value.len()) {
             return wrong(format!("must be 1 to {MAX_HEADER_VALUE_CHARS} characters"));
+        }
+        if name.len() + value.len() > MAX_HEADER_CHARS {
+            return wrong(format!(
+                "name and value together must be at most {MAX_HEADER_CHARS} characters"
+            ));
         }
     }
     Ok(headers)

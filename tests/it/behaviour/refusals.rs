@@ -232,6 +232,8 @@ async fn every_field_is_held_to_its_rule() {
         ("headers", json!({"X-A": "\u{e9}"}), "headers.X-A"),
         ("headers", json!({"X-A": ""}), "headers.X-A"),
         ("headers", json!({"X-A": "x".repeat(996)}), "headers.X-A"),
+        ("headers", json!({"X-A": "x".repeat(994)}), "headers.X-A"),
+        ("headers", json!({"List-Unsubscribe": "x".repeat(981)}), "headers.List-Unsubscribe"),
         ("headers", json!({"X-A": 1}), "headers.X-A"),
         ("headers", json!({"x-ses-configuration-set": "x"}), "headers.x-ses-configuration-set"),
         ("headers", json!({"X-A": "1", "x-a": "2"}), "headers.x-a"),
@@ -320,7 +322,9 @@ async fn limits_end_where_they_say() {
     server.send(&message_with("subject", json!("\u{e9}".repeat(998)))).await;
     let name = format!("X-{}", "a".repeat(124));
     server.send(&message_with("headers", json!({ name: "x" }))).await;
-    server.send(&message_with("headers", json!({ "X-A": "x".repeat(995) }))).await;
+    server.send(&message_with("headers", json!({ "X-A": "x".repeat(993) }))).await;
+    server.send(&message_with("headers", json!({ "X-": "x".repeat(994) }))).await;
+    server.send(&message_with("headers", json!({ "List-Unsubscribe": "x".repeat(980) }))).await;
     let headers = |count: usize| -> Value {
         (0..count).map(|n| (format!("X-{n}"), json!("v"))).collect::<serde_json::Map<_, _>>().into()
     };
