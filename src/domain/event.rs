@@ -41,7 +41,7 @@ pub enum EventDetail {
     Complaint {
         /// The feedback report's type, such as `abuse` (RFC 5965).
         feedback_type: Option<String>,
-        /// `OnAccountSuppressionList` where SES itself made the complaint.
+        /// SES's closer word, such as `OnAccountSuppressionList` where SES itself made the complaint.
         sub_type: Option<String>,
     },
     /// SES accepted the message, then refused to send it on (a virus).
@@ -104,16 +104,20 @@ impl Event {
         LastEvent { occurred_at: self.occurred_at, event_type: self.event_type() }
     }
 
-    /// Whether it suppresses its recipients, and why. An address that SES itself already
-    /// suppresses is not suppressed here as well: the operator of the SES account decides that.
+    /// Whether it suppresses its recipients, and why. An address that a list or a check at SES
+    /// stopped is not suppressed here as well: whoever keeps that list decides.
     pub fn suppresses(&self) -> Option<SuppressionReason> {
         match &self.detail {
             EventDetail::Bounce { bounce_type: BounceType::Permanent, sub_type, .. } => {
-                (!is_account_suppression(sub_type)).then_some(SuppressionReason::Bounce)
+                (!is_stopped_at_ses(sub_type)).then_some(SuppressionReason::Bounce)
             }
-            EventDetail::Complaint { sub_type, .. } => {
-                let by_account = sub_type.as_deref().is_some_and(is_account_suppression);
-                (!by_account).then_some(SuppressionReason::Complaint)
+            EventDetail::Complaint { sub_type, feedback_type } => {
+                let is_stopped = sub_type.as_deref().is_some_and(is_stopped_at_ses);
+                // The report says that the mail was wanted (IANA, "Mail Parameters", Feedback-Type).
+                let is_wanted = feedback_type
+                    .as_deref()
+                    .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("not-spam"));
+                (!is_stopped && !is_wanted).then_some(SuppressionReason::Complaint)
             }
             EventDetail::Bounce { .. }
             | EventDetail::Delivery { .. }
@@ -123,8 +127,17 @@ impl Event {
     }
 }
 
-fn is_account_suppression(sub_type: &str) -> bool {
-    matches!(sub_type, "Suppressed" | "OnAccountSuppressionList")
+/// Returns true if a subtype says that a list or a check at SES stopped the message, and not the
+/// recipient's server or the recipient (SES developer guide, "Bounce types").
+fn is_stopped_at_ses(sub_type: &str) -> bool {
+    matches!(
+        sub_type,
+        "Suppressed"
+            | "OnAccountSuppressionList"
+            | "OnTenantSuppressionList"
+            | "EmailValidationSuppressed"
+            | "UnsubscribedRecipient"
+    )
 }
 
 /// A message's latest event. Orders by time, then by the types' rank, so that the last event is
@@ -161,12 +174,26 @@ mod tests {
         use SuppressionReason::{Bounce, Complaint};
         assert_eq!(bounce(BounceType::Permanent, "General").suppresses(), Some(Bounce));
         assert_eq!(bounce(BounceType::Permanent, "NoEmail").suppresses(), Some(Bounce));
-        assert_eq!(bounce(BounceType::Permanent, "Suppressed").suppresses(), None);
-        assert_eq!(bounce(BounceType::Permanent, "OnAccountSuppressionList").suppresses(), None);
+        for sub_type in [
+            "Suppressed",
+            "OnAccountSuppressionList",
+            "OnTenantSuppressionList",
+            "EmailValidationSuppressed",
+            "UnsubscribedRecipient",
+        ] {
+            assert_eq!(bounce(BounceType::Permanent, sub_type).suppresses(), None, "{sub_type}");
+            assert_eq!(complaint(Some(sub_type)).suppresses(), None, "{sub_type}");
+        }
         assert_eq!(bounce(BounceType::Transient, "General").suppresses(), None);
         assert_eq!(bounce(BounceType::Undetermined, "Undetermined").suppresses(), None);
         assert_eq!(complaint(None).suppresses(), Some(Complaint));
-        assert_eq!(complaint(Some("OnAccountSuppressionList")).suppresses(), None);
+        assert_eq!(complaint(Some("SomethingNew")).suppresses(), Some(Complaint));
+        let of = |feedback_type: &str| {
+            let feedback_type = Some(feedback_type.to_owned());
+            event(EventDetail::Complaint { feedback_type, sub_type: None }).suppresses()
+        };
+        assert_eq!((of("not-spam"), of("Not-Spam")), (None, None));
+        assert_eq!((of("abuse"), of("other")), (Some(Complaint), Some(Complaint)));
     }
 
     #[test]

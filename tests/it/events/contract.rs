@@ -138,16 +138,25 @@ async fn a_complaint_suppresses_all_whom_it_names_and_ses_own_list_suppresses_no
     let directory = tempfile::tempdir().unwrap();
     let sink = EventSink::in_directory(directory.path()).await;
     let id = sink.new_message().await;
-    let mut listed = about(id, "event-complaint-record.json");
-    listed["complaint"]["complaintSubType"] = json!("OnAccountSuppressionList");
-    ingest(&sink, &listed).await;
-    for sub_type in ["Suppressed", "OnAccountSuppressionList"] {
+    for sub_type in [
+        "Suppressed",
+        "OnAccountSuppressionList",
+        "OnTenantSuppressionList",
+        "EmailValidationSuppressed",
+        "UnsubscribedRecipient",
+    ] {
+        let mut listed = about(id, "event-complaint-record.json");
+        listed["complaint"]["complaintSubType"] = json!(sub_type);
+        ingest(&sink, &listed).await;
         let mut bounce = about(id, "event-bounce-record.json");
         bounce["bounce"]["bounceSubType"] = json!(sub_type);
         bounce["bounce"]["bouncedRecipients"] = json!([{"emailAddress": "bob@example.org"}]);
         ingest(&sink, &bounce).await;
     }
     ingest(&sink, &about(id, "event-deliverydelay-record.json")).await;
+    let mut wanted = about(id, "event-complaint-record.json");
+    wanted["complaint"]["complaintFeedbackType"] = json!("not-spam");
+    ingest(&sink, &wanted).await;
     assert!(suppressed(&sink).is_empty());
 
     let mut complaint = at(id, "event-complaint-record.json", "complaint", INSTANT);
