@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tracing::{debug, warn};
 
 use crate::clock::Clock;
+use crate::domain::suppression::SuppressedAddress;
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 use crate::ses::event::{Document, EventKind, MessageTag, ProviderEvent, parse};
@@ -17,6 +18,10 @@ use metrics::{DocumentType, EventMetrics};
 
 pub mod metrics;
 pub mod poll;
+
+/// Reason why the document of an event that was taken in is kept.
+const UNREAD_RECIPIENT: &str =
+    "a recipient is not exactly one address, so it was not suppressed; suppress it by hand";
 
 /// Takes in the provider's documents.
 #[derive(Debug)]
@@ -135,6 +140,14 @@ impl Sorted {
         match parse(document) {
             Ok(Document::Event(event)) => {
                 self.types.push(DocumentType::of(&event.kind));
+                if has_unread_recipient(&event.kind) {
+                    warn!(
+                        ses_message_id = event.ses_message_id,
+                        "a recipient of a bounce or complaint cannot be read, and is not \
+                         suppressed: the document is kept as a dead letter"
+                    );
+                    self.letters.push(DeadLetter::new(now, UNREAD_RECIPIENT, document));
+                }
                 match report(event) {
                     Some(report) => self.reports.push(report),
                     None => self.unmatched += 1,
@@ -151,6 +164,14 @@ impl Sorted {
             }
         }
     }
+}
+
+/// Returns true if an event suppresses its recipients, and one of them cannot be read.
+fn has_unread_recipient(kind: &EventKind) -> bool {
+    let EventKind::Recipients(event) = kind else { return false };
+    let mut recipients = event.recipients.iter();
+    event.suppresses().is_some()
+        && recipients.any(|text| SuppressedAddress::of_recipient(text).is_none())
 }
 
 /// The event as the store takes it; nothing where its tag is none of ours.

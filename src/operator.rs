@@ -123,10 +123,12 @@ pub struct Parts {
 }
 
 /// State that only the store knows. What it could not tell is `None`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StoredState {
     /// Reports of the provider that wait.
     backlog: Option<EventBacklog>,
+    /// Id and reason of the newest document that could not be read.
+    newest_letter: Option<String>,
     /// Messages whose body was lost, if there are any.
     lost: Result<Option<LostMessages>, StoreError>,
     /// Time of the oldest record, if there is one.
@@ -135,7 +137,12 @@ pub struct StoredState {
 
 impl Default for StoredState {
     fn default() -> Self {
-        Self { backlog: None, lost: Err(StoreError::Unavailable), oldest: None }
+        Self {
+            backlog: None,
+            newest_letter: None,
+            lost: Err(StoreError::Unavailable),
+            oldest: None,
+        }
     }
 }
 
@@ -143,13 +150,31 @@ impl Parts {
     /// Asks the store, and keeps what it says for those who cannot wait for it.
     async fn ask_store(&self) -> StoredState {
         let window_now = self.clock.window_time();
+        let backlog = self.store.event_backlog().await.ok();
         let stored = StoredState {
-            backlog: self.store.event_backlog().await.ok(),
+            backlog,
+            newest_letter: self.newest_letter(backlog).await,
             lost: self.store.lost_messages(window_now.now()).await,
             oldest: self.store.oldest(window_now).await.ok().flatten(),
         };
-        self.stored.store(Arc::new(stored));
+        self.stored.store(Arc::new(stored.clone()));
         stored
+    }
+
+    /// The newest document that could not be read. The store is asked only after their number has
+    /// changed, because it reads all of them.
+    async fn newest_letter(&self, backlog: Option<EventBacklog>) -> Option<String> {
+        const ID_CHARS: usize = 12;
+        let number = |backlog: Option<EventBacklog>| backlog.map_or(0, |one| one.dead_letters);
+        let before = self.stored.load_full();
+        match number(backlog) {
+            0 => None,
+            now if now == number(before.backlog) => before.newest_letter.clone(),
+            _ => {
+                let newest = self.store.dead_letters(1).await.ok()?.into_iter().next()?;
+                Some(format!("{:.ID_CHARS$}: {}", newest.id(), newest.reason))
+            }
+        }
     }
 
     /// The name of an organisation, or the number of one that was removed.

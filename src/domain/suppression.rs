@@ -23,15 +23,34 @@ impl SuppressedAddress {
         Ok(Self::from(&Address::parse(text)?))
     }
 
-    /// The address of a recipient as a provider's report names it, which may carry a display name.
+    /// The address of a recipient as a provider's report names it. The text may have a display
+    /// name, an address type (RFC 3464 section 2.3.1) or a comment around the address; it is read
+    /// if it holds exactly one.
     pub fn of_recipient(text: &str) -> Option<Self> {
         if let Ok(mailbox) = Mailbox::parse(text) {
             return Some(Self::from(mailbox.address()));
         }
         // Providers write display names with less care than we ask of clients: what stands in the
         // angle brackets at the end is the address.
-        let (_, address) = text.trim().strip_suffix('>')?.rsplit_once('<')?;
-        Self::parse(address.trim()).ok()
+        let in_brackets = text.trim().strip_suffix('>').and_then(|rest| rest.rsplit_once('<'));
+        if let Some((name, address)) = in_brackets
+            && let Ok(address) = Self::parse(address.trim())
+        {
+            let mut others = words(name).filter_map(Self::of_word);
+            return others.all(|other| other == address).then_some(address);
+        }
+        let mut found = words(text).filter_map(Self::of_word);
+        let first = found.next()?;
+        found.all(|other| other == first).then_some(first)
+    }
+
+    /// The address that a word is, but for quotes around it and a dot at its end.
+    fn of_word(word: &str) -> Option<Self> {
+        let word = word.trim_end_matches('.');
+        let unquoted = ['\'', '`']
+            .iter()
+            .find_map(|quote| word.strip_prefix(*quote)?.strip_suffix(['\'', '`']));
+        Self::parse(unquoted.unwrap_or(word).trim_end_matches('.')).ok()
     }
 
     /// An address that was normalized before it was stored.
@@ -43,6 +62,31 @@ impl SuppressedAddress {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// The words of a text that may be addresses: without what separates them, and without comments (RFC
+/// 5322 section 3.2.2). A quoted string is part of its word.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let (mut depth, mut is_quoted, mut is_escaped) = (0_usize, false, false);
+    text.split(move |c: char| {
+        let was_escaped = std::mem::replace(&mut is_escaped, false);
+        if was_escaped {
+            return depth > 0;
+        }
+        match c {
+            '\\' if is_quoted || depth > 0 => is_escaped = true,
+            '"' if depth == 0 => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            '(' => depth += 1,
+            ')' => {
+                depth = depth.saturating_sub(1);
+                return true;
+            }
+            '<' | '>' | ',' | ';' | ':' | '[' | ']' => return true,
+            _ => return depth > 0 || c.is_whitespace() || c.is_control(),
+        }
+        depth > 0
+    })
 }
 
 impl From<&Address<'_>> for SuppressedAddress {
@@ -113,6 +157,58 @@ mod tests {
             (r#""\"q\""@x.org"#, r#""\"q\""@x.org"#),
         ] {
             assert_eq!(SuppressedAddress::parse(given).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_reported_recipient_is_read_if_it_holds_exactly_one_address() {
+        let read = |text: &str| {
+            SuppressedAddress::of_recipient(text).map(|address| address.as_str().to_owned())
+        };
+        for text in [
+            "bob@x.org",
+            "Bob <bob@x.org>",
+            "\"Lee, Bob\" <bob@x.org>",
+            "rfc822; bob@x.org",
+            "RFC822;bob@x.org",
+            "rfc822; <bob@x.org>",
+            "bob@x.org (Bob Lee)",
+            "(Bob (the first) was@y.org) bob@x.org",
+            "bob@x.org (\\) eve@y.org)",
+            "<<bob@x.org>>",
+            "<bob@x.org>.",
+            "bob@x.org.",
+            "rfc822; Bob@X.org.",
+            "bob@x.org\r\n",
+            " \t<bob@x.org>\r\n",
+            "mailto:bob@x.org",
+            "'bob@x.org'",
+            "`bob@x.org'",
+            "bob@x.org;",
+            "bob@x.org <bob@x.org> (Bob)",
+            "bob@x.org <bob@x.org>",
+            "Bob \"the first <bob@x.org>",
+        ] {
+            assert_eq!(read(text).as_deref(), Some("bob@x.org"), "{text:?}");
+        }
+        assert_eq!(read("rfc822; \"a b\"@x.org").as_deref(), Some("a b@x.org"));
+        for text in [
+            "",
+            "Bob",
+            "bob@",
+            "@x.org",
+            "bob@x.org, eve@y.org",
+            "eve@y.org <bob@x.org>",
+            "rfc822; bob@x.org; eve@y.org",
+            "bob@x.org eve@y.org",
+            "bob@eve@x.org",
+            "bob@x_y.org",
+            "bob@[192.0.2.1]",
+            "bob at x.org",
+            "(bob@x.org)",
+            "\"bob@x.org",
+        ] {
+            assert_eq!(read(text), None, "{text:?}");
         }
     }
 

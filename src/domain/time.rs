@@ -47,25 +47,27 @@ impl Timestamp {
 
     /// Parses an RFC 3339 instant with any offset from UTC, as AWS's own tools write them.
     pub fn parse_rfc3339_with_offset(text: &str) -> Result<Self, NotATimestamp> {
-        let offset_at = text.len().saturating_sub("+00:00".len());
-        let (Some(local), Some(offset)) = (text.get(..offset_at), text.get(offset_at..)) else {
-            return Err(NotATimestamp);
-        };
-        let (sign, hours_minutes) = match offset.as_bytes() {
-            [sign @ (b'+' | b'-'), _, _, b':', _, _] => (*sign, &offset[1..]),
-            _ => return Self::parse_rfc3339(text),
-        };
-        let number = |digits: &str| match digits.as_bytes() {
-            [b'0'..=b'9', b'0'..=b'9'] => digits.parse::<u64>().map_err(|_| NotATimestamp),
+        let date = "2026-11-21T".len();
+        let signed = text.get(date..).and_then(|time| time.rfind(['+', '-']));
+        let Some(sign_at) = signed.map(|at| date + at) else { return Self::parse_rfc3339(text) };
+        let (local, offset) = text.split_at(sign_at);
+        let number = |tens: u8, ones: u8| match (tens, ones) {
+            (b'0'..=b'9', b'0'..=b'9') => Ok(u64::from((tens - b'0') * 10 + (ones - b'0'))),
             _ => Err(NotATimestamp),
         };
-        let (hours, minutes) = (number(&hours_minutes[..2])?, number(&hours_minutes[3..])?);
-        if hours > 23 || minutes > 59 {
+        // RFC 3339 has the colon; ISO 8601 also has the forms without it.
+        let (hours, minutes) = match &offset.as_bytes()[1..] {
+            [a, b, b':', c, d] | [a, b, c, d] => (number(*a, *b)?, number(*c, *d)?),
+            [a, b] => (number(*a, *b)?, 0),
+            _ => return Err(NotATimestamp),
+        };
+        if hours > 23 || minutes > 59 || local.ends_with(['Z', 'z']) {
             return Err(NotATimestamp);
         }
         let local = Self::parse_rfc3339(&format!("{local}Z"))?;
-        let offset = Duration::from_mins(hours * 60 + minutes);
-        let utc = if sign == b'+' { local.minus(offset) } else { local.plus(offset) };
+        let distance = Duration::from_mins(hours * 60 + minutes);
+        let utc =
+            if offset.starts_with('+') { local.minus(distance) } else { local.plus(distance) };
         // A later one could not be shown.
         if utc <= Self::LAST { Ok(utc) } else { Err(NotATimestamp) }
     }
@@ -132,10 +134,24 @@ mod tests {
             "2020-04-10T21:03:05.114+00:00",
             "2020-04-10T14:03:05.114000-07:00",
             "2020-04-11T02:33:05.114+05:30",
+            "2020-04-11T02:33:05.114+0530",
+            "2020-04-10T14:03:05.114-07",
+            "2020-04-10T21:03:05.114-0000",
         ] {
             assert_eq!(Timestamp::parse_rfc3339_with_offset(text).unwrap(), utc, "{text}");
         }
-        for text in ["", "+00:00", "2020-04-10T21:03:05+24:00", "2020-04-10T21:03:05+\u{e9}:0"] {
+        for text in [
+            "",
+            "+00:00",
+            "2020-04-10T21:03:05+24:00",
+            "2020-04-10T21:03:05+\u{e9}:0",
+            "2020-04-10T21:03:05+1",
+            "2020-04-10T21:03:05+",
+            "2020-04-10T21:03:05+00:60",
+            "2020-04-10+02:00",
+            "2020-04-10T21:03:05",
+            "2020-04-10T21:03:05Z+00:00",
+        ] {
             assert!(Timestamp::parse_rfc3339_with_offset(text).is_err(), "{text}");
         }
         let last = Timestamp::parse_rfc3339_with_offset("9999-12-31T22:59:59.999-01:00").unwrap();

@@ -463,9 +463,9 @@ impl Kind {
                 "events_unreadable",
                 Ready,
                 Rules(&[("PillarboxEventsUnreadable", Ticket)]),
-                "Documents of the provider could not be read, and are kept as dead letters",
-                "See what else writes to the topic or the queue: pillarbox dead-letter list; then \
-                 clear them: pillarbox dead-letter clear",
+                "Documents of the provider could not be read in full, and are kept as dead letters",
+                "See them: pillarbox dead-letter list. Suppress recipients that were not read, and see \
+                 what else writes to the queue; then clear them: pillarbox dead-letter clear",
             ),
             Self::Certificate(fault) => {
                 let (meaning, advice) = fault.explained();

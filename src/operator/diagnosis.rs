@@ -93,7 +93,12 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
     let letters = stored.backlog.map_or(0, |backlog| backlog.dead_letters);
     if letters > 0 {
         let documents = several(letters, "document");
-        let message = format!("{documents} of the provider could not be read, and kept");
+        let newest = stored.newest_letter.as_deref();
+        let newest = newest.map_or_else(String::new, |newest| format!("; the newest is {newest}"));
+        let message = format!(
+            "{documents} of the provider could not be read in full, and {} kept{newest}",
+            if letters == 1 { "is" } else { "are" }
+        );
         found.push(Kind::EventsUnreadable.says(message));
     }
     let name = |id| parts.organisation_name(id);

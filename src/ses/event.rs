@@ -370,14 +370,10 @@ fn part<'a, T: Deserialize<'a>>(document: &'a Value, key: &str) -> Result<T, Unr
     T::deserialize(value).map_err(|error| Unreadable::new(format!("in `{key}`: {error}")))
 }
 
-/// Reads an instant of SES's: RFC 3339 in UTC.
+/// Reads an instant of SES's: RFC 3339, with any offset.
 fn instant(text: &str, what: &str) -> Result<Timestamp, Unreadable> {
-    let utc = text.strip_suffix("+00:00").or_else(|| text.strip_suffix("+0000"));
-    let time = match utc {
-        Some(utc) => Timestamp::parse_rfc3339(&format!("{utc}Z")),
-        None => Timestamp::parse_rfc3339(text),
-    };
-    time.map_err(|_| Unreadable::new(format!("`{what}` is not a time")))
+    Timestamp::parse_rfc3339_with_offset(text.trim())
+        .map_err(|_| Unreadable::new(format!("`{what}` is not a time")))
 }
 
 /// A text of the provider's for a record, cut where it is longer than any real one.

@@ -355,7 +355,7 @@ pub(crate) const FAULTS: [Fault; 31] = [
         },
         alarms: &["PillarboxEventsUnreadable"],
         page: &[Told {
-            text: "could not be read, and kept",
+            text: "could not be read in full",
             known: |metrics| value(metrics, "pillarbox_dead_letters") > 0.0,
         }],
     },

@@ -213,3 +213,44 @@ async fn an_address_is_taken_from_sess_own_list_where_that_is_asked_for() {
     assert_eq!((code, &addresses[0]["outcome"]), (1, &json!("removed")), "{addresses}");
     assert!(addresses[0]["atSes"]["failed"]["message"].is_string(), "{addresses}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recipient_that_cannot_be_read_is_a_condition_that_names_the_document() {
+    let site = site_with_events().await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    let record = server.wait_for(&id, "sent").await;
+    let document = json!({
+        "eventType": "Bounce",
+        "mail": {
+            "messageId": record["sesMessageId"],
+            "timestamp": "2026-11-24T18:23:58.779-07:00",
+            "tags": { "pillarbox-message-id": [id], "pillarbox-organisation": ["acme"] },
+        },
+        "bounce": {
+            "bounceType": "Permanent",
+            "bounceSubType": "General",
+            "timestamp": "2099-11-24T18:23:59.779-07:00",
+            "bouncedRecipients": [{ "emailAddress": "bob@example.org; eve@example.org" }],
+        },
+    });
+    site.simulator.publish_notification(&document.to_string()).unwrap();
+    status_that(&site, "the document", |events| events["stored"]["deadLetters"] == 1).await;
+    let listed = json_of(&site, &["dead-letter", "list"]);
+    let letter = listed["deadLetters"][0]["id"].as_str().unwrap().to_owned();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let status = json_of(&site, &["status"]);
+        let conditions = status["conditions"].as_array().unwrap();
+        let found = conditions.iter().find(|one| one["code"] == "events_unreadable");
+        if let Some(found) = found {
+            let text = found["message"].as_str().unwrap();
+            assert!(text.contains(&letter[..12]) && text.contains("recipient"), "{text}");
+            break;
+        }
+        assert!(Instant::now() < end, "{status}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let record = server.record(&id).await;
+    assert_eq!(record["lastEvent"]["occurredAt"], "2099-11-25T01:23:59.779Z", "{record}");
+}

@@ -3,7 +3,7 @@
 use crate::kit;
 use pillarbox::domain::event::{BounceType, Event, EventDetail, EventType};
 use pillarbox::domain::id::MessageId;
-use pillarbox::domain::message::Status;
+use pillarbox::domain::message::{State, Status};
 use pillarbox::domain::suppression::SuppressionReason;
 use pillarbox::domain::time::Timestamp;
 use serde_json::{Value, json};
@@ -195,4 +195,63 @@ async fn another_organisations_or_a_made_up_tag_changes_no_record_and_suppresses
     assert_eq!(sink.events(id), 0);
     assert!(suppressed(&sink).is_empty());
     assert_eq!(sink.events.metrics().foreign.get(), 16);
+}
+
+#[tokio::test]
+async fn times_are_read_with_any_offset() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = EventSink::in_directory(directory.path()).await;
+    let utc = Timestamp::parse_rfc3339("2026-11-25T01:23:58.779Z").unwrap();
+    for (address, offset) in [
+        ("a@x.org", "2026-11-24T18:23:58.779-07:00"),
+        ("b@x.org", "2026-11-25T06:53:58.779+0530"),
+        ("c@x.org", "2026-11-25T01:23:58.779+00:00"),
+        ("d@x.org", "2026-11-25T03:23:58.779+02"),
+    ] {
+        let id = sink.new_message().await;
+        let mut bounce = at(id, "event-bounce-record.json", "bounce", offset);
+        bounce["bounce"]["bouncedRecipients"] = json!([{ "emailAddress": address }]);
+        ingest(&sink, &bounce).await;
+        let message = sink.store.message(id, NOW).await.unwrap().unwrap();
+        assert_eq!(message.last_event.unwrap().occurred_at, utc, "{offset}");
+        // It proves that SES accepted the message, at that instant.
+        let State::Sent { sent_at, .. } = message.state else { panic!("{message:?}") };
+        assert_eq!(sent_at, utc, "{offset}");
+        assert_eq!(suppressed(&sink).last().unwrap().0, address);
+    }
+    assert!(sink.store.dead_letters(10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_recipient_in_another_form_is_suppressed_and_one_that_cannot_be_read_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = EventSink::in_directory(directory.path()).await;
+    let mut expected = Vec::new();
+    for (n, form) in
+        ["rfc822; {}", "{} (Bob)", "<<{}>>", "{}.", "{}\r\n", "Bob <{}>"].into_iter().enumerate()
+    {
+        let id = sink.new_message().await;
+        let address = format!("r{n}@x.org");
+        let mut bounce = about(id, "event-bounce-record.json");
+        let text = form.replace("{}", &address);
+        bounce["bounce"]["bouncedRecipients"] = json!([{ "emailAddress": text }]);
+        ingest(&sink, &bounce).await;
+        expected.push((address, SuppressionReason::Bounce));
+        assert_eq!(suppressed(&sink), expected, "{text:?}");
+    }
+    assert!(sink.store.dead_letters(10).await.unwrap().is_empty());
+
+    let id = sink.new_message().await;
+    let mut complaint = about(id, "event-complaint-record.json");
+    complaint["complaint"]["complainedRecipients"] =
+        json!([{ "emailAddress": "y@x.org, z@x.org" }, { "emailAddress": "r9@x.org" }]);
+    ingest(&sink, &complaint).await;
+    // What can be read counts.
+    expected.push(("r9@x.org".to_owned(), SuppressionReason::Complaint));
+    assert_eq!(suppressed(&sink), expected);
+    assert_eq!(sink.events(id), 1);
+    let letters = sink.store.dead_letters(10).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert!(letters[0].document.contains("y@x.org, z@x.org"), "{letters:?}");
+    assert!(letters[0].reason.contains("recipient"), "{letters:?}");
 }
