@@ -20,7 +20,7 @@ use crate::domain::id::OrganisationId;
 use crate::domain::message::Acceptance;
 use crate::domain::retry::Backoff;
 use crate::in_flight::InFlight;
-use crate::queue::{Claim, Gate, MessageQueue, Next, Parcel, Pending};
+use crate::queue::{Claim, Gate, MessageQueue, Next, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, Started, caught};
@@ -85,6 +85,8 @@ pub struct Dispatcher<P> {
     /// Held from taking a message out to the start of its call, so that whoever cancels finds it
     /// on either side of that. Locked before all others, and while the store is asked.
     starting: tokio::sync::Mutex<()>,
+    /// Cancellations under way. They go on to their end though nobody waits for it any more.
+    cancelling: Mutex<JoinSet<()>>,
     domains: PausedDomains,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
@@ -175,6 +177,7 @@ impl<P: Provider> Dispatcher<P> {
             settings: RwLock::new(Arc::new(settings)),
             throttle: Mutex::new(throttle),
             starting: tokio::sync::Mutex::default(),
+            cancelling: Mutex::default(),
             domains: PausedDomains::default(),
             unrecorded: InFlight::default(),
             turns: AtomicU64::new(0),
@@ -354,6 +357,7 @@ impl<P: Provider> Dispatcher<P> {
                 }
             }
         }
+        self.end_cancellations().await;
         self.abandon(attempts).await;
     }
 
@@ -390,14 +394,14 @@ impl<P: Provider> Dispatcher<P> {
     /// Starts the call that a message's turn is for, unless something forbids or delays it. What
     /// does not go out takes nothing of the pace. The call counts as started at `now`, when it was
     /// permitted, however late its task runs: what is learned meanwhile was not known to it.
-    async fn start(self: &Arc<Self>, claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
+    async fn start(self: &Arc<Self>, mut claim: Claim, now: Instant, attempts: &mut JoinSet<()>) {
         let dispatcher = Arc::clone(self);
         // A panic costs the one message's turn, not the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
             Ok(Hold::None) => {
-                let marks = self.take(&claim.parcel, now);
-                let call = self.queue.start_call(claim.parcel.id);
+                let marks = self.take(&claim, now);
+                let call = claim.start_call();
                 let started = Started { at: now, marks, call };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
@@ -405,17 +409,16 @@ impl<P: Provider> Dispatcher<P> {
                 }));
             }
             Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
-            Ok(Hold::Settled) => self.queue.settle(claim.parcel.id),
+            Ok(Hold::Settled) => claim.finish(),
             Ok(Hold::DomainUnverified) => {
-                if let Some(end) = self.wait_for_verification(&claim.parcel, now) {
+                if let Some((claim, end)) = self.wait_for_verification(claim, now) {
                     self.end(claim, end, attempts);
                 }
             }
             Err(error) => {
-                error!(id = %claim.parcel.id, %error, "the suppressions cannot be read; the message waits");
+                error!(id = %claim.id(), %error, "the suppressions cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
-                let end = self.queue.put_back(claim.parcel.id, due, Acceptance::Excluded);
-                if let Some(end) = end {
+                if let Some((claim, end)) = claim.put_back(due, Acceptance::Excluded) {
                     self.end(claim, end, attempts);
                 }
             }
@@ -423,9 +426,8 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Charges a call that is about to start to the pace and to the daily quota.
-    fn take(&self, parcel: &Parcel, now: Instant) -> CallMarks {
-        let (organisation, recipients) =
-            (parcel.organisation(), parcel.envelope().recipient_count());
+    fn take(&self, claim: &Claim, now: Instant) -> CallMarks {
+        let (organisation, recipients) = (claim.parcel.organisation(), claim.recipients);
         let mut throttle = self.throttle();
         throttle.bucket.take(recipients);
         // Before the quota is: the call that uses up the last of it is no probe of what follows.
@@ -460,7 +462,7 @@ impl<P: Provider> Dispatcher<P> {
         if let Err(error) = ended
             && error.is_panic()
         {
-            error!("recording an outcome panicked; its message stays pending until the restart");
+            error!("recording an outcome panicked; its message ends at its next turn");
         }
     }
 

@@ -9,24 +9,26 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
+use crate::domain::message::{Acceptance, Cancellation, Failure};
 
+use claim::INTERRUPTED_WAIT;
 use entries::Entries;
 use forecast::Forecaster;
 
 pub use budget::{Budget, Fill, NoRoom, Reservation};
+pub use claim::{Call, Claim, Interruption};
 pub use forecast::DrainForecast;
 pub use live::{Live, View};
 pub use selection::{Selected, Selection};
 
 mod budget;
+mod claim;
 mod due;
 mod entries;
 mod fair_queue;
@@ -98,17 +100,6 @@ impl Content {
     }
 }
 
-/// One message taken out to be sent: the holder owes the queue a word of what became of it.
-#[derive(Clone)]
-pub struct Claim {
-    /// The message, shared with its entry.
-    pub parcel: Arc<Parcel>,
-    /// Calls to the provider that were started before.
-    pub attempts: u32,
-    /// Whether one of them may have been accepted.
-    pub acceptance: Acceptance,
-}
-
 /// When the next call may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
@@ -156,49 +147,10 @@ pub struct MessageQueue {
     call_ended: Notify,
 }
 
-/// A call to the provider that is under way. It counts against its organisation's share until it
-/// is dropped, however it ends.
-#[derive(Debug)]
-pub struct Call {
-    /// Calls that were started for the message, this one included.
-    pub attempts: u32,
-    organisation: OrganisationId,
-    queue: Arc<MessageQueue>,
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.queue.lock().queue.call_ended(self.organisation);
-        self.queue.call_ended.notify_one();
-    }
-}
-
 // By hand: the request is the body, which must reach no log.
 impl fmt::Debug for Parcel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parcel").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl Claim {
-    /// The ready request to the provider, where the parcel has it.
-    pub fn request(&self) -> Bytes {
-        Bytes::from_owner(Request(Arc::clone(&self.parcel)))
-    }
-}
-
-/// The request of a shared parcel.
-struct Request(Arc<Parcel>);
-
-impl AsRef<[u8]> for Request {
-    fn as_ref(&self) -> &[u8] {
-        self.0.content.request().as_bytes()
-    }
-}
-
-impl fmt::Debug for Claim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claim").field("id", &self.parcel.id).finish_non_exhaustive()
     }
 }
 
@@ -230,13 +182,15 @@ impl MessageQueue {
     /// Takes out the message whose call may start at `now`, with at most `max_calls` under way: of
     /// the organisations whose calls under way are fewer than the free slots, the one whose turn
     /// it is.
-    pub fn claim(&self, now: Instant, max_calls: usize) -> Option<Claim> {
-        self.lock().claim(now, max_calls)
+    pub fn claim(self: &Arc<Self>, now: Instant, max_calls: usize) -> Option<Claim> {
+        let taken = self.lock().claim(now, max_calls)?;
+        Some(Claim::new(taken, self))
     }
 
     /// Takes out waiting messages that were accepted before `end`, at most `limit`.
-    pub fn claim_older_than(&self, end: Instant, limit: usize) -> Vec<Claim> {
-        self.lock().claim_older_than(end, limit)
+    pub fn claim_older_than(self: &Arc<Self>, end: Instant, limit: usize) -> Vec<Claim> {
+        let taken = self.lock().claim_older_than(end, limit);
+        Claim::all(taken, self)
     }
 
     /// When the next call may start, with at most `max_calls` under way.
@@ -257,18 +211,6 @@ impl MessageQueue {
     /// Waits until the queue has changed since the last wait.
     pub async fn changed(&self) {
         self.changed.notified().await;
-    }
-
-    /// Counts the call that is about to start, and its organisation's turn. From here on, readers
-    /// see `sending`.
-    pub fn start_call(self: &Arc<Self>, id: MessageId) -> Call {
-        let (attempts, organisation) = self.lock().start_call(id);
-        Call { attempts, organisation, queue: Arc::clone(self) }
-    }
-
-    /// Takes back the count of a call that never started; returns how many were.
-    pub fn not_called(&self, id: MessageId) -> u32 {
-        self.lock().not_called(id)
     }
 
     /// Holds back an organisation's messages from a domain until a time. From then on one of them
@@ -319,37 +261,23 @@ impl MessageQueue {
         self.changed.notify_one();
     }
 
-    /// Puts a claimed message back, due at `due`. If an event has proved in the meantime that it
-    /// was sent, it is forgotten instead. If it was cancelled in the meantime, it stays claimed,
-    /// and the holder owes it the end that is returned.
-    pub fn put_back(
-        &self,
-        id: MessageId,
-        due: Instant,
-        acceptance: Acceptance,
-    ) -> Option<Transition> {
-        let back = self.lock().put_back(id, due, acceptance);
+    /// Puts back a message whose holder was dropped.
+    fn interrupt(&self, id: MessageId) {
+        let removed = self.lock().interrupt(id, Instant::now() + INTERRUPTED_WAIT);
+        drop(removed);
         self.changed.notify_one();
-        back.end()
-    }
-
-    /// Puts a claimed message back to where it was before its first call, as
-    /// [`MessageQueue::put_back`] does.
-    pub fn put_back_as_new(&self, id: MessageId) -> Option<Transition> {
-        let back = self.lock().put_back_as_new(id);
-        self.changed.notify_one();
-        back.end()
     }
 
     /// Takes out what waits of a bounded part of a selection, from after `after` on, and marks
     /// what has a call under way, so that it does not come back.
     pub fn cancel(
-        &self,
+        self: &Arc<Self>,
         selection: &Selection,
         after: Option<MessageId>,
         why: Cancellation,
     ) -> Selected {
-        self.lock().cancel(selection, after, why)
+        let (taken, selected) = self.lock().cancel(selection, after, why);
+        Selected { taken: Claim::all(taken, self), ..selected }
     }
 
     /// An event proved that a message was sent: a waiting retry is cancelled and the body

@@ -21,7 +21,7 @@ use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
 use crate::domain::organisation::SenderStatus;
-use crate::queue::{Call, Claim, Parcel};
+use crate::queue::{Call, Claim, Interruption, Parcel};
 use crate::store::StoreError;
 
 /// How long a call takes until other nodes are told that it is under way.
@@ -31,13 +31,16 @@ const RECORD_AGAIN: Duration = Duration::from_millis(20);
 
 impl<P: Provider> Dispatcher<P> {
     /// Makes a claimed message's call, and takes what came of it further.
-    pub(super) async fn attempt(&self, claim: Claim, started: Started) {
-        let attempts = started.call.attempts;
-        info!(target: "pillarbox::message", id = %claim.parcel.id, attempts, "sending");
-        let envelope = claim.parcel.envelope();
-        let call = pin!(caught(self.provider.send(&envelope, claim.request())));
-        let outcome = self.told_of(claim.parcel.id, attempts, call).await.unwrap_or_else(|| {
-            error!(id = %claim.parcel.id, "a call to the provider panicked");
+    pub(super) async fn attempt(&self, mut claim: Claim, started: Started) {
+        let attempts = claim.attempts;
+        info!(target: "pillarbox::message", id = %claim.id(), attempts, "sending");
+        let outcome = {
+            let envelope = claim.parcel.envelope();
+            let call = pin!(self.provider.send(&envelope, claim.request()));
+            caught(self.told_of(claim.id(), attempts, call)).await
+        };
+        let outcome = outcome.unwrap_or_else(|| {
+            error!(id = %claim.id(), "a call to the provider panicked");
             Outcome::NotSent(Problem {
                 kind: ProblemKind::Crashed,
                 provider_code: None,
@@ -53,12 +56,12 @@ impl<P: Provider> Dispatcher<P> {
         match outcome {
             Outcome::Sent { ses_message_id } => {
                 let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
-                self.finish(claim.parcel.id, attempts, transition).await;
+                self.finish(claim, transition).await;
             }
-            Outcome::NotSent(problem) => self.not_sent(&claim, attempts, problem).await,
+            Outcome::NotSent(problem) => self.not_sent(claim, problem).await,
             Outcome::NotCalled(problem) => {
-                let attempts = self.queue.not_called(claim.parcel.id);
-                self.not_sent(&claim, attempts, problem).await;
+                claim.not_called();
+                self.not_sent(claim, problem).await;
             }
         }
     }
@@ -80,19 +83,27 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// End of a message that is older than `retry_for`.
-    pub(super) fn time_over(&self) -> Transition {
+    pub(super) fn time_over(&self, acceptance: Acceptance) -> Transition {
         let retry_for = humantime::format_duration(self.settings().retry_for);
         let failure = Failure::new(
             FailureCode::RetriesExhausted,
             format!("the provider did not take the message within {retry_for}"),
         );
-        Transition::Failed { failure, acceptance: Acceptance::Excluded }
+        Transition::Failed { failure, acceptance }
     }
 
     /// Looks for what has happened since acceptance that forbids or delays the call.
     pub(super) async fn hold_up(&self, claim: &Claim) -> Result<Hold, StoreError> {
+        if let Some(why) = claim.cancellation {
+            return Ok(Hold::End(why.transition(claim.acceptance)));
+        }
+        // What ended the holder of its call would end the next one too.
+        if claim.interruption == Interruption::DuringCall {
+            let failure = ProblemKind::Crashed.failure();
+            return Ok(Hold::End(Transition::Failed { failure, acceptance: Acceptance::Possible }));
+        }
         if claim.parcel.accepted_at + self.settings().retry_for <= Instant::now() {
-            return Ok(Hold::End(self.time_over()));
+            return Ok(Hold::End(self.time_over(claim.acceptance)));
         }
         let parcel = &claim.parcel;
         let envelope = parcel.envelope();
@@ -183,7 +194,7 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    async fn not_sent(&self, claim: &Claim, attempts: u32, problem: Problem) {
+    async fn not_sent(&self, claim: Claim, problem: Problem) {
         let failure = problem.to_failure();
         let acceptance = match problem.kind {
             ProblemKind::Unknown | ProblemKind::Crashed => Acceptance::Possible,
@@ -197,33 +208,33 @@ impl<P: Provider> Dispatcher<P> {
             _ => false,
         };
         if gives_up {
-            info!(target: "pillarbox::message", id = %claim.parcel.id, reason = problem.message, "given up");
-            self.finish(claim.parcel.id, attempts, Transition::Failed { failure, acceptance })
-                .await;
+            info!(target: "pillarbox::message", id = %claim.id(), reason = problem.message, "given up");
+            self.finish(claim, Transition::Failed { failure, acceptance }).await;
             return;
         }
+        let attempts = claim.attempts;
         info!(
-            target: "pillarbox::message", id = %claim.parcel.id, attempts, code = failure.code.as_str(),
+            target: "pillarbox::message", id = %claim.id(), attempts, code = failure.code.as_str(),
             provider_code = failure.provider_code, reason = problem.message, "queued again",
         );
         let transition = Transition::RetryLater { failure, acceptance };
-        let end = match self.record(claim.parcel.id, attempts, transition).await {
+        let cancelled = match self.record(claim.id(), attempts, transition).await {
             // Its domain is paused. It goes first when that ends.
             Recorded::Changed if problem.kind == ProblemKind::DomainFault => {
-                self.queue.put_back_as_new(claim.parcel.id)
+                claim.put_back_as_new()
             }
             Recorded::Changed => {
-                let due = retry_due(&settings, claim, attempts, &problem);
-                self.queue.put_back(claim.parcel.id, due, acceptance)
+                let due = retry_due(&settings, &claim, &problem);
+                claim.put_back(due, acceptance)
             }
             // An event has proved meanwhile that it was sent.
             Recorded::AlreadyFinal => {
-                self.queue.settle(claim.parcel.id);
+                claim.finish();
                 None
             }
         };
-        if let Some(end) = end {
-            self.finish(claim.parcel.id, attempts, end).await;
+        if let Some((claim, end)) = cancelled {
+            self.finish(claim, end).await;
         }
     }
 
@@ -231,10 +242,10 @@ impl<P: Provider> Dispatcher<P> {
     /// now: it may be again, and the provider would refuse each of them until then.
     pub(super) fn wait_for_verification(
         &self,
-        parcel: &Parcel,
+        claim: Claim,
         now: Instant,
-    ) -> Option<Transition> {
-        let (organisation, envelope) = (parcel.organisation(), parcel.envelope());
+    ) -> Option<(Claim, Transition)> {
+        let (organisation, envelope) = (claim.parcel.organisation(), claim.parcel.envelope());
         let domain = envelope.sender_domain();
         let problem = Problem {
             kind: ProblemKind::DomainFault,
@@ -249,7 +260,7 @@ impl<P: Provider> Dispatcher<P> {
         if let Some(until) = self.domains.fault(organisation, &domain, &problem, now, backoff) {
             self.queue.pause_domain(organisation, &domain, until);
         }
-        self.queue.put_back_as_new(parcel.id)
+        claim.put_back_as_new()
     }
 
     /// Ends a claimed message without a call.
@@ -261,17 +272,13 @@ impl<P: Provider> Dispatcher<P> {
     ) {
         let dispatcher = Arc::clone(self);
         attempts.spawn(async move {
-            dispatcher.finish(claim.parcel.id, claim.attempts, transition).await;
+            dispatcher.finish(claim, transition).await;
         });
     }
 
     /// Records a final state, then forgets the message and its body.
-    pub(super) async fn finish(
-        &self,
-        id: MessageId,
-        attempts: u32,
-        transition: Transition,
-    ) -> Recorded {
+    pub(super) async fn finish(&self, claim: Claim, transition: Transition) -> Recorded {
+        let (id, attempts) = (claim.id(), claim.attempts);
         match &transition {
             Transition::Sent { ses_message_id, .. } => {
                 info!(target: "pillarbox::message", %id, attempts, ses_message_id, "sent");
@@ -287,7 +294,7 @@ impl<P: Provider> Dispatcher<P> {
             Transition::BodyLost { .. } => unreachable!("bodies live as long as the dispatcher"),
         }
         let recorded = self.record(id, attempts, transition).await;
-        self.queue.settle(id);
+        claim.finish();
         recorded
     }
 
@@ -354,8 +361,8 @@ pub(super) async fn caught<F: Future>(work: F) -> Option<F::Output> {
 
 /// When the next attempt is due: full jitter, but not before the provider's own wish, and not
 /// before an event had the time to prove an unknown outcome; and never after the message's end.
-fn retry_due(settings: &Settings, claim: &Claim, attempts: u32, problem: &Problem) -> Instant {
-    let mut delay = settings.backoff.delay(attempts, fastrand::f64());
+fn retry_due(settings: &Settings, claim: &Claim, problem: &Problem) -> Instant {
+    let mut delay = settings.backoff.delay(claim.attempts, fastrand::f64());
     if let Some(wish) = problem.retry_after {
         delay = delay.max(wish.min(settings.backoff.max()));
     }

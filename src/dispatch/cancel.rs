@@ -1,9 +1,10 @@
 //! Ending messages before their turn comes: an operator cancels them, or their time is over, whatever
 //! the provider's condition.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::Instant;
 use tracing::info;
@@ -33,8 +34,37 @@ pub struct Cancelled {
 impl<P: Provider> Dispatcher<P> {
     /// Cancels the selected messages. When this returns, the end of those that were queued is
     /// durable. A message whose call is under way keeps what the call comes to, unless that would
-    /// be another attempt.
+    /// be another attempt. If the caller stops waiting, the messages are cancelled all the same.
     pub async fn cancel(
+        self: &Arc<Self>,
+        selection: &Selection,
+        why: Cancellation,
+    ) -> Result<Cancelled, StoreError> {
+        let (reply, done) = oneshot::channel();
+        let (dispatcher, selection) = (Arc::clone(self), selection.clone());
+        {
+            let mut cancelling = self.cancelling();
+            while cancelling.try_join_next().is_some() {}
+            cancelling.spawn(async move {
+                // The caller may have disconnected.
+                let _ = reply.send(dispatcher.cancel_all(&selection, why).await);
+            });
+        }
+        // A stop has ended it before its end.
+        done.await.unwrap_or(Err(StoreError::Unavailable))
+    }
+
+    /// Ends the cancellations under way. What they have taken out waits again.
+    pub(super) async fn end_cancellations(&self) {
+        let mut cancelling = std::mem::take(&mut *self.cancelling());
+        cancelling.shutdown().await;
+    }
+
+    fn cancelling(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.cancelling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn cancel_all(
         self: &Arc<Self>,
         selection: &Selection,
         why: Cancellation,
@@ -75,9 +105,7 @@ impl<P: Provider> Dispatcher<P> {
         let mut steps = JoinSet::new();
         for claim in claims {
             let (dispatcher, transition) = (Arc::clone(self), transition(&claim));
-            steps.spawn(async move {
-                dispatcher.finish(claim.parcel.id, claim.attempts, transition).await
-            });
+            steps.spawn(async move { dispatcher.finish(claim, transition).await });
         }
         let mut ended = 0;
         while let Some(step) = steps.join_next().await {
@@ -107,7 +135,7 @@ impl<P: Provider> Dispatcher<P> {
         let Some(end) = Instant::now().checked_sub(self.settings().retry_for) else { return 0 };
         let claims = self.queue.claim_older_than(end, EXPIRY_STEP);
         let count = claims.len();
-        self.end_all(claims, |_| self.time_over()).await;
+        self.end_all(claims, |claim| self.time_over(claim.acceptance)).await;
         count
     }
 }

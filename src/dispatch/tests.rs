@@ -82,9 +82,9 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
 }
 
 /// Moves every message from one queue to another.
-fn hand_over(from: &MessageQueue, to: &MessageQueue) {
+fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
     while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
-        let parcel = claim.parcel;
+        let parcel = Arc::clone(&claim.parcel);
         to.add(Parcel {
             id: parcel.id,
             key: parcel.key,
@@ -96,6 +96,7 @@ fn hand_over(from: &MessageQueue, to: &MessageQueue) {
                 .reserve(parcel.organisation(), parcel.content.len_bytes())
                 .unwrap(),
         });
+        claim.finish();
     }
 }
 

@@ -14,7 +14,7 @@ use crate::queue::forecast::Forecaster;
 use crate::queue::lanes::{Forward, Turn};
 use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
-use crate::queue::{Claim, Parcel};
+use crate::queue::{Interruption, Parcel};
 
 /// How many messages of a selection are looked at while the queue is locked; about as many as
 /// share a commit.
@@ -36,8 +36,19 @@ pub(super) struct Entry {
     attempts: u32,
     acceptance: Acceptance,
     place: Place,
-    /// Why it is not to wait again after the call that is under way.
+    /// Why it is not to be sent again once its claim ends.
     cancellation: Option<Cancellation>,
+    interruption: Interruption,
+}
+
+/// Message that is taken out. Its holder is made of it once nothing is locked.
+pub(super) struct Taken {
+    pub(super) parcel: Arc<Parcel>,
+    pub(super) recipients: u32,
+    pub(super) attempts: u32,
+    pub(super) acceptance: Acceptance,
+    pub(super) interruption: Interruption,
+    pub(super) cancellation: Option<Cancellation>,
 }
 
 /// What follows for a claimed message that is put back.
@@ -48,21 +59,6 @@ pub(super) enum PutBack {
     Gone(Option<Box<Entry>>),
     /// It was cancelled and ends like this.
     Cancelled(Transition),
-}
-
-impl PutBack {
-    /// The end that the message is owed, if it does not wait. Frees the body of one that is gone,
-    /// so it is called without the lock.
-    pub(super) fn end(self) -> Option<Transition> {
-        match self {
-            Self::Waits => None,
-            Self::Gone(removed) => {
-                drop(removed);
-                None
-            }
-            Self::Cancelled(end) => Some(end),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,10 +80,16 @@ enum Proof {
 }
 
 impl Entry {
-    fn claim(&mut self) -> Claim {
+    fn claim(&mut self) -> Taken {
         self.place = Place::Claimed(Proof::None);
-        let parcel = Arc::clone(&self.parcel);
-        Claim { parcel, attempts: self.attempts, acceptance: self.acceptance }
+        Taken {
+            parcel: Arc::clone(&self.parcel),
+            recipients: self.parcel.envelope().recipient_count(),
+            attempts: self.attempts,
+            acceptance: self.acceptance,
+            interruption: self.interruption,
+            cancellation: self.cancellation,
+        }
     }
 }
 
@@ -103,6 +105,7 @@ impl Entries {
             acceptance: Acceptance::Excluded,
             place: Place::Waiting(turn.due),
             cancellation: None,
+            interruption: Interruption::None,
         });
         self.by_id.insert(turn.id, entry);
         is_first
@@ -169,14 +172,14 @@ impl Entries {
         self.queue.due_organisations()
     }
 
-    pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Claim> {
+    pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Taken> {
         let turn = self.queue.take(now, max_calls)?;
         self.in_flight += 1;
         Some(self.by_id.get_mut(&turn.id).expect("a turn has its entry").claim())
     }
 
-    pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Claim> {
-        let claims: Vec<Claim> = self
+    pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Taken> {
+        let taken: Vec<Taken> = self
             .by_id
             .values_mut()
             .take_while(|entry| entry.parcel.accepted_at <= end)
@@ -189,8 +192,8 @@ impl Entries {
             })
             .take(limit)
             .collect();
-        self.in_flight += claims.len();
-        claims
+        self.in_flight += taken.len();
+        taken
     }
 
     pub(super) fn start_call(&mut self, id: MessageId) -> (u32, OrganisationId) {
@@ -255,17 +258,41 @@ impl Entries {
                     entry.place = Place::Claimed(proof);
                     return PutBack::Cancelled(why.transition(entry.acceptance));
                 }
-                entry.place = Place::Waiting(due);
-                self.in_flight -= 1;
-                let organisation = entry.parcel.organisation();
-                let envelope = entry.parcel.envelope();
-                let domain = envelope.sender_domain();
-                self.queue.add(organisation, &domain, Turn { due, id });
-                self.queue.returned(organisation, &domain, id);
+                self.wait(id, due);
                 PutBack::Waits
             }
             Place::Waiting(_) => PutBack::Waits,
         }
+    }
+
+    /// Puts back a message whose holder was dropped, due at `due`; returns it if it is not pending
+    /// any more. A cancellation is left to its next claim.
+    pub(super) fn interrupt(&mut self, id: MessageId, due: Instant) -> Option<Box<Entry>> {
+        let entry = self.by_id.get_mut(&id)?;
+        let (proof, interruption) = match entry.place {
+            Place::Calling(proof) => (proof, Interruption::DuringCall),
+            Place::Claimed(proof) | Place::Returning(proof) => (proof, Interruption::BeforeCall),
+            Place::Waiting(_) => return None,
+        };
+        if proof == Proof::Sent {
+            return self.remove(id);
+        }
+        entry.acceptance = Acceptance::Possible;
+        entry.interruption = entry.interruption.max(interruption);
+        self.wait(id, self.queue.times.of_retry(due));
+        None
+    }
+
+    /// Has a message that was taken out wait again.
+    fn wait(&mut self, id: MessageId, due: Due) {
+        let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
+        entry.place = Place::Waiting(due);
+        self.in_flight -= 1;
+        let organisation = entry.parcel.organisation();
+        let envelope = entry.parcel.envelope();
+        let domain = envelope.sender_domain();
+        self.queue.add(organisation, &domain, Turn { due, id });
+        self.queue.returned(organisation, &domain, id);
     }
 
     /// Takes out what waits of a bounded part of a selection, and marks what has a call under way.
@@ -274,7 +301,7 @@ impl Entries {
         selection: &Selection,
         after: Option<MessageId>,
         why: Cancellation,
-    ) -> Selected {
+    ) -> (Vec<Taken>, Selected) {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let ids: Vec<MessageId> = match selection {
             Selection::Ids(ids) => ids.range(range).take(SELECTION_STEP).copied().collect(),
@@ -283,6 +310,7 @@ impl Entries {
             }
         };
         let next = ids.last().copied().filter(|_| ids.len() == SELECTION_STEP);
+        let mut taken = Vec::new();
         let mut selected = Selected { taken: Vec::new(), calls_under_way: 0, not_pending: 0, next };
         for id in ids {
             let Some(entry) = self.by_id.get_mut(&id) else {
@@ -302,17 +330,20 @@ impl Entries {
                         &turn,
                     );
                     self.in_flight += 1;
-                    selected.taken.push(entry.claim());
+                    taken.push(entry.claim());
                 }
                 Place::Calling(_) | Place::Returning(_) => {
                     entry.cancellation.get_or_insert(why);
                     selected.calls_under_way += 1;
                 }
-                // Its holder is about to end it.
-                Place::Claimed(_) => selected.not_pending += 1,
+                // Its holder is about to end it. Should it be dropped, the next one will.
+                Place::Claimed(_) => {
+                    entry.cancellation.get_or_insert(why);
+                    selected.not_pending += 1;
+                }
             }
         }
-        selected
+        (taken, selected)
     }
 
     pub(super) fn proved_sent(&mut self, id: MessageId) -> Option<Box<Entry>> {

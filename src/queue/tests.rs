@@ -1,10 +1,11 @@
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
 use crate::domain::id::MessageIds;
 use crate::domain::mailbox::{Address, DomainName};
-use crate::domain::message::FailureCode;
+use crate::domain::message::{FailureCode, Transition};
 use crate::domain::time::Timestamp;
 use crate::shared_limits::Exhausted;
 
@@ -17,6 +18,8 @@ struct Fixture {
     queue: Arc<MessageQueue>,
     ids: MessageIds,
     now: Instant,
+    /// What is taken out.
+    claims: RefCell<HashMap<MessageId, Claim>>,
 }
 
 impl Fixture {
@@ -25,6 +28,7 @@ impl Fixture {
             queue: Arc::new(MessageQueue::new(1 << 22)),
             ids: MessageIds::new(),
             now: Instant::now(),
+            claims: RefCell::default(),
         }
     }
 
@@ -62,19 +66,64 @@ impl Fixture {
         id
     }
 
-    fn claim(&self) -> Claim {
+    fn claim(&self) -> Arc<Parcel> {
         self.claim_at(self.now).unwrap()
     }
 
-    fn claim_at(&self, now: Instant) -> Option<Claim> {
-        self.queue.claim(now, MANY)
+    fn claim_at(&self, now: Instant) -> Option<Arc<Parcel>> {
+        self.claim_within(now, MANY)
+    }
+
+    fn claim_within(&self, now: Instant, max_calls: usize) -> Option<Arc<Parcel>> {
+        self.queue.claim(now, max_calls).map(|claim| self.hold(claim))
+    }
+
+    fn hold(&self, claim: Claim) -> Arc<Parcel> {
+        let parcel = Arc::clone(&claim.parcel);
+        self.claims.borrow_mut().insert(claim.id(), claim);
+        parcel
+    }
+
+    fn take(&self, id: MessageId) -> Claim {
+        self.claims.borrow_mut().remove(&id).unwrap()
     }
 
     /// Claims the next message and makes its call.
-    fn send(&self) -> Claim {
-        let claim = self.claim();
-        self.queue.start_call(claim.parcel.id);
-        claim
+    fn send(&self) -> Arc<Parcel> {
+        let parcel = self.claim();
+        drop(self.start_call(parcel.id));
+        parcel
+    }
+
+    fn start_call(&self, id: MessageId) -> Call {
+        self.claims.borrow_mut().get_mut(&id).unwrap().start_call()
+    }
+
+    /// The calls that were started for a message that is taken out.
+    fn attempts(&self, id: MessageId) -> u32 {
+        self.claims.borrow()[&id].attempts
+    }
+
+    fn not_called(&self, id: MessageId) {
+        self.claims.borrow_mut().get_mut(&id).unwrap().not_called();
+    }
+
+    fn finish(&self, id: MessageId) {
+        self.take(id).finish();
+    }
+
+    fn put_back(&self, id: MessageId, due: Instant, acceptance: Acceptance) -> Option<Transition> {
+        self.owed(self.take(id).put_back(due, acceptance))
+    }
+
+    fn put_back_as_new(&self, id: MessageId) -> Option<Transition> {
+        self.owed(self.take(id).put_back_as_new())
+    }
+
+    fn owed(&self, cancelled: Option<(Claim, Transition)>) -> Option<Transition> {
+        let (claim, end) = cancelled?;
+        self.hold(claim);
+        Some(end)
     }
 
     fn next(&self, now: Instant) -> Next {
@@ -84,9 +133,9 @@ impl Fixture {
     /// The organisations whose calls start now, in turn, with at most `max` under way.
     fn start_all(&self, max: usize) -> (Vec<OrganisationId>, Vec<Call>) {
         let (mut organisations, mut calls) = (Vec::new(), Vec::new());
-        while let Some(claim) = self.queue.claim(self.now, max) {
-            organisations.push(claim.parcel.organisation());
-            calls.push(self.queue.start_call(claim.parcel.id));
+        while let Some(parcel) = self.claim_within(self.now, max) {
+            organisations.push(parcel.organisation());
+            calls.push(self.start_call(parcel.id));
         }
         (organisations, calls)
     }
@@ -130,12 +179,12 @@ fn who_is_passed_over_keeps_its_place_and_makes_up_for_nothing() {
     }
     // Its calls come back at once, so it goes on while the other waits for answers.
     for _ in 0..10 {
-        let claim = fixture.queue.claim(fixture.now, 4).unwrap();
-        assert_eq!(claim.parcel.organisation(), BETA);
-        fixture.queue.start_call(claim.parcel.id);
+        let parcel = fixture.claim_within(fixture.now, 4).unwrap();
+        assert_eq!(parcel.organisation(), BETA);
+        drop(fixture.start_call(parcel.id));
     }
     drop(calls);
-    let first: Vec<_> = (0..8).map(|_| fixture.send().parcel.organisation()).collect();
+    let first: Vec<_> = (0..8).map(|_| fixture.send().organisation()).collect();
     assert_eq!(first[0], ACME);
     let of_acme = first.iter().filter(|o| **o == ACME).count();
     assert!((4..=5).contains(&of_acme), "{first:?}");
@@ -146,34 +195,34 @@ fn a_paused_domain_waits_alone_and_is_tried_by_one_message() {
     let fixture = Fixture::new();
     let (bad, good) = ("lapsed.example", "example.com");
     let held: Vec<_> = (0..3).map(|_| fixture.add_from(bad, ACME, 1)).collect();
-    let first = fixture.claim().parcel.id;
+    let first = fixture.claim().id;
     assert_eq!(first, held[0]);
     let until = fixture.now + Duration::from_secs(10);
     fixture.queue.pause_domain(ACME, &name(bad), until);
-    fixture.queue.put_back_as_new(first);
+    fixture.put_back_as_new(first);
     let other = fixture.add_from(good, ACME, 1);
-    assert_eq!(fixture.claim().parcel.id, other);
-    fixture.queue.settle(other);
+    assert_eq!(fixture.claim().id, other);
+    fixture.finish(other);
     assert_eq!(fixture.next(fixture.now), Next::At(until));
     assert!(fixture.queue.is_held(ACME, &name(bad)));
 
     // The first accepted tries the domain, and until its outcome is known no other goes.
-    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, first);
+    assert_eq!(fixture.claim_at(until).unwrap().id, first);
     assert_eq!(fixture.next(until), Next::Never);
     // It told nothing of the domain, so the next one tries.
     let due = until + Duration::from_mins(1);
-    fixture.queue.put_back(first, due, Acceptance::Excluded);
-    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, held[1]);
-    fixture.queue.settle(held[1]);
-    assert_eq!(fixture.claim_at(until).unwrap().parcel.id, held[2]);
+    fixture.put_back(first, due, Acceptance::Excluded);
+    assert_eq!(fixture.claim_at(until).unwrap().id, held[1]);
+    fixture.finish(held[1]);
+    assert_eq!(fixture.claim_at(until).unwrap().id, held[2]);
     fixture.queue.pause_domain(ACME, &name(bad), due);
-    fixture.queue.put_back_as_new(held[2]);
+    fixture.put_back_as_new(held[2]);
     assert_eq!(fixture.next(until), Next::At(due));
-    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, held[2]);
+    assert_eq!(fixture.claim_at(due).unwrap().id, held[2]);
     fixture.queue.resume_domain(ACME, &name(bad), due);
-    fixture.queue.settle(held[2]);
+    fixture.finish(held[2]);
     assert!(!fixture.queue.is_held(ACME, &name(bad)));
-    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, first);
+    assert_eq!(fixture.claim_at(due).unwrap().id, first);
 }
 
 #[test]
@@ -183,15 +232,15 @@ fn behind_a_closed_gate_an_organisations_messages_wait_alone() {
     fixture.queue.set_gate(ACME, Gate::OpensAt(time));
     let held: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
     let other = fixture.add(BETA, 1);
-    assert_eq!(fixture.claim().parcel.id, other);
+    assert_eq!(fixture.claim().id, other);
     assert_eq!(fixture.next(fixture.now), Next::At(time));
     assert_eq!(fixture.queue.forecast_drain(time, 10.0).provider, 2);
 
-    assert_eq!(fixture.claim_at(time).unwrap().parcel.id, held[0]);
+    assert_eq!(fixture.claim_at(time).unwrap().id, held[0]);
     fixture.queue.set_gate(ACME, Gate::Closed);
     assert_eq!(fixture.next(time), Next::Never);
     fixture.queue.set_gate(ACME, Gate::Open);
-    assert_eq!(fixture.claim_at(time).unwrap().parcel.id, held[1]);
+    assert_eq!(fixture.claim_at(time).unwrap().id, held[1]);
 }
 
 #[test]
@@ -204,7 +253,7 @@ fn a_gate_stays_closed_while_nothing_waits_behind_it() {
     let held = fixture.add(ACME, 1);
     assert_eq!(fixture.next(fixture.now), Next::Never);
     fixture.queue.set_gate(ACME, Gate::Open);
-    assert_eq!(fixture.claim().parcel.id, held);
+    assert_eq!(fixture.claim().id, held);
 }
 
 #[test]
@@ -213,19 +262,19 @@ fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_
     let bad = "lapsed.example";
     let held: Vec<_> = (0..4).map(|_| fixture.add_from(bad, ACME, 1)).collect();
     for id in &held[..2] {
-        assert_eq!(fixture.claim().parcel.id, *id);
+        assert_eq!(fixture.claim().id, *id);
     }
     fixture.queue.pause_domain(ACME, &name(bad), fixture.now);
     // Refused one after the other, and put back in another order.
-    fixture.queue.put_back_as_new(held[1]);
-    fixture.queue.put_back_as_new(held[0]);
+    fixture.put_back_as_new(held[1]);
+    fixture.put_back_as_new(held[0]);
     let others: Vec<_> = (0..2).map(|_| fixture.add(ACME, 1)).collect();
-    let probe = fixture.claim_at(fixture.now).unwrap().parcel.id;
+    let probe = fixture.claim_at(fixture.now).unwrap().id;
     let later = fixture.now + Duration::from_secs(1);
     fixture.queue.resume_domain(ACME, &name(bad), later);
-    fixture.queue.settle(probe);
+    fixture.finish(probe);
     let order: Vec<_> =
-        std::iter::from_fn(|| fixture.claim_at(later)).map(|claim| claim.parcel.id).collect();
+        std::iter::from_fn(|| fixture.claim_at(later)).map(|parcel| parcel.id).collect();
     let mut expected = others;
     expected.extend(held);
     expected.retain(|id| *id != probe);
@@ -237,10 +286,12 @@ fn a_call_that_never_started_is_not_counted() {
     let fixture = Fixture::new();
     let id = fixture.add(ACME, 1);
     fixture.claim();
-    drop(fixture.queue.start_call(id));
-    assert_eq!(fixture.queue.not_called(id), 0);
+    drop(fixture.start_call(id));
+    assert_eq!(fixture.attempts(id), 1);
+    fixture.not_called(id);
+    assert_eq!(fixture.attempts(id), 0);
     assert_eq!(fixture.queue.live(id), Some(Live::Waiting { obstacle: None }));
-    fixture.queue.put_back(id, fixture.now, Acceptance::Excluded);
+    fixture.put_back(id, fixture.now, Acceptance::Excluded);
     assert_eq!(fixture.queue.remaining(), [(id, 0, Acceptance::Excluded)]);
 }
 
@@ -254,7 +305,7 @@ fn a_newcomer_does_not_wait_for_anothers_backlog() {
         fixture.send();
     }
     let late = fixture.add(BETA, 1);
-    let place = (0..500).find(|_| fixture.send().parcel.id == late).unwrap();
+    let place = (0..500).find(|_| fixture.send().id == late).unwrap();
     assert!(place <= 1, "{place} of the backlog went first");
 }
 
@@ -267,9 +318,8 @@ fn turns_are_shared_by_recipients() {
     }
     let mut served = HashMap::new();
     for _ in 0..55 {
-        let claim = fixture.send();
-        *served.entry(claim.parcel.organisation()).or_insert(0) +=
-            claim.parcel.envelope().recipient_count();
+        let parcel = fixture.send();
+        *served.entry(parcel.organisation()).or_insert(0) += parcel.envelope().recipient_count();
     }
     assert_eq!(served[&ACME], 50);
     assert_eq!(served[&BETA], 50);
@@ -286,7 +336,7 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
         fixture.add(ACME, 1);
         fixture.add(BETA, 1);
     }
-    let first: Vec<_> = (0..10).map(|_| fixture.send().parcel.organisation()).collect();
+    let first: Vec<_> = (0..10).map(|_| fixture.send().organisation()).collect();
     assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
 }
 
@@ -294,10 +344,10 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
 fn within_an_organisation_the_first_due_goes_first_and_new_before_retries() {
     let fixture = Fixture::new();
     let (first, second) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
-    assert_eq!(fixture.claim().parcel.id, first);
-    fixture.queue.put_back(first, fixture.now, Acceptance::Excluded);
-    assert_eq!(fixture.claim().parcel.id, second);
-    assert_eq!(fixture.claim().parcel.id, first);
+    assert_eq!(fixture.claim().id, first);
+    fixture.put_back(first, fixture.now, Acceptance::Excluded);
+    assert_eq!(fixture.claim().id, second);
+    assert_eq!(fixture.claim().id, first);
 }
 
 #[test]
@@ -306,14 +356,14 @@ fn a_retry_waits_until_it_is_due() {
     let id = fixture.add(ACME, 1);
     fixture.claim();
     let due = fixture.now + Duration::from_secs(5);
-    fixture.queue.put_back(id, due, Acceptance::Possible);
+    fixture.put_back(id, due, Acceptance::Possible);
     assert_eq!(fixture.next(fixture.now), Next::At(due));
     assert!(fixture.claim_at(due - Duration::from_millis(1)).is_none());
     assert_eq!(fixture.queue.remaining(), [(id, 0, Acceptance::Possible)]);
     fixture.queue.bring_forward(fixture.now);
     assert!(fixture.claim_at(fixture.now).is_none(), "an event may yet prove its acceptance");
-    assert_eq!(fixture.claim_at(due).unwrap().parcel.id, id);
-    fixture.queue.settle(id);
+    assert_eq!(fixture.claim_at(due).unwrap().id, id);
+    fixture.finish(id);
     assert_eq!(fixture.next(due), Next::Never);
 }
 
@@ -323,9 +373,9 @@ fn a_retry_that_was_refused_can_be_brought_forward() {
     let id = fixture.add(ACME, 1);
     fixture.claim();
     let due = fixture.now + Duration::from_secs(5);
-    fixture.queue.put_back(id, due, Acceptance::Excluded);
+    fixture.put_back(id, due, Acceptance::Excluded);
     fixture.queue.bring_forward(fixture.now);
-    assert_eq!(fixture.claim().parcel.id, id);
+    assert_eq!(fixture.claim().id, id);
 }
 
 #[test]
@@ -333,9 +383,9 @@ fn proof_cancels_a_waiting_retry_and_keeps_a_call_from_being_repeated() {
     let fixture = Fixture::new();
     let (waiting, flying) = (fixture.add(ACME, 1), fixture.add(ACME, 1));
     fixture.queue.proved_sent(waiting);
-    assert_eq!(fixture.claim().parcel.id, flying);
+    assert_eq!(fixture.claim().id, flying);
     fixture.queue.proved_sent(flying);
-    fixture.queue.put_back(flying, fixture.now, Acceptance::Possible);
+    fixture.put_back(flying, fixture.now, Acceptance::Possible);
     assert!(fixture.claim_at(fixture.now).is_none());
     let pending = fixture.queue.pending();
     assert_eq!(pending, Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 });
@@ -347,7 +397,7 @@ fn cancel(fixture: &Fixture, selection: &Selection) -> (Vec<MessageId>, usize, u
     loop {
         let Selected { taken, calls_under_way, not_pending, next } =
             fixture.queue.cancel(selection, after, Cancellation::ByOperator);
-        ids.extend(taken.iter().map(|claim| claim.parcel.id));
+        ids.extend(taken.into_iter().map(|claim| fixture.hold(claim).id));
         (calls, others) = (calls + calls_under_way, others + not_pending);
         if next.is_none() {
             return (ids, calls, others);
@@ -376,7 +426,7 @@ fn what_waits_is_cancelled_at_once_by_organisation_key_domain_or_id() {
     assert_eq!(cancel(&fixture, &named), (vec![first], 0, 1));
     // They are claimed: whoever took them out ends them.
     assert_eq!(cancel(&fixture, &of(None, None)), (Vec::new(), 0, 3));
-    assert_eq!(fixture.claim().parcel.id, others);
+    assert_eq!(fixture.claim().id, others);
     assert_eq!(fixture.next(fixture.now), Next::Never);
 }
 
@@ -403,13 +453,13 @@ fn a_cancelled_call_does_not_wait_again_and_keeps_its_doubt() {
         let id = fixture.add(ACME, 1);
         fixture.send();
         assert_eq!(cancel(&fixture, &Selection::of(ACME)), (Vec::new(), 1, 0));
-        let end = fixture.queue.put_back(id, fixture.now, acceptance).unwrap();
+        let end = fixture.put_back(id, fixture.now, acceptance).unwrap();
         let Transition::Failed { failure, acceptance: kept } = end else { panic!("{end:?}") };
         assert_eq!((failure.code, kept), (FailureCode::Cancelled, acceptance));
         assert!(failure.message.ends_with(words), "{}", failure.message);
         assert!(fixture.claim_at(fixture.now).is_none());
         assert_eq!(fixture.queue.pending().in_flight, 1, "its end is not recorded yet");
-        fixture.queue.settle(id);
+        fixture.finish(id);
         assert_eq!(
             fixture.queue.pending(),
             Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
@@ -424,7 +474,7 @@ fn a_proof_wins_over_a_cancellation() {
     fixture.send();
     cancel(&fixture, &Selection::of(ACME));
     fixture.queue.proved_sent(id);
-    assert_eq!(fixture.queue.put_back(id, fixture.now, Acceptance::Possible), None);
+    assert_eq!(fixture.put_back(id, fixture.now, Acceptance::Possible), None);
     assert_eq!(fixture.queue.pending().messages, 0);
 }
 
@@ -433,9 +483,9 @@ fn a_call_that_never_started_is_cancelled_before_it_waits_again() {
     let fixture = Fixture::new();
     let id = fixture.add(ACME, 1);
     fixture.send();
-    fixture.queue.not_called(id);
+    fixture.not_called(id);
     assert_eq!(cancel(&fixture, &Selection::of(ACME)), (Vec::new(), 1, 0));
-    assert!(fixture.queue.put_back_as_new(id).is_some());
+    assert!(fixture.put_back_as_new(id).is_some());
     assert!(fixture.claim_at(fixture.now).is_none());
 }
 
@@ -446,10 +496,10 @@ fn the_messages_of_a_paused_domain_are_cancelled_too() {
     fixture.queue.pause_domain(ACME, &name("example.com"), fixture.now);
     fixture.send();
     assert_eq!(cancel(&fixture, &Selection::of(ACME)), (vec![waiting], 1, 0));
-    let end = fixture.queue.put_back(trying, fixture.now, Acceptance::Excluded);
+    let end = fixture.put_back(trying, fixture.now, Acceptance::Excluded);
     assert!(end.is_some());
     for id in [trying, waiting] {
-        fixture.queue.settle(id);
+        fixture.finish(id);
     }
     assert!(!fixture.queue.is_held(ACME, &name("example.com")));
     assert_eq!(
@@ -459,15 +509,88 @@ fn the_messages_of_a_paused_domain_are_cancelled_too() {
 }
 
 #[test]
+fn a_claim_that_is_dropped_has_its_message_wait_again_with_all_that_is_open() {
+    let fixture = Fixture::new();
+    let (untried, called, unsent) =
+        (fixture.add(ACME, 1), fixture.add(ACME, 1), fixture.add(ACME, 1));
+    for id in [untried, called, unsent] {
+        assert_eq!(fixture.claim().id, id);
+    }
+    drop((fixture.start_call(called), fixture.start_call(unsent)));
+    fixture.not_called(unsent);
+    for id in [untried, called, unsent] {
+        drop(fixture.take(id));
+    }
+    assert_eq!(fixture.queue.pending().in_flight, 0);
+    let due = match fixture.next(fixture.now) {
+        Next::At(due) => due,
+        other => panic!("what ended its holder must not end one after the other: {other:?}"),
+    };
+    assert!(due <= Instant::now() + Duration::from_secs(1));
+    let later = Instant::now() + Duration::from_secs(1);
+    for (id, attempts, interruption) in [
+        (untried, 0, Interruption::BeforeCall),
+        (called, 1, Interruption::DuringCall),
+        (unsent, 0, Interruption::BeforeCall),
+    ] {
+        let claim = fixture.queue.claim(later, MANY).unwrap();
+        assert_eq!((claim.id(), claim.attempts, claim.interruption), (id, attempts, interruption));
+        assert_eq!(claim.acceptance, Acceptance::Possible);
+        claim.finish();
+    }
+    assert_eq!(fixture.queue.pending().messages, 0);
+}
+
+#[test]
+fn a_claim_that_is_dropped_after_a_proof_leaves_nothing() {
+    let fixture = Fixture::new();
+    let id = fixture.add(ACME, 1);
+    fixture.send();
+    fixture.queue.proved_sent(id);
+    drop(fixture.take(id));
+    assert_eq!(
+        fixture.queue.pending(),
+        Pending { messages: 0, in_flight: 0, bytes: 0, due_organisations: 0 }
+    );
+}
+
+#[test]
+fn a_cancellation_outlives_the_claim_that_was_to_heed_it() {
+    let later = Instant::now() + Duration::from_mins(1);
+    for is_called in [false, true] {
+        let fixture = Fixture::new();
+        let id = fixture.add(ACME, 1);
+        fixture.claim();
+        let call = is_called.then(|| fixture.start_call(id));
+        let (taken, calls, others) = cancel(&fixture, &Selection::of(ACME));
+        assert_eq!((taken.len(), calls, others), (0, call.iter().count(), usize::from(!is_called)));
+        drop(fixture.take(id));
+        let claim = fixture.queue.claim(later, MANY).unwrap();
+        assert_eq!(claim.cancellation, Some(Cancellation::ByOperator));
+    }
+}
+
+#[test]
+fn a_claim_that_is_dropped_while_it_tries_a_domain_lets_the_next_one_try() {
+    let fixture = Fixture::new();
+    let ids = [fixture.add(ACME, 1), fixture.add(ACME, 1)];
+    fixture.queue.pause_domain(ACME, &name("example.com"), fixture.now);
+    assert_eq!(fixture.claim().id, ids[0]);
+    assert_eq!(fixture.next(fixture.now), Next::Never);
+    drop(fixture.take(ids[0]));
+    assert_eq!(fixture.claim().id, ids[1]);
+}
+
+#[test]
 fn the_live_state_follows_the_call() {
     let fixture = Fixture::new();
     let id = fixture.add(ACME, 1);
     assert_eq!(fixture.queue.live(id), Some(Live::Waiting { obstacle: None }));
     fixture.claim();
-    let call = fixture.queue.start_call(id);
-    assert_eq!(call.attempts, 1);
+    let _call = fixture.start_call(id);
+    assert_eq!(fixture.attempts(id), 1);
     assert_eq!(fixture.queue.live(id), Some(Live::Sending { attempts: 1 }));
-    fixture.queue.settle(id);
+    fixture.finish(id);
     assert_eq!(fixture.queue.live(id), None);
 }
 

@@ -6,14 +6,14 @@ use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{Address, DomainName};
 use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
-use pillarbox::queue::{Content, Parcel};
+use pillarbox::queue::{Claim, Content, Parcel};
 use tokio::time::Instant;
 
 use crate::events::document::send;
 use crate::events::sink::{EventSink, NOW};
 
 /// A message that is pending in the queue, with one call started.
-async fn being_sent(sink: &EventSink) -> MessageId {
+async fn being_sent(sink: &EventSink) -> (MessageId, Claim) {
     let id = sink.new_message().await;
     let sender = DomainName::parse("example.com").unwrap();
     let recipient = Address::parse("bob@example.org").unwrap();
@@ -25,9 +25,10 @@ async fn being_sent(sink: &EventSink) -> MessageId {
         suppression_epoch: 0,
         reservation: sink.queue.budget().reserve(sink.organisation, 2).unwrap(),
     });
-    assert_eq!(sink.queue.claim(Instant::now(), 1).unwrap().parcel.id, id);
-    assert_eq!(sink.queue.start_call(id).attempts, 1);
-    id
+    let mut claim = sink.queue.claim(Instant::now(), 1).unwrap();
+    drop(claim.start_call());
+    assert_eq!((claim.id(), claim.attempts), (id, 1));
+    (id, claim)
 }
 
 fn lost_answer() -> Transition {
@@ -50,9 +51,9 @@ async fn prove(sink: &EventSink, id: MessageId) {
 async fn a_proof_cancels_the_waiting_retry_and_drops_the_body() {
     let directory = tempfile::tempdir().unwrap();
     let sink = EventSink::in_directory(directory.path()).await;
-    let id = being_sent(&sink).await;
+    let (id, claim) = being_sent(&sink).await;
     sink.store.record(id, 1, lost_answer(), NOW).await.unwrap();
-    sink.queue.put_back(id, later(), Acceptance::Possible);
+    assert!(claim.put_back(later(), Acceptance::Possible).is_none());
     prove(&sink, id).await;
     let pending = sink.queue.pending();
     assert_eq!((pending.messages, pending.bytes), (0, 0));
@@ -66,12 +67,12 @@ async fn a_proof_cancels_the_waiting_retry_and_drops_the_body() {
 async fn a_proof_that_overtakes_a_lost_answer_leaves_no_retry() {
     let directory = tempfile::tempdir().unwrap();
     let sink = EventSink::in_directory(directory.path()).await;
-    let id = being_sent(&sink).await;
+    let (id, claim) = being_sent(&sink).await;
     prove(&sink, id).await;
     assert_eq!(sink.queue.pending().in_flight, 1, "the call goes on to its end");
     let recorded = sink.store.record(id, 1, lost_answer(), NOW).await.unwrap();
     assert_eq!(recorded, Recorded::AlreadyFinal);
-    sink.queue.put_back(id, later(), Acceptance::Possible);
+    assert!(claim.put_back(later(), Acceptance::Possible).is_none());
     let pending = sink.queue.pending();
     assert_eq!((pending.messages, pending.bytes), (0, 0));
 }
@@ -80,8 +81,8 @@ async fn a_proof_that_overtakes_a_lost_answer_leaves_no_retry() {
 async fn another_organisations_name_cancels_no_retry() {
     let directory = tempfile::tempdir().unwrap();
     let sink = EventSink::in_directory(directory.path()).await;
-    let id = being_sent(&sink).await;
-    sink.queue.put_back(id, later(), Acceptance::Possible);
+    let (id, claim) = being_sent(&sink).await;
+    assert!(claim.put_back(later(), Acceptance::Possible).is_none());
     let mut document = send(id);
     document["mail"]["tags"]["pillarbox-organisation"] = serde_json::json!(["other"]);
     sink.events.ingest(&[&document.to_string()]).await.unwrap();

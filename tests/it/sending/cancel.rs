@@ -228,3 +228,28 @@ async fn ten_thousand_are_cancelled_while_calls_go_on_and_each_is_accounted_for(
     assert!((counted.cancelled..=counted.cancelled + counted.calls_under_way).contains(&cancelled));
     assert!(others.iter().all(|id| sim.status(*id) == Status::Sent));
 }
+
+/// Whoever asked for it may be gone at any moment: no message stays behind with nobody to end it.
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_whose_caller_is_gone_leaves_no_message_behind() {
+    let (mut sim, ids) = waiting(vec![Mail::to_many(1); 20]).await;
+    let before = sim.provider.call_count();
+    let selection = Selection::of(sim.organisations[0].id);
+    tokio::select! {
+        biased;
+        done = sim.dispatcher.cancel(&selection, Cancellation::ByOperator) => {
+            panic!("it waits for the store: {done:?}")
+        }
+        () = std::future::ready(()) => {}
+    }
+    sim.settle().await;
+    assert_eq!(sim.queue.pending().in_flight, 0, "nobody holds them any more");
+    sim.drain(HOUR).await;
+    let took = sim.run_until(HOUR, SECOND, || sim.has_ended()).await;
+    assert!(took < Duration::from_mins(1), "the drain waited for what is not pending: {took:?}");
+    sim.ended().await;
+    for id in ids {
+        assert_eq!(sim.failure(id), Some(FailureCode::Cancelled), "what was taken out is ended");
+    }
+    assert_eq!(sim.provider.call_count(), before, "and never called for");
+}

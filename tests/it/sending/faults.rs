@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
@@ -104,4 +106,33 @@ async fn a_panic_in_an_attempt_ends_its_message_and_nothing_else() {
     assert!(good.iter().all(|id| sim.status(*id) == Status::Sent));
     assert_eq!(sim.queue.pending().in_flight, 0);
     assert_eq!(sim.queue.pending().bytes, 0);
+}
+
+/// A task that panics drops the claim that it holds, and so does a future that nobody polls any more.
+#[tokio::test(start_paused = true)]
+async fn a_message_whose_claim_is_dropped_is_sent_if_no_call_was_under_way_and_else_fails() {
+    let sim =
+        Sim::start(Simulated::new(LATENCY, Limit::None), settings(), Rate::PerSecond(500.0)).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));
+    let ids = sim.accept_singles(0, 2).await;
+    sim.run(Duration::from_secs(5), STEP).await;
+    let mut claims = sim.queue.claim_older_than(Instant::now(), 2);
+    let calls = |id| sim.provider.calls_of(id).len();
+    let before = ids.iter().map(|id| calls(*id)).collect::<Vec<_>>();
+    drop(claims[1].start_call());
+    drop(claims);
+    sim.provider.always(Answer::Accept);
+    sim.run_until_empty(Duration::from_mins(6), STEP).await;
+    assert_eq!((sim.status(ids[0]), calls(ids[0])), (Status::Sent, before[0] + 1));
+    let State::Failed { failure, acceptance } = sim.message(ids[1]).state else {
+        panic!("{:?}", sim.message(ids[1]))
+    };
+    assert_eq!((failure.code, acceptance), (FailureCode::OutcomeUnknown, Acceptance::Possible));
+    assert_eq!(
+        calls(ids[1]),
+        before[1],
+        "it may have been accepted, so it is not called for again"
+    );
+    sim.prove_sent(ids[1]).await;
+    assert_eq!(sim.status(ids[1]), Status::Sent);
 }
