@@ -267,20 +267,21 @@ impl<P: Provider> Dispatcher<P> {
 
     /// How sending goes.
     pub fn status(&self) -> SendingStatus {
+        let now = Instant::now();
         let throttle = self.throttle();
         SendingStatus {
             pending: self.queue.pending(),
             max_pending_bytes: self.queue.budget().max(),
             full_for: self.queue.budget().full_for(),
             greatest_share: self.queue.budget().greatest_share(),
-            rate: throttle.bucket.rate(),
+            rate: throttle.bucket.rate_at(now),
             rate_limit: throttle.bucket.limit(),
             quota: throttle.quota(),
             unrecorded: self.unrecorded.count(),
             condition: throttle.health.condition(),
             paused_organisations: self.paused_organisations(&throttle.health),
             paused_domains: self.paused_domains(),
-            recent_calls: self.recent.read(Instant::now()),
+            recent_calls: self.recent.read(now),
             sent: self.metrics.sent(),
         }
     }

@@ -142,9 +142,16 @@ fn log_rate(recipients_per_second: f64) {
 
 /// The rate before SES was asked.
 pub fn initial_rate(max_rate: MaxRate) -> Rate {
-    Rate::PerSecond(match max_rate {
-        MaxRate::Auto => SAFE_RATE,
-        MaxRate::PerSecond(rate) => rate,
+    rate(max_rate, None)
+}
+
+/// The rate within the configured one and the account's, as far as SES has told it.
+fn rate(max_rate: MaxRate, account: Option<f64>) -> Rate {
+    Rate::PerSecond(match (max_rate, account) {
+        (MaxRate::Auto, None) => SAFE_RATE,
+        (MaxRate::Auto, Some(account)) => account,
+        (MaxRate::PerSecond(cap), None) => cap,
+        (MaxRate::PerSecond(cap), Some(account)) => cap.min(account),
     })
 }
 
@@ -180,8 +187,8 @@ pub async fn run(
             // The rate and the quota may be others than before the outage.
             () = dispatcher.returned() => {}
             Ok(()) = max_rate.changed() => {
-                // Holds at once, also where SES cannot be asked.
-                dispatcher.set_rate(initial_rate(*max_rate.borrow_and_update()));
+                // Holds at once, also where SES cannot be asked. What it last told still holds.
+                dispatcher.set_rate(rate(*max_rate.borrow_and_update(), last));
             }
         }
     }
@@ -221,11 +228,7 @@ fn note(
 }
 
 fn apply(dispatcher: &Dispatcher<SesClient>, account: &Account, max_rate: MaxRate) {
-    let rate = match max_rate {
-        MaxRate::Auto => account.max_send_rate,
-        MaxRate::PerSecond(cap) => cap.min(account.max_send_rate),
-    };
-    dispatcher.set_rate(Rate::PerSecond(rate));
+    dispatcher.set_rate(rate(max_rate, Some(account.max_send_rate)));
     if account.sending == Sending::Disabled {
         warn!("SES reports that sending is disabled for the account");
     }

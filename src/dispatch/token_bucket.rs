@@ -67,6 +67,10 @@ impl TokenBucket {
     pub fn set_limit(&mut self, limit: Rate, now: Instant) {
         self.refill(now);
         self.limit = limit;
+        // What a higher limit has saved up is more than a burst of a lower one.
+        if let Rate::PerSecond(rate) = self.rate() {
+            self.tokens = self.tokens.min(full(rate));
+        }
     }
 
     /// The rate where nothing is throttled.
@@ -74,22 +78,32 @@ impl TokenBucket {
         self.limit
     }
 
-    /// The rate now: the limit, or less after throttling.
+    /// The rate at the last look: the limit, or less after throttling.
     pub fn rate(&self) -> Rate {
+        self.rate_by(self.share)
+    }
+
+    /// The rate at `now`: a rate that was cut climbs, whether anybody looks or not.
+    pub fn rate_at(&self, now: Instant) -> Rate {
+        let seconds = now.saturating_duration_since(self.updated).as_secs_f64();
+        self.rate_by(self.share_after(seconds))
+    }
+
+    fn rate_by(&self, share: f64) -> Rate {
         match self.limit {
             Rate::Unlimited => Rate::Unlimited,
-            Rate::PerSecond(limit) => Rate::PerSecond(limit * self.share),
+            Rate::PerSecond(limit) => Rate::PerSecond(limit * share),
         }
     }
 
     /// When the next message may go: `now` or later.
     pub fn ready_at(&mut self, now: Instant) -> Instant {
         self.refill(now);
-        let Rate::PerSecond(rate) = self.rate() else { return now };
+        let Rate::PerSecond(limit) = self.limit else { return now };
         if self.tokens >= ENOUGH {
             return now;
         }
-        let wait = (1.0 - self.tokens) / (rate * AIM);
+        let wait = self.seconds_until((1.0 - self.tokens) / (limit * AIM));
         now + Duration::try_from_secs_f64(wait).unwrap_or(Duration::from_hours(1))
     }
 
@@ -115,12 +129,46 @@ impl TokenBucket {
     fn refill(&mut self, now: Instant) {
         let seconds = now.saturating_duration_since(self.updated).as_secs_f64();
         self.updated = self.updated.max(now);
-        if let Rate::PerSecond(rate) = self.rate() {
-            let full = 1.0 + rate * BURST_SECONDS;
-            self.tokens = (self.tokens + rate * AIM * seconds).min(full.max(self.tokens));
+        let earned = self.earned_in(seconds);
+        self.share = self.share_after(seconds);
+        if let Rate::PerSecond(limit) = self.limit {
+            let full = full(limit * self.share);
+            self.tokens = (self.tokens + limit * AIM * earned).min(full.max(self.tokens));
         }
-        self.share = (self.share + INCREASE_PER_SECOND * seconds).min(1.0);
     }
+
+    /// Part of the limit that is used so many seconds after the last look.
+    fn share_after(&self, seconds: f64) -> f64 {
+        (self.share + INCREASE_PER_SECOND * seconds).min(1.0)
+    }
+
+    /// Seconds from the last look until the share has climbed to 1.
+    fn climb(&self) -> f64 {
+        (1.0 - self.share) / INCREASE_PER_SECOND
+    }
+
+    /// What is earned in so many seconds after the last look, in seconds of the whole limit: the
+    /// area below the share, which climbs in a straight line to 1.
+    fn earned_in(&self, seconds: f64) -> f64 {
+        let climbing = seconds.min(self.climb());
+        climbing * (self.share + INCREASE_PER_SECOND * climbing / 2.0) + (seconds - climbing)
+    }
+
+    /// Seconds after the last look until so much is earned: the inverse of [`Self::earned_in`].
+    fn seconds_until(&self, earned: f64) -> f64 {
+        let climb = self.climb();
+        let earned_climbing = self.earned_in(climb);
+        if earned >= earned_climbing {
+            return climb + (earned - earned_climbing);
+        }
+        let end_share = (self.share.powi(2) + 2.0 * INCREASE_PER_SECOND * earned).sqrt();
+        2.0 * earned / (self.share + end_share)
+    }
+}
+
+/// The most that a bucket saves up at a rate.
+fn full(rate: f64) -> f64 {
+    1.0 + rate * BURST_SECONDS
 }
 
 #[cfg(test)]
@@ -170,6 +218,62 @@ mod tests {
         assert_eq!(pace.rate(), Rate::PerSecond(70.0));
         pace.ready_at(start + Duration::from_secs(20));
         assert_eq!(pace.rate(), Rate::PerSecond(100.0));
+    }
+
+    /// A pace that was throttled down to a part of its limit, and then owes `recipients`.
+    fn throttled_and_in_debt(limit: f64, recipients: u32, start: Instant) -> TokenBucket {
+        let mut pace = TokenBucket::new(Rate::PerSecond(limit), start);
+        for second in 0..20 {
+            let now = start + Duration::from_secs(second);
+            pace.throttled(now, now);
+        }
+        pace.take(recipients);
+        pace
+    }
+
+    #[test]
+    fn a_wait_is_as_long_as_it_takes_while_the_rate_climbs() {
+        let start = Instant::now();
+        let now = start + Duration::from_secs(19);
+        for (limit, recipients) in [(1.0, 20), (1.0, 1), (5.0, 50), (500.0, 50), (0.1, 50)] {
+            let mut pace = throttled_and_in_debt(limit, recipients, start);
+            let told = pace.ready_at(now) - now;
+            // Somebody who looks at it all the time sees the same.
+            let mut watched = throttled_and_in_debt(limit, recipients, start);
+            let mut moment = now;
+            while watched.ready_at(moment) > moment {
+                moment += Duration::from_millis(1);
+            }
+            let waited = moment - now;
+            let apart = told.abs_diff(waited);
+            assert!(apart < Duration::from_millis(5) + waited / 500, "{told:?}, not {waited:?}");
+            assert!(pace.ready_at(now + told) <= now + told, "and not a moment too short");
+        }
+    }
+
+    #[test]
+    fn a_rate_climbs_as_fast_whether_anybody_looks_or_not() {
+        let start = Instant::now();
+        let now = start + Duration::from_secs(19);
+        let (mut one, mut other) =
+            (throttled_and_in_debt(10.0, 500, start), throttled_and_in_debt(10.0, 500, start));
+        for second in 0..30 {
+            one.ready_at(now + Duration::from_secs(second));
+        }
+        let end = now + Duration::from_secs(30);
+        let (one, other) = (one.ready_at(end), other.ready_at(end));
+        let apart = if one > other { one - other } else { other - one };
+        assert!(apart < Duration::from_millis(1), "{apart:?} apart");
+    }
+
+    #[test]
+    fn a_lower_limit_leaves_no_burst_of_the_old_one() {
+        let start = Instant::now();
+        let mut pace = TokenBucket::new(Rate::PerSecond(10_000.0), start);
+        let later = start + Duration::from_secs(10);
+        pace.set_limit(Rate::PerSecond(5.0), later);
+        let took = send_all(&mut pace, later, std::iter::repeat_n(1, 6));
+        assert!(took >= Duration::from_millis(990), "{took:?}");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! A message goes all the way: accepted, sent by a signed request, read back.
 
-use pillarbox::simulator::{Fault, Options};
+use std::time::{Duration, Instant};
+
+use pillarbox::simulator::{Fault, FaultScope, Faults, Options};
 use serde_json::json;
 
-use crate::kit::{PATIENCE, Site, answer, message, message_with};
+use crate::behaviour::certificate::metric;
+use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
 
 #[tokio::test]
 async fn a_message_is_accepted_sent_and_read_back() {
@@ -281,4 +284,42 @@ async fn slow_and_unanswered_calls_are_told_of_everywhere() {
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
     assert_eq!(status["sending"]["slowCalls"]["slow"], 3, "{status}");
     assert_eq!(status["sending"]["unansweredCalls"], 3, "{status}");
+}
+
+/// Waits until the service paces by this rate, in recipients per second.
+async fn paced_by(server: &Server, rate: f64) {
+    let end = Instant::now() + PATIENCE;
+    while limit(server).await != Some(rate) {
+        assert!(Instant::now() < end, "the limit is {:?}", limit(server).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn limit(server: &Server) -> Option<f64> {
+    metric(server, "pillarbox_send_rate_limit_recipients_per_second").await
+}
+
+/// Each renewal of a certificate is such a signal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_keeps_the_accounts_rate_while_ses_does_not_tell_it_again() {
+    let options = Options { send_rate: Some(5.0), ..Options::default() };
+    let site = Site::with("[sending]\nmax_rate = 1000\n", options).await;
+    let server = site.start();
+    paced_by(&server, 5.0).await;
+    let denied = Faults::always(Fault::AccessDenied).with_scope(FaultScope::OtherCalls);
+    site.simulator.set_faults(denied);
+    let calls = site.simulator.calls_total();
+    server.signal("HUP");
+    let end = Instant::now() + PATIENCE;
+    while site.simulator.calls_total() == calls {
+        assert_eq!(limit(&server).await, Some(5.0), "it is never more than the account's");
+        assert!(Instant::now() < end, "SES is asked again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The configured rate holds as before: at once, and no more than it.
+    for (from, to, rate) in [("1000", "3", 3.0), ("3", "\"auto\"", 5.0)] {
+        site.reconfigure(&format!("max_rate = {from}\n"), &format!("max_rate = {to}\n"));
+        server.signal("HUP");
+        paced_by(&server, rate).await;
+    }
 }
