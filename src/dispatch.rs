@@ -169,6 +169,7 @@ impl<P: Provider> Dispatcher<P> {
         rate: Rate,
     ) -> Arc<Self> {
         let throttle = Throttle::new(rate, settings.backoff, Instant::now());
+        let domains = PausedDomains::new(Arc::clone(&queue));
         Arc::new(Self {
             store,
             queue,
@@ -178,7 +179,7 @@ impl<P: Provider> Dispatcher<P> {
             throttle: Mutex::new(throttle),
             starting: tokio::sync::Mutex::default(),
             cancelling: Mutex::default(),
-            domains: PausedDomains::default(),
+            domains,
             unrecorded: InFlight::default(),
             turns: AtomicU64::new(0),
             metrics: SendingMetrics::default(),
@@ -301,6 +302,7 @@ impl<P: Provider> Dispatcher<P> {
     /// The domains whose time is not over yet, or whose messages still wait.
     fn paused_domains(&self) -> Vec<(OrganisationId, String, String)> {
         let now = Instant::now();
+        self.reconsider_domains();
         let mut paused = self.domains.paused();
         paused.retain(|(organisation, domain, pause)| {
             pause.until > now || self.queue.is_held(*organisation, domain)
@@ -309,6 +311,12 @@ impl<P: Provider> Dispatcher<P> {
             (organisation, domain.as_str().to_owned(), pause.message)
         });
         told.collect()
+    }
+
+    /// Looks at the paused domains once more, because a domain may have been checked, or removed and
+    /// added again.
+    fn reconsider_domains(&self) {
+        self.domains.reconsider(|| self.store.domains(), Instant::now());
     }
 
     /// Ends once the loop that starts calls has gone round again: it is alive.
@@ -324,6 +332,7 @@ impl<P: Provider> Dispatcher<P> {
     pub async fn run(self: Arc<Self>, mut phase: watch::Receiver<Phase>) {
         let mut attempts = JoinSet::new();
         let mut entered = Phase::Running;
+        let mut directory = self.store.webhook_changes();
         {
             let expiry = self.expire();
             tokio::pin!(expiry);
@@ -353,6 +362,7 @@ impl<P: Provider> Dispatcher<P> {
                     () = self.store.writable(), if wait == Wait::ForTheStore => {}
                     () = wake_at(wait, entered) => {}
                     () = self.changed.notified() => {}
+                    Ok(()) = directory.changed() => self.reconsider_domains(),
                     () = &mut expiry => unreachable!("expiry goes on for as long as it is polled"),
                     Ok(()) = phase.changed() => {}
                 }

@@ -242,6 +242,12 @@ impl MessageQueue {
         self.lock().queue.is_held(organisation, domain)
     }
 
+    /// Whether messages from a domain have to wait, though none may be there.
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+        self.lock().queue.is_closed(organisation, domain)
+    }
+
     /// Sets whether an organisation's messages may go.
     pub fn set_gate(&self, organisation: OrganisationId, gate: Gate) {
         self.lock().queue.set_gate(organisation, gate);

@@ -13,6 +13,7 @@ use tracing::{error, info};
 
 use crate::config::OnUnknown;
 use crate::dispatch::circuit_breaker::Signal;
+use crate::dispatch::paused_domains::Fault;
 use crate::dispatch::provider_health::CallMarks;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
@@ -176,19 +177,13 @@ impl<P: Provider> Dispatcher<P> {
         match outcome {
             Outcome::Sent { .. } => {
                 if self.domains.any() {
-                    let domain = envelope.sender_domain();
-                    if self.domains.works(organisation, &domain, started) {
-                        self.queue.resume_domain(organisation, &domain, Instant::now());
-                    }
+                    self.domains.works(organisation, &envelope.sender_domain(), started);
                 }
             }
             Outcome::NotSent(problem) if problem.kind == ProblemKind::DomainFault => {
                 let domain = envelope.sender_domain();
-                let backoff = self.settings().backoff;
-                let until = self.domains.fault(organisation, &domain, problem, started, backoff);
-                if let Some(until) = until {
-                    self.queue.pause_domain(organisation, &domain, until);
-                }
+                let fault = Fault { problem, started, backoff: self.settings().backoff };
+                self.domains.fault(organisation, &domain, fault, || self.store.domains());
             }
             Outcome::NotSent(_) | Outcome::NotCalled(_) => {}
         }
@@ -245,20 +240,22 @@ impl<P: Provider> Dispatcher<P> {
         claim: Claim,
         now: Instant,
     ) -> Option<(Claim, Transition)> {
-        let (organisation, envelope) = (claim.parcel.organisation(), claim.parcel.envelope());
-        let domain = envelope.sender_domain();
-        let problem = Problem {
-            kind: ProblemKind::DomainFault,
-            provider_code: None,
-            message: format!(
-                "the domain is not verified for now; `pillarbox domain check {domain}` shows what \
-                 is missing"
-            ),
-            retry_after: None,
-        };
-        let backoff = self.settings().backoff;
-        if let Some(until) = self.domains.fault(organisation, &domain, &problem, now, backoff) {
-            self.queue.pause_domain(organisation, &domain, until);
+        {
+            let envelope = claim.parcel.envelope();
+            let domain = envelope.sender_domain();
+            let problem = Problem {
+                kind: ProblemKind::DomainFault,
+                provider_code: None,
+                message: format!(
+                    "the domain is not verified for now; `pillarbox domain check {domain}` shows \
+                     what is missing"
+                ),
+                retry_after: None,
+            };
+            let backoff = self.settings().backoff;
+            let fault = Fault { problem: &problem, started: now, backoff };
+            let organisation = claim.parcel.organisation();
+            self.domains.fault(organisation, &domain, fault, || self.store.domains());
         }
         claim.put_back_as_new()
     }

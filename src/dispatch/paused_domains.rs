@@ -1,8 +1,9 @@
 //! Sender domains that the provider does not take for now: what it said, and when each is tried
-//! again. Their messages wait in the queue.
+//! again. Their messages wait in the queue, whose lanes are closed and opened under the same lock: a
+//! lane that nobody knows to be closed would never be opened.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -10,13 +11,19 @@ use tracing::{info, warn};
 use crate::domain::attempt::Problem;
 use crate::domain::id::OrganisationId;
 use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::{Finding, SenderDomain};
 use crate::domain::retry::Backoff;
+use crate::queue::MessageQueue;
 
 type Pauses = BTreeMap<(OrganisationId, DomainName<'static>), Pause>;
 
 /// The paused domains, until each is seen to work.
-#[derive(Debug, Default)]
-pub(super) struct PausedDomains(Mutex<Pauses>);
+#[derive(Debug)]
+pub(super) struct PausedDomains {
+    queue: Arc<MessageQueue>,
+    /// Locked before the queue.
+    pauses: Mutex<Pauses>,
+}
 
 /// Pause of one domain.
 #[derive(Debug, Clone)]
@@ -28,32 +35,76 @@ pub(super) struct Pause {
     failures: u32,
     /// What the provider said.
     pub(super) message: String,
+    /// The domain at the last look.
+    domain: SenderDomain,
+}
+
+/// Refusal of a domain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fault<'a> {
+    pub(super) problem: &'a Problem,
+    /// Start of the call that was refused.
+    pub(super) started: Instant,
+    /// Delays between the tries of the domain.
+    pub(super) backoff: Backoff,
+}
+
+/// What a change of the directory means for a paused domain.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    None,
+    /// It may be sent from as far as is known: it is tried at once.
+    Verified,
+    /// It is not the one that was paused: it was removed, and perhaps added again.
+    Replaced,
+}
+
+impl Pause {
+    fn news(&self, domain: Option<&SenderDomain>) -> News {
+        let Some(domain) = domain.filter(|domain| domain.added_at == self.domain.added_at) else {
+            return News::Replaced;
+        };
+        let is_checked = domain.last_check != self.domain.last_check
+            && domain.last_check.is_some_and(|check| check.finding == Finding::Verified);
+        if domain.state.is_verified() && (is_checked || domain.state != self.domain.state) {
+            News::Verified
+        } else {
+            News::None
+        }
+    }
 }
 
 impl PausedDomains {
+    pub(super) fn new(queue: Arc<MessageQueue>) -> Self {
+        Self { queue, pauses: Mutex::default() }
+    }
+
     /// Whether any domain is paused.
     pub(super) fn any(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Pauses a domain because of a call that was started at `started`, longer each time. Returns
-    /// until when, or `None` if that call says nothing new.
+    /// Pauses a domain because it was refused, longer each time, unless that call says nothing new
+    /// or the domain is not the organisation's any more. `domains` are all sender domains, by
+    /// organisation and name.
     pub(super) fn fault(
         &self,
         organisation: OrganisationId,
         domain: &DomainName<'_>,
-        problem: &Problem,
-        started: Instant,
-        backoff: Backoff,
-    ) -> Option<Instant> {
+        fault: Fault<'_>,
+        domains: impl FnOnce() -> Vec<SenderDomain>,
+    ) {
+        let Fault { problem, started, backoff } = fault;
         let now = Instant::now();
         let mut paused = self.lock();
         let key = (organisation, domain.clone().into_owned());
         let failures = match paused.get(&key) {
-            Some(pause) if started <= pause.since => return None,
+            Some(pause) if started <= pause.since => return,
             Some(pause) => pause.failures.saturating_add(1),
             None => 1,
         };
+        // Read under the lock: a later change is seen by `reconsider`.
+        let Some(known) = find(&domains(), organisation, domain).cloned() else { return };
         let until = now + backoff.ceiling(failures);
         let message = problem.message.clone();
         warn!(
@@ -62,26 +113,57 @@ impl PausedDomains {
             message,
             "the provider does not take messages from this domain; they wait"
         );
-        paused.insert(key, Pause { since: now, until, failures, message });
-        Some(until)
+        paused.insert(key, Pause { since: now, until, failures, message, domain: known });
+        self.queue.pause_domain(organisation, domain, until);
     }
 
     /// Ends the pause of a domain because the provider accepted a message in a call that was
-    /// started at `started`. Returns `true` if it was paused, and the call is from after that.
+    /// started at `started`, if that is after its last refusal.
     pub(super) fn works(
         &self,
         organisation: OrganisationId,
         domain: &DomainName<'_>,
         started: Instant,
-    ) -> bool {
+    ) {
         let key = (organisation, domain.clone().into_owned());
         let mut paused = self.lock();
         if paused.get(&key).is_none_or(|pause| started <= pause.since) {
-            return false;
+            return;
         }
         paused.remove(&key);
+        self.queue.resume_domain(organisation, domain, Instant::now());
         info!(%domain, "the provider takes messages from this domain again");
-        true
+    }
+
+    /// Compares the paused domains with the directory. One that has been found to be verified since
+    /// is tried at `now`, by one message, and its delays begin anew. One that was removed is not
+    /// paused any more.
+    pub(super) fn reconsider(&self, domains: impl FnOnce() -> Vec<SenderDomain>, now: Instant) {
+        let mut paused = self.lock();
+        if paused.is_empty() {
+            return;
+        }
+        let domains = domains();
+        paused.retain(|(organisation, name), pause| {
+            let known = find(&domains, *organisation, name);
+            let news = pause.news(known);
+            if let Some(known) = known {
+                pause.domain = known.clone();
+            }
+            match news {
+                News::None => true,
+                News::Verified => {
+                    (pause.until, pause.failures) = (now, 0);
+                    self.queue.pause_domain(*organisation, name, now);
+                    info!(domain = %name, "the domain is verified; a message tries it at once");
+                    true
+                }
+                News::Replaced => {
+                    self.queue.resume_domain(*organisation, name, now);
+                    false
+                }
+            }
+        });
     }
 
     /// The domains that were paused and have not been seen to work since.
@@ -94,6 +176,58 @@ impl PausedDomains {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pauses> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn find<'a>(
+    domains: &'a [SenderDomain],
+    organisation: OrganisationId,
+    name: &DomainName<'_>,
+) -> Option<&'a SenderDomain> {
+    let key = (organisation, name.as_str());
+    let found =
+        domains.binary_search_by(|domain| (domain.organisation, domain.name.as_str()).cmp(&key));
+    found.ok().map(|position| &domains[position])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::attempt::ProblemKind;
+    use crate::domain::organisation::DomainState;
+    use crate::domain::time::Timestamp;
+
+    const ACME: OrganisationId = OrganisationId(1);
+
+    /// Two threads at a time learn that the domain works, and that it does not.
+    #[test]
+    fn a_lane_is_closed_exactly_as_long_as_its_domain_is_known_to_be_paused() {
+        let name = DomainName::parse("example.com").unwrap();
+        let added_at = Timestamp::from_unix_millis(1);
+        let state = DomainState::Assumed;
+        let domain = SenderDomain::new(ACME, "example.com".to_owned(), state, added_at);
+        let problem = Problem {
+            kind: ProblemKind::DomainFault,
+            provider_code: None,
+            message: "no".to_owned(),
+            retry_after: None,
+        };
+        let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
+        let queue = Arc::new(MessageQueue::new(1 << 20));
+        let domains = PausedDomains::new(Arc::clone(&queue));
+        for round in 0..20_000 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let fault = Fault { problem: &problem, started: Instant::now(), backoff };
+                    domains.fault(ACME, &name, fault, || vec![domain.clone()]);
+                });
+                domains.works(ACME, &name, Instant::now() + Duration::from_secs(1));
+            });
+            let is_closed = queue.is_closed(ACME, &name);
+            assert_eq!(is_closed, domains.any(), "in round {round}");
+        }
     }
 }

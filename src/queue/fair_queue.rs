@@ -203,6 +203,12 @@ impl FairQueue {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_held(domain))
     }
 
+    /// Whether messages from a domain have to wait, though none may be there.
+    #[cfg(test)]
+    pub(super) fn is_closed(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+        self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_closed(domain))
+    }
+
     /// Whether messages wait because any domain is paused.
     pub(super) fn any_held(&self) -> bool {
         self.queues.values().any(|queue| queue.lanes.any_held())

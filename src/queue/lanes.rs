@@ -130,6 +130,12 @@ impl Lanes {
         self.by_domain.get(domain.as_str()).is_some_and(Lane::is_held)
     }
 
+    #[cfg(test)]
+    pub(super) fn is_closed(&self, domain: &DomainName<'_>) -> bool {
+        let lane = self.by_domain.get(domain.as_str());
+        lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open | Gate::Reopened(_)))
+    }
+
     pub(super) fn any_held(&self) -> bool {
         self.by_domain.values().any(Lane::is_held)
     }

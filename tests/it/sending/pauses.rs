@@ -6,10 +6,14 @@ use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
 use pillarbox::domain::attempt::ProblemKind;
+use pillarbox::domain::id::MessageId;
+use pillarbox::domain::mailbox::DomainName;
 use pillarbox::domain::message::{FailureCode, Status};
+use pillarbox::domain::organisation::{DomainCheck, DomainState, Finding};
 use pillarbox::queue::Live;
+use pillarbox::store::Change;
 
-use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
+use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};
 
 const LATENCY: Duration = Duration::from_millis(60);
 const STEP: Duration = Duration::from_millis(10);
@@ -220,4 +224,102 @@ async fn what_a_pause_held_up_goes_out_in_order_and_not_ahead_of_others() {
     // And the two organisations share the rate all the while.
     let of_b = calls.iter().filter(|call| call.organisation == "b").count();
     assert!((45..=55).contains(&(of_b * 100 / calls.len())), "{of_b} of {}", calls.len());
+}
+
+/// The store's answer to a check of a domain by SES.
+async fn check(sim: &Sim, state: DomainState, finding: Finding) {
+    let (organisation, name) = (sim.organisations[0].id, DomainName::parse(DOMAINS[1]).unwrap());
+    let check = DomainCheck { at: sim.clock.now(), finding };
+    let changed = sim.store.change_domain(organisation, name, state, state, check).await;
+    assert_eq!(changed.unwrap(), Change::Made);
+}
+
+async fn put(sim: &Sim, state: DomainState) {
+    let (organisation, name) = (sim.organisations[0].id, DomainName::parse(DOMAINS[1]).unwrap());
+    sim.store.put_domain(organisation, name, state, sim.clock.now()).await.unwrap();
+}
+
+/// A simulation with messages that wait for a domain that was refused just now, for the n-th time.
+async fn long_paused() -> (Sim, Vec<MessageId>) {
+    let sim = sim(settings()).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::DomainFault));
+    let held = sim.accept(0, vec![Mail::from_domain(DOMAINS[1]); 50]).await;
+    sim.run(Duration::from_mins(20), SECOND).await;
+    let tried = sim.provider.call_count();
+    sim.run_until(Duration::from_mins(6), SECOND, || sim.provider.call_count() > tried).await;
+    sim.run(SECOND, STEP).await;
+    (sim, held)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_that_finds_the_domain_verified_ends_its_pause_at_once() {
+    let (sim, held) = long_paused().await;
+    let tried = sim.provider.call_count();
+    check(&sim, DomainState::Assumed, Finding::Pending).await;
+    sim.run(10 * SECOND, STEP).await;
+    assert_eq!(sim.provider.call_count(), tried, "SES still looks for its records");
+    sim.provider.always(Answer::Accept);
+    check(&sim, DomainState::Assumed, Finding::Verified).await;
+    sim.run(SECOND, STEP).await;
+    assert!(held.iter().all(|id| sim.status(*id) == Status::Sent));
+    assert!(sim.dispatcher.status().paused_domains.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_check_one_message_tries_the_domain_and_the_pauses_begin_anew() {
+    let (sim, _) = long_paused().await;
+    let tried = sim.provider.call_count();
+    check(&sim, DomainState::Assumed, Finding::Verified).await;
+    sim.run(SECOND / 2, STEP).await;
+    assert_eq!(sim.provider.call_count(), tried + 1, "one tries, at once");
+    sim.run(10 * SECOND, STEP).await;
+    let more = sim.provider.call_count() - tried - 1;
+    assert!((2..=4).contains(&more), "{more} tries in ten seconds of backoff from a second on");
+    assert_eq!(sim.dispatcher.status().paused_domains.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_domain_that_is_verified_again_sends_at_once() {
+    let sim = sim(settings()).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::Throttled));
+    let held = sim.accept(0, vec![Mail::from_domain(DOMAINS[1]); 20]).await;
+    sim.run(SECOND / 10, STEP).await;
+    put(&sim, DomainState::Pending).await;
+    sim.run(SECOND, STEP).await;
+    sim.provider.always(Answer::Accept);
+    let tried = sim.provider.call_count();
+    sim.run(Duration::from_mins(30), SECOND).await;
+    assert_eq!(sim.provider.call_count(), tried, "none is called for meanwhile");
+    assert_eq!(sim.dispatcher.status().paused_domains.len(), 1);
+    put(&sim, DomainState::Verified).await;
+    sim.run(SECOND, STEP).await;
+    assert!(held.iter().all(|id| sim.status(*id) == Status::Sent));
+    assert!(sim.dispatcher.status().paused_domains.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_domain_that_was_removed_and_added_again_is_as_new() {
+    let (sim, held) = long_paused().await;
+    let (organisation, name) = (sim.organisations[0].id, DomainName::parse(DOMAINS[1]).unwrap());
+    sim.store.remove_domain(organisation, name.clone()).await.unwrap();
+    assert!(sim.dispatcher.status().paused_domains.is_empty(), "it is nobody's");
+    sim.run(SECOND, STEP).await;
+    let ended = |id: &MessageId| sim.failure(*id) == Some(FailureCode::DomainUnverified);
+    assert!(held.iter().all(ended), "what waited for it ends at once");
+
+    // A call that was under way meanwhile tells of the domain that is gone.
+    put(&sim, DomainState::Assumed).await;
+    sim.provider.set_latency(2 * SECOND);
+    sim.accept(0, vec![Mail::from_domain(DOMAINS[1])]).await;
+    sim.run(SECOND, STEP).await;
+    sim.store.remove_domain(organisation, name).await.unwrap();
+    sim.run(2 * SECOND, STEP).await;
+    assert!(sim.dispatcher.status().paused_domains.is_empty());
+    sim.provider.set_latency(LATENCY);
+    sim.provider.always(Answer::Accept);
+    put(&sim, DomainState::Assumed).await;
+    assert!(sim.dispatcher.status().paused_domains.is_empty());
+    let new = sim.accept(0, vec![Mail::from_domain(DOMAINS[1]); 5]).await;
+    sim.run(SECOND, STEP).await;
+    assert!(new.iter().all(|id| sim.status(*id) == Status::Sent));
 }
