@@ -173,9 +173,14 @@ impl Entries {
     }
 
     pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Taken> {
-        let turn = self.queue.take(now, max_calls)?;
+        let entries = &mut self.by_id;
+        let mut taken = None;
+        self.queue.take(now, max_calls, |turn| {
+            let claim = entries.get_mut(&turn.id).expect("a turn has its entry").claim();
+            taken.insert(claim).recipients
+        })?;
         self.in_flight += 1;
-        Some(self.by_id.get_mut(&turn.id).expect("a turn has its entry").claim())
+        taken
     }
 
     pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Taken> {
@@ -202,7 +207,7 @@ impl Entries {
             entry.place = Place::Calling(proof);
         }
         let organisation = entry.parcel.organisation();
-        self.queue.call_started(organisation, entry.parcel.envelope().recipient_count());
+        self.queue.call_started(organisation);
         entry.attempts += 1;
         (entry.attempts, organisation)
     }

@@ -83,22 +83,27 @@ impl FairQueue {
 
     /// Takes out the turn that is next at `now`, with at most `max_calls` under way in all. An
     /// organisation's call may start only if its calls under way are fewer than the free slots;
-    /// one that may not is passed over and keeps its place.
-    pub(super) fn take(&mut self, now: Instant, max_calls: usize) -> Option<Turn> {
+    /// one that may not is passed over and keeps its place. `recipients` of the turn are charged to
+    /// the organisation, whether a call follows or the message ends without one.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        max_calls: usize,
+        recipients: impl FnOnce(&Turn) -> u32,
+    ) -> Option<Turn> {
         self.wake(now);
         let (share, organisation) = self.first_ready(max_calls)?;
         let queue = self.queues.get_mut(&organisation).expect("a ready organisation has a queue");
         let turn = queue.lanes.take().expect("a ready organisation has a turn");
         self.served = self.served.max(share);
+        queue.share = queue.share.max(self.served) + u64::from(recipients(&turn));
         self.rank(organisation);
         Some(turn)
     }
 
-    /// Counts a call that starts, and charges its recipients to the organisation.
-    pub(super) fn call_started(&mut self, organisation: OrganisationId, recipients: u32) {
-        let served = self.served;
+    /// Counts a call that starts.
+    pub(super) fn call_started(&mut self, organisation: OrganisationId) {
         let queue = self.queue(organisation);
-        queue.share = queue.share.max(served) + u64::from(recipients);
         queue.calls += 1;
         self.calls += 1;
         self.rank(organisation);

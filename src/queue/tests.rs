@@ -582,6 +582,25 @@ fn a_claim_that_is_dropped_while_it_tries_a_domain_lets_the_next_one_try() {
 }
 
 #[test]
+fn a_message_that_ends_without_a_call_takes_its_organisations_turn() {
+    let fixture = Fixture::new();
+    for _ in 0..1_000 {
+        fixture.add(ACME, 1);
+    }
+    for _ in 0..500 {
+        fixture.finish(fixture.claim().id);
+    }
+    // One whose number is higher, so that it comes later among equals.
+    let late = fixture.add(BETA, 1);
+    let ended = (0..500).find(|_| {
+        let parcel = fixture.claim();
+        fixture.finish(parcel.id);
+        parcel.id == late
+    });
+    assert!(ended.unwrap() <= 1, "{ended:?} of the backlog ended first");
+}
+
+#[test]
 fn the_live_state_follows_the_call() {
     let fixture = Fixture::new();
     let id = fixture.add(ACME, 1);

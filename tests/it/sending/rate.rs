@@ -1,5 +1,7 @@
 //! How fast and how many: the provider's limit is used and kept, fairly.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -7,9 +9,11 @@ use tokio::time::Instant;
 use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
+use pillarbox::domain::mailbox::{DomainName, Mailbox};
 use pillarbox::domain::message::Status;
+use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 
-use crate::sending::harness::{Answer, Limit, Mail, Sim, Simulated, settings};
+use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};
 
 const LATENCY: Duration = Duration::from_millis(60);
 const STEP: Duration = Duration::from_millis(2);
@@ -224,4 +228,62 @@ async fn a_changed_rate_and_changed_settings_hold_at_once() {
     sim.accept_singles(0, 20).await;
     sim.run_until_empty(MINUTE, STEP).await;
     assert_eq!(sim.provider.most_under_way(), 1);
+}
+
+/// What ends a backlog without a call.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Suppression,
+    RemovedDomain,
+    RemovedOrganisation,
+}
+
+async fn end_all_of_a(sim: &Sim, end: End) {
+    let organisation = sim.organisations[0].id;
+    match end {
+        End::Suppression => {
+            let address = Mailbox::parse("r0@example.org").unwrap();
+            let suppression = Suppression {
+                address: SuppressedAddress::from(address.address()),
+                reason: SuppressionReason::Manual,
+                since: sim.clock.now(),
+                cause: None,
+            };
+            sim.store.suppress(Some(organisation), suppression).await.unwrap();
+        }
+        End::RemovedDomain => {
+            let domain = DomainName::parse(DOMAINS[0]).unwrap();
+            sim.store.remove_domain(organisation, domain).await.unwrap();
+        }
+        End::RemovedOrganisation => {
+            sim.store.remove_organisation(organisation).await.unwrap();
+        }
+    }
+}
+
+/// Such an end costs no call and nothing of the pace, but it takes a turn as a call does.
+#[tokio::test(start_paused = true)]
+async fn messages_that_end_without_a_call_hold_up_nobody_else() {
+    const BACKLOG: usize = 3_000;
+    for end in [End::Suppression, End::RemovedDomain, End::RemovedOrganisation] {
+        let provider = Simulated::new(LATENCY, Limit::None);
+        let sim = Sim::start(provider, settings(), Rate::PerSecond(0.01)).await;
+        sim.accept_singles(1, 1).await;
+        sim.run(SECOND, 5 * STEP).await;
+        let backlog = sim.accept_singles(0, BACKLOG).await;
+        let urgent = sim.accept_singles(1, 1).await[0];
+        end_all_of_a(&sim, end).await;
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (queue, seen) = (Arc::clone(&sim.queue), Arc::clone(&waiting));
+        sim.provider.script(move |_| {
+            seen.store(queue.pending().messages, Ordering::Relaxed);
+            Answer::Accept
+        });
+        sim.dispatcher.set_rate(Rate::PerSecond(1_000.0));
+        sim.run_until_empty(MINUTE, STEP).await;
+        assert_eq!(sim.provider.calls_of(urgent).len(), 1);
+        let waiting = waiting.load(Ordering::Relaxed);
+        assert!(waiting > BACKLOG * 9 / 10, "{end:?}: {waiting} of {BACKLOG} were left");
+        assert!(backlog.iter().all(|id| sim.status(*id) != Status::Sent));
+    }
 }
