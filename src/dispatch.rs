@@ -420,14 +420,14 @@ impl<P: Provider> Dispatcher<P> {
                 }));
             }
             Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
-            Ok(Hold::Settled) => claim.finish(),
+            Ok(Hold::Final) => claim.finish(),
             Ok(Hold::DomainUnverified) => {
                 if let Some((claim, end)) = self.wait_for_verification(claim, now) {
                     self.end(claim, end, attempts);
                 }
             }
             Err(error) => {
-                error!(id = %claim.id(), %error, "the suppressions cannot be read; the message waits");
+                error!(id = %claim.id(), %error, "the store cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
                 if let Some((claim, end)) = claim.put_back(due, Acceptance::Excluded) {
                     self.end(claim, end, attempts);

@@ -118,8 +118,9 @@ impl<P: Provider> Dispatcher<P> {
         if let Some(why) = cancelled {
             return Ok(Hold::End(why.transition(claim.acceptance)));
         }
-        if claim.attempts > 0 && self.store.is_shared() && self.is_settled(parcel).await? {
-            return Ok(Hold::Settled);
+        let may_be_final = claim.attempts > 0 || claim.acceptance == Acceptance::Possible;
+        if may_be_final && self.is_final(parcel).await? {
+            return Ok(Hold::Final);
         }
         if self.store.suppression_epoch() != parcel.suppression_epoch
             && self.is_suppressed(parcel).await?
@@ -129,10 +130,15 @@ impl<P: Provider> Dispatcher<P> {
         Ok(Hold::None)
     }
 
-    /// Returns true if a report that another node applied has settled the message.
-    async fn is_settled(&self, parcel: &Parcel) -> Result<bool, StoreError> {
-        let message = self.store.message(parcel.id, self.clock.window_time()).await?;
-        Ok(message.is_none_or(|message| message.status() != Status::Queued))
+    /// Returns true if the message's record is final: by a report that the queue has not heard of
+    /// yet, or that another node applied, or by an end whose holder was dropped.
+    async fn is_final(&self, parcel: &Parcel) -> Result<bool, StoreError> {
+        match self.store.message(parcel.id, self.clock.window_time()).await {
+            Ok(message) => Ok(message.is_none_or(|message| message.status() != Status::Queued)),
+            // A damaged row is no reason not to send.
+            Err(StoreError::Damaged) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
@@ -332,8 +338,8 @@ pub(super) enum Hold {
     End(Transition),
     /// Its sender's domain is not verified for now.
     DomainUnverified,
-    /// Another node has learned meanwhile that it was sent.
-    Settled,
+    /// Its record has reached a final state meanwhile.
+    Final,
 }
 
 /// A call as the dispatcher started it.

@@ -540,6 +540,12 @@ impl Sim {
 
     /// SES's `Send` event for a message arrives.
     pub(crate) async fn prove_sent(&self, id: MessageId) {
+        self.store_proof(id).await;
+        self.queue.proved_sent(id);
+    }
+
+    /// The same, and the queue has not heard of it yet.
+    pub(crate) async fn store_proof(&self, id: MessageId) {
         let report = Report {
             message: Reference::Tag(id),
             organisation: None,
@@ -548,7 +554,6 @@ impl Sim {
             event: None,
         };
         self.store.apply(report, self.clock.now()).await.unwrap();
-        self.queue.proved_sent(id);
     }
 
     /// Begins to drain, for at most this long.

@@ -87,3 +87,20 @@ async fn a_proof_after_the_retries_were_exhausted_corrects_the_record() {
     sim.prove_sent(id).await;
     assert_eq!((sim.status(id), sim.provider.calls_of(id).len()), (Status::Sent, 1));
 }
+
+/// The proof is durable a moment before the queue hears of it.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_due_before_the_queue_hears_of_the_proof_is_not_sent() {
+    let sim = sim(with_events()).await;
+    sim.provider.always(Answer::AcceptAndLose);
+    let ids = sim.accept_singles(0, 2).await;
+    sim.run(30 * SECOND, STEP).await;
+    sim.store_proof(ids[0]).await;
+    sim.provider.always(Answer::Accept);
+    sim.run_until_empty(Duration::from_mins(2), STEP).await;
+    let calls = |id| (sim.provider.accepted(id), sim.provider.calls_of(id).len());
+    assert_eq!(calls(ids[0]), (1, 1));
+    assert_eq!(calls(ids[1]), (2, 2), "what is not proved is tried again");
+    assert_eq!((sim.status(ids[0]), sim.message(ids[0]).attempts), (Status::Sent, 1));
+    assert_eq!(sim.queue.pending().bytes, 0);
+}
