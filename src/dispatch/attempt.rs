@@ -51,7 +51,7 @@ impl<P: Provider> Dispatcher<P> {
                 retry_after: None,
             })
         });
-        self.observe(&claim.parcel, &outcome, started.at, started.marks);
+        self.observe(&claim, &outcome, started.at, started.marks);
         // Only now: the next call starts in the light of this one.
         drop(started.call);
         match outcome {
@@ -151,7 +151,8 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Learns from a finished call.
-    fn observe(&self, parcel: &Parcel, outcome: &Outcome, started: Instant, marks: CallMarks) {
+    fn observe(&self, claim: &Claim, outcome: &Outcome, started: Instant, marks: CallMarks) {
+        let parcel = &claim.parcel;
         let now = Instant::now();
         let took = now.duration_since(started);
         self.metrics.call(outcome, took);
@@ -159,14 +160,12 @@ impl<P: Provider> Dispatcher<P> {
         self.observe_domain(parcel, outcome, started);
         let mut throttle = self.throttle();
         let before = throttle.health.condition();
+        throttle.call_ended(claim.recipients, outcome.acceptance());
         let signal = match outcome {
             Outcome::Sent { .. } => Signal::Working,
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
                 if problem.kind == ProblemKind::Throttled {
                     throttle.bucket.throttled(started, now);
-                }
-                if problem.kind != ProblemKind::Unknown {
-                    throttle.refund(parcel.envelope().recipient_count());
                 }
                 Signal::of(problem.kind, &problem.message)
             }
@@ -197,10 +196,7 @@ impl<P: Provider> Dispatcher<P> {
 
     async fn not_sent(&self, claim: Claim, problem: Problem) {
         let failure = problem.to_failure();
-        let acceptance = match problem.kind {
-            ProblemKind::Unknown | ProblemKind::Crashed => Acceptance::Possible,
-            _ => Acceptance::Excluded,
-        };
+        let acceptance = problem.kind.acceptance();
         let settings = self.settings();
         let gives_up = match problem.kind {
             // What crashed once would crash again, and may be accepted each time.

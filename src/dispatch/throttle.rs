@@ -6,6 +6,7 @@ use crate::dispatch::Wait;
 use crate::dispatch::circuit_breaker::{Cause, Permit};
 use crate::dispatch::provider_health::ProviderHealth;
 use crate::dispatch::token_bucket::{Rate, TokenBucket};
+use crate::domain::message::Acceptance;
 use crate::domain::retry::Backoff;
 
 /// A node without a part of the pace as good as stands still.
@@ -17,6 +18,8 @@ pub(super) struct Throttle {
     pub(super) bucket: TokenBucket,
     pub(super) health: ProviderHealth,
     quota: Option<DailyQuota>,
+    /// Recipients of the calls under way.
+    under_way: f64,
     /// Limit of the pace of all nodes together.
     pub(super) rate: Rate,
     /// This node's part of it, from 0 to 1.
@@ -38,6 +41,7 @@ impl Throttle {
             bucket: TokenBucket::new(rate, now),
             health: ProviderHealth::new(backoff, now),
             quota: None,
+            under_way: 0.0,
             rate,
             share: 1.0,
         }
@@ -62,9 +66,11 @@ impl Throttle {
         (ready > now).then_some(Wait::Until(ready))
     }
 
-    /// Takes over the daily quota by the provider's own count.
+    /// Takes over the daily quota by the provider's own count. The calls under way are charged to it,
+    /// because it counts what the provider has accepted: each is taken back if it is not.
     pub(super) fn set_quota(&mut self, quota: Option<DailyQuota>, now: Instant) {
-        self.quota = quota;
+        let under_way = self.under_way;
+        self.quota = quota.map(|quota| DailyQuota { left: quota.left - under_way, ..quota });
         self.stop_at_quota(now);
     }
 
@@ -76,15 +82,17 @@ impl Throttle {
     /// Counts a call's recipients against the daily quota as it starts, so that sending pauses
     /// before the provider has to refuse.
     pub(super) fn spend(&mut self, recipients: u32, now: Instant) {
+        self.under_way += f64::from(recipients);
         if let Some(quota) = &mut self.quota {
             quota.left -= f64::from(recipients);
         }
         self.stop_at_quota(now);
     }
 
-    /// Takes back what a call that the provider did not accept was charged.
-    pub(super) fn refund(&mut self, recipients: u32) {
-        if let Some(quota) = &mut self.quota {
+    /// Takes back what a call was charged that has ended, if the provider cannot have accepted it.
+    pub(super) fn call_ended(&mut self, recipients: u32, acceptance: Acceptance) {
+        self.under_way -= f64::from(recipients);
+        if let (Some(quota), Acceptance::Excluded) = (&mut self.quota, acceptance) {
             quota.left += f64::from(recipients);
         }
     }

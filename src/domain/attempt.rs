@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::domain::envelope::Envelope;
-use crate::domain::message::{Failure, FailureCode};
+use crate::domain::message::{Acceptance, Failure, FailureCode};
 use crate::domain::worded::worded;
 
 /// Who sends: takes a message's ready request and says what became of it.
@@ -73,7 +73,27 @@ worded! {
     }
 }
 
+impl Outcome {
+    /// Whether the provider accepted the message, or may have.
+    pub const fn acceptance(&self) -> Acceptance {
+        match self {
+            Self::Sent { .. } => Acceptance::Possible,
+            Self::NotSent(problem) => problem.kind.acceptance(),
+            Self::NotCalled(_) => Acceptance::Excluded,
+        }
+    }
+}
+
 impl ProblemKind {
+    /// Whether the provider may have accepted the message all the same.
+    pub const fn acceptance(self) -> Acceptance {
+        if matches!(self, Self::Unknown | Self::Crashed) {
+            Acceptance::Possible
+        } else {
+            Acceptance::Excluded
+        }
+    }
+
     /// The failure as a client reads it, in words of our own: what the provider says of an account
     /// or its set-up may name other organisations' domains, ARNs and account numbers.
     pub fn failure(self) -> Failure {

@@ -323,3 +323,28 @@ async fn a_domain_that_was_removed_and_added_again_is_as_new() {
     sim.run(SECOND, STEP).await;
     assert!(new.iter().all(|id| sim.status(*id) == Status::Sent));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_accounts_own_count_takes_nothing_back_that_it_was_not_charged() {
+    const QUOTA: DailyQuota = DailyQuota { max: 200.0, left: 100.0 };
+    let left = |sim: &Sim| sim.dispatcher.status().quota.unwrap().left;
+    for (answer, after) in [
+        (Answer::Refuse(ProblemKind::Rejected), 100.0),
+        (Answer::Accept, 90.0),
+        (Answer::Lose, 90.0),
+        (Answer::Refuse(ProblemKind::Crashed), 90.0),
+    ] {
+        let sim = sim(settings()).await;
+        sim.dispatcher.set_quota(Some(QUOTA));
+        sim.provider.set_latency(SECOND);
+        sim.provider.always(answer);
+        sim.accept_singles(0, 10).await;
+        sim.run(SECOND / 2, STEP).await;
+        assert!((left(&sim) - 90.0).abs() < 0.5, "its calls are under way");
+        // The account is asked meanwhile, and does not count them yet.
+        sim.dispatcher.set_quota(Some(QUOTA));
+        assert!((left(&sim) - 90.0).abs() < 0.5, "{answer:?}");
+        sim.run(SECOND, STEP).await;
+        assert!((left(&sim) - after).abs() < 0.5, "{answer:?}: {}", left(&sim));
+    }
+}
