@@ -37,7 +37,7 @@ use crate::queue::MessageQueue;
 use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
 use crate::ses::sqs::SqsQueue;
-use crate::ses::{SesClient, SesOptions};
+use crate::ses::{SesClient, SesError, SesOptions};
 use crate::smtp::Smtp;
 use crate::store::{DrainOrder, Duty, FILE_NAME, Store};
 use crate::timekeeper::Timekeeper;
@@ -132,7 +132,7 @@ impl Service {
         let socket = Socket::bind(&config.admin_socket).await?;
         let (store, node_lock) = store::open(config, &clock).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
-        let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
+        let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
@@ -519,6 +519,18 @@ fn facts(
 pub(crate) fn event_route(config: &Config) -> EventRoute {
     let events = &config.ses.events;
     EventRoute { queue_url: events.queue_url.as_ref().map(ToString::to_string) }
+}
+
+/// The client of SES. Its calls other than `SendEmail` keep SES's limit together with other nodes'.
+fn ses_client(
+    config: &Config,
+    credentials: Credentials,
+    clock: &Clock,
+    store: &Store,
+) -> Result<SesClient, SesError> {
+    let ses = SesClient::new(ses_options(config, credentials), clock.clone())?;
+    store::share_call_slots(store, &ses);
+    Ok(ses)
 }
 
 /// How the configuration says that SES is reached.

@@ -15,6 +15,7 @@ use crate::ses::call::CallSpacing;
 use crate::ses::endpoint::Endpoints;
 use crate::ses::transport::Transport;
 
+pub use crate::ses::call::{SharedSlots, TakingSlot};
 pub use crate::ses::transport::Skew;
 
 pub mod account;

@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
+use crate::ses::SesClient;
 use crate::store::{
     ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store,
 };
@@ -108,6 +109,20 @@ pub(crate) fn postgres_server(postgres: &Postgres) -> Result<PostgresServer, Ser
         authorities,
         accepting_connections: ACCEPTING_CONNECTIONS,
     })
+}
+
+/// Has the nodes' calls to SES other than `SendEmail` keep its limit together.
+pub(super) fn share_call_slots(store: &Store, ses: &SesClient) {
+    if !store.is_shared() {
+        return;
+    }
+    let store = store.clone();
+    ses.share_slots(Box::new(move |interval| {
+        let store = store.clone();
+        Box::pin(
+            async move { store.take_call_slot(interval).await.map_err(|error| error.to_string()) },
+        )
+    }));
 }
 
 /// Locks the data directory, and returns the random number that lies in it.

@@ -1,10 +1,12 @@
 //! The calls other than `SendEmail`, in AWS's JSON and query protocols.
 //!
-//! Those of SES wait for their turn within one call a second, its own limit; those of other
-//! services do not count towards it. Each is made once, and answers what it asked for or a
+//! Those of SES wait for their turn within one call a second, its own limit, all nodes together;
+//! those of other services do not count towards it. Each is made once, and answers what it asked for or a
 //! `CallError`. Knows no operation in particular.
 
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +14,7 @@ use http::Method;
 use reqwest::Url;
 use roxmltree::Node;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ses::error::CallError;
 use crate::ses::query::{self, FORM, Service};
@@ -22,8 +24,23 @@ use crate::ses::{SesClient, joined};
 /// Between the starts of two calls (SES API quotas: "one request per second" for every action
 /// but `SendEmail` and its kin).
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The same between calls of several nodes, which learn of their slots with different delays.
+const SHARED_INTERVAL: Duration = Duration::from_millis(1_250);
+
+/// Takes the next start, the given time after the one before it, of those that all clients of one
+/// account share. Returns the time until then, or what is wrong.
+pub type SharedSlots = Box<dyn Fn(Duration) -> TakingSlot + Send + Sync>;
+/// A slot that is being taken.
+pub type TakingSlot = Pin<Box<dyn Future<Output = Result<Duration, String>> + Send>>;
 
 impl SesClient {
+    /// Has the calls other than `SendEmail` share their pace with other clients of the account, from
+    /// the next one on. If a slot cannot be had, the call is not made.
+    pub fn share_slots(&self, slots: SharedSlots) {
+        // The first one stays: there is one cluster.
+        let _ = self.inner.spacing.shared.set(slots);
+    }
+
     /// Asks for `path` and reads the answer.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
         self.ask(Method::GET, path, &[], Bytes::new()).await
@@ -72,7 +89,7 @@ impl SesClient {
     ) -> Result<Reply, CallError> {
         let url = joined(self.inner.endpoints.ses(), path)
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
-        self.inner.spacing.turn().await;
+        self.inner.spacing.turn().await?;
         let call = Call { service: "ses", method, url: &url, headers, body };
         Ok(self.inner.transport.call(&call).await?)
     }
@@ -110,15 +127,30 @@ impl SesClient {
 }
 
 /// Gives out one start a second, in the order asked for.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct CallSpacing {
     next: Mutex<Option<Instant>>,
+    shared: OnceLock<SharedSlots>,
+}
+
+impl fmt::Debug for CallSpacing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallSpacing").finish_non_exhaustive()
+    }
 }
 
 impl CallSpacing {
     /// Returns when the caller may make its call.
-    pub(super) async fn turn(&self) {
+    pub(super) async fn turn(&self) -> Result<(), CallError> {
         sleep_until(self.reserve()).await;
+        if let Some(shared) = self.shared.get() {
+            let slot = shared(SHARED_INTERVAL).await;
+            let wait = slot.map_err(|error| {
+                CallError::Unreachable(format!("the nodes' calls cannot be paced: {error}"))
+            })?;
+            sleep(wait).await;
+        }
+        Ok(())
     }
 
     fn reserve(&self) -> Instant {
@@ -147,6 +179,8 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::ses::query::text;
     use crate::ses::stub::{Answer, Server, client};
@@ -247,7 +281,7 @@ mod tests {
         let spacing = CallSpacing::default();
         let start = Instant::now();
         let turns = async || {
-            spacing.turn().await;
+            spacing.turn().await.unwrap();
             start.elapsed()
         };
         let (first, second, third) = tokio::join!(turns(), turns(), turns());
@@ -255,5 +289,54 @@ mod tests {
         tokio::time::advance(INTERVAL * 10).await;
         let idle = start.elapsed();
         assert_eq!(turns().await, idle, "after a pause nobody waits");
+    }
+
+    /// Slots in this process, as a store gives them to nodes.
+    fn slots() -> impl Fn() -> SharedSlots {
+        let next = Arc::new(Mutex::new(Instant::now()));
+        move || {
+            let next = Arc::clone(&next);
+            Box::new(move |interval| {
+                let (mut next, now) = (next.lock().unwrap(), Instant::now());
+                let slot = (*next).max(now);
+                *next = slot + interval;
+                Box::pin(std::future::ready(Ok(slot - now)))
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_of_several_clients_start_a_second_apart() {
+        let slots = slots();
+        let nodes = [(); 3].map(|()| {
+            let spacing = CallSpacing::default();
+            let _ = spacing.shared.set(slots());
+            spacing
+        });
+        let start = Instant::now();
+        let calls = async |node: &CallSpacing| {
+            let mut starts = Vec::new();
+            for _ in 0..4 {
+                node.turn().await.unwrap();
+                starts.push(start.elapsed());
+            }
+            starts
+        };
+        let (a, b, c) = tokio::join!(calls(&nodes[0]), calls(&nodes[1]), calls(&nodes[2]));
+        let mut starts = [a, b, c].concat();
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|two| two[0] + INTERVAL <= two[1]), "{starts:?}");
+        assert!(starts[11] < 15 * INTERVAL, "none waits for longer than its turn: {starts:?}");
+    }
+
+    #[tokio::test]
+    async fn without_a_slot_no_call_is_made() {
+        let server = Server::start(Answer::json(200, "{}")).await;
+        let client = client(&server.url());
+        client.share_slots(Box::new(|_| Box::pin(async { Err("no database".to_owned()) })));
+        let error = client.account().await.unwrap_err();
+        assert!(matches!(error, CallError::Unreachable(_)), "{error:?}");
+        assert!(error.to_string().contains("no database"), "{error}");
+        assert!(server.requests().is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! Node: the store as one of several on a database, which shares the pace and the duties with the
 //! others. A data file is a node alone.
 
+use std::time::Duration;
+
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
@@ -104,6 +106,15 @@ impl Store {
         match &self.engine {
             Engine::Redb(_) => None,
             Engine::Postgres(engine) => Some(engine.server_clock()),
+        }
+    }
+
+    /// Takes the next of the starts of calls to the provider that all nodes share, so long apart;
+    /// returns the time until then. The node of a data file is alone, so it need not wait for others.
+    pub async fn take_call_slot(&self, interval: Duration) -> Result<Duration, StoreError> {
+        match &self.engine {
+            Engine::Redb(_) => Ok(Duration::ZERO),
+            Engine::Postgres(engine) => engine.take_call_slot(interval).await,
         }
     }
 

@@ -42,6 +42,7 @@ pub use node::NodeIdentity;
 
 mod accept;
 mod api_keys;
+mod call_slots;
 mod calls;
 mod cluster;
 mod connection;

@@ -585,3 +585,29 @@ async fn what_belongs_to_a_file_is_refused_with_what_to_do() {
     let said = String::from_utf8_lossy(&offline.stderr).into_owned();
     assert!(!offline.status.success() && said.contains("running node"), "{said}");
 }
+
+/// SES takes one call a second of each account, those that send apart (SES API quotas).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_ask_ses_at_one_time_do_so_one_after_the_other() {
+    let (nodes, first) = Nodes::new("account").await;
+    let second = nodes.start(1);
+    let simulator = &nodes.sites[0].simulator;
+    let calls = async |count: u64| {
+        let end = Instant::now() + PATIENCE;
+        while simulator.calls_total() < count {
+            assert!(Instant::now() < end, "{} calls", simulator.calls_total());
+            sleep(Duration::from_millis(2)).await;
+        }
+        Instant::now()
+    };
+    let asked_at_start = 2;
+    calls(asked_at_start).await;
+    // Longer than the distance of two calls.
+    sleep(Duration::from_secs(3)).await;
+    for node in [&first, &second] {
+        node.signal("HUP");
+    }
+    let one = calls(asked_at_start + 1).await;
+    let other = calls(asked_at_start + 2).await;
+    assert!(other - one >= Duration::from_secs(1), "{:?} apart", other - one);
+}

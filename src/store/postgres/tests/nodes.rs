@@ -783,3 +783,32 @@ async fn a_node_without_its_database_calls_no_other_one_silent() {
     .await;
     drop(other);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_the_provider_begin_one_after_the_other_whichever_node_makes_them() {
+    const INTERVAL: Duration = Duration::from_secs(1);
+    const CALLS: u32 = 10;
+    let database = Database::new().await;
+    let nodes = [database.node("a").await, database.node("b").await];
+    let began = Instant::now();
+    let mut taking = JoinSet::new();
+    for call in 0..CALLS {
+        let node = nodes[call as usize % 2].clone();
+        taking.spawn(async move { node.take_call_slot(INTERVAL).await.unwrap() });
+    }
+    let mut waits = taking.join_all().await;
+    waits.sort_unstable();
+    // Each is told as the time that is left: less by what the answers took.
+    let took = began.elapsed();
+    for (wait, place) in waits.iter().zip(0..CALLS) {
+        let slot = INTERVAL * place;
+        assert!(*wait <= slot && *wait + took >= slot, "{waits:?} within {took:?}");
+    }
+    assert!(nodes[0].nodes().iter().all(|node| !node.duties.iter().any(|d| d.contains("call"))));
+
+    // A clock that was set back leaves none to wait for a day.
+    let connection = Connector::new(&database.server).connect().await.unwrap();
+    let ahead = "UPDATE duty SET until = until + interval '1 day' WHERE node = 0";
+    assert_eq!(connection.execute(ahead, &[]).await.unwrap(), 1);
+    assert!(nodes[1].take_call_slot(INTERVAL).await.unwrap() < INTERVAL);
+}

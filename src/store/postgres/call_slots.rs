@@ -1,0 +1,54 @@
+//! Slots for calls to the provider: starts that all nodes share, a time apart.
+//!
+//! The next free one is in a row of `duty` that is no node's. It is a matter of seconds, so its commit
+//! waits for neither disk nor standby.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::store::StoreError;
+use crate::store::postgres::PostgresStore;
+use crate::store::postgres::error::QueryError;
+
+/// Name of the row.
+const NAME: &str = "provider calls";
+/// The most by which slots are given out in advance. One that is further away was written by a clock
+/// that has been set back since.
+const AHEAD: Duration = Duration::from_mins(5);
+
+/// Takes the next free slot, and tells in how many seconds it begins. All of this is one request,
+/// which the server runs as one transaction: a node that vanishes meanwhile keeps the row from nobody.
+fn take_sql(interval: Duration) -> String {
+    let (interval, ahead) = (interval.as_secs_f64(), AHEAD.as_secs_f64());
+    format!(
+        "SELECT set_config('synchronous_commit', 'off', true);
+        INSERT INTO duty (name, node, until)
+        VALUES ('{NAME}', 0, clock_timestamp() + interval '{interval} seconds')
+        ON CONFLICT (name) DO UPDATE SET until = interval '{interval} seconds' + CASE
+            WHEN duty.until > clock_timestamp() + interval '{ahead} seconds' THEN clock_timestamp()
+            ELSE greatest(duty.until, clock_timestamp())
+        END
+        RETURNING extract(epoch FROM until - clock_timestamp()) - {interval} AS wait"
+    )
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn take_call_slot(
+        &self,
+        interval: Duration,
+    ) -> Result<Duration, StoreError> {
+        let shared = &self.shared;
+        let sql = take_sql(interval);
+        let taken = timeout(shared.answer_timeout, async {
+            let connection = shared.readers.get(&shared.connector).await?;
+            connection.script(&sql).await
+        });
+        let rows = taken.await.unwrap_or(Err(QueryError::TimedOut(shared.answer_timeout)));
+        let rows = rows.map_err(|error| shared.refused(error))?;
+        let wait = rows.iter().find_map(|row| row.try_get("wait").ok().flatten());
+        let seconds: f64 =
+            wait.and_then(|wait| wait.parse().ok()).ok_or(StoreError::Unavailable)?;
+        Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(AHEAD))
+    }
+}
