@@ -23,7 +23,7 @@ use crate::in_flight::InFlight;
 use crate::queue::{Claim, Gate, MessageQueue, Next, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
-use attempt::{Hold, Started, caught};
+use attempt::{Hold, KnownOutcome, Started, caught};
 use circuit_breaker::{BreakerState, Permit};
 use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
@@ -90,6 +90,8 @@ pub struct Dispatcher<P> {
     domains: PausedDomains,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
+    /// Outcomes that are known, and whose tasks ended before the store took them.
+    unwritten: Mutex<Vec<KnownOutcome>>,
     /// Rounds of the loop that starts calls.
     turns: AtomicU64,
     metrics: SendingMetrics,
@@ -181,6 +183,7 @@ impl<P: Provider> Dispatcher<P> {
             cancelling: Mutex::default(),
             domains,
             unrecorded: InFlight::default(),
+            unwritten: Mutex::default(),
             turns: AtomicU64::new(0),
             metrics: SendingMetrics::default(),
             recent: Recent::default(),
@@ -335,7 +338,8 @@ impl<P: Provider> Dispatcher<P> {
         let mut directory = self.store.webhook_changes();
         {
             let expiry = self.expire();
-            tokio::pin!(expiry);
+            let over = over(phase.clone());
+            tokio::pin!(expiry, over);
             loop {
                 self.turns.fetch_add(1, Ordering::Relaxed);
                 let now_phase = *phase.borrow_and_update();
@@ -349,7 +353,12 @@ impl<P: Provider> Dispatcher<P> {
                 while let Some(ended) = attempts.try_join_next() {
                     Self::ended(ended);
                 }
-                let wait = self.start_calls(&mut attempts).await;
+                let wait = tokio::select! {
+                    biased;
+                    wait = self.start_calls(&mut attempts) => wait,
+                    // The store may not answer what it is asked before a call.
+                    () = &mut over => break,
+                };
                 if wait == Wait::Not {
                     yield_now().await;
                     continue;
@@ -369,7 +378,7 @@ impl<P: Provider> Dispatcher<P> {
             }
         }
         self.end_cancellations().await;
-        self.abandon(attempts).await;
+        self.abandon(attempts, Instant::now() + drain::LAST_RECORDS).await;
     }
 
     /// Starts the calls that may start now, and says what the next one waits for.
@@ -514,6 +523,19 @@ async fn wake_at(wait: Wait, phase: Phase) {
         (None, Phase::Running) => return std::future::pending().await,
     };
     sleep_until(wake).await;
+}
+
+/// Ends with the time to drain.
+async fn over(mut phase: watch::Receiver<Phase>) {
+    loop {
+        let now = *phase.borrow_and_update();
+        if let Phase::Draining { until } = now {
+            return sleep_until(until).await;
+        }
+        if phase.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -22,8 +22,9 @@ use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
 use crate::domain::organisation::SenderStatus;
+use crate::domain::time::Timestamp;
 use crate::queue::{Call, Claim, Interruption, Parcel};
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 
 /// How long a call takes until other nodes are told that it is under way.
 const LONG_CALL: Duration = Duration::from_secs(1);
@@ -301,27 +302,69 @@ impl<P: Provider> Dispatcher<P> {
     /// provider has happened, and must not happen again for want of a note.
     async fn record(&self, id: MessageId, attempts: u32, transition: Transition) -> Recorded {
         let mut refused = None;
+        let outcome = KnownOutcome { id, attempts, transition };
+        let mut outcome = Unwritten { outcome: Some(outcome), left: &self.unwritten };
         loop {
-            match self
-                .store
-                .record(id, attempts, transition.clone(), self.clock.record_time())
-                .await
-            {
-                Ok(recorded) => return recorded,
-                Err(StoreError::Damaged) => {
-                    error!(%id, "a message's record cannot be read; its outcome is lost");
-                    return Recorded::AlreadyFinal;
-                }
-                Err(StoreError::FileLost) => {
-                    error!(%id, "the data file was written over; a message's outcome is lost");
-                    return Recorded::AlreadyFinal;
-                }
-                Err(StoreError::Unavailable | StoreError::OutcomeOpen) => {
-                    refused.get_or_insert_with(|| self.unrecorded.enter());
-                    self.store.takes_outcomes().await;
-                    tokio::time::sleep(RECORD_AGAIN).await;
-                }
+            let offered = match &outcome.outcome {
+                Some(known) => offer(&self.store, known, self.clock.record_time()).await,
+                None => unreachable!("it is taken only once it is recorded"),
+            };
+            if let Some(recorded) = offered {
+                outcome.outcome = None;
+                return recorded;
             }
+            refused.get_or_insert_with(|| self.unrecorded.enter());
+            self.takes_outcomes_again().await;
+        }
+    }
+
+    /// Waits until an outcome can be offered again.
+    pub(super) async fn takes_outcomes_again(&self) {
+        self.store.takes_outcomes().await;
+        tokio::time::sleep(RECORD_AGAIN).await;
+    }
+}
+
+/// Offers an outcome to the store; `None` if it does not take it now.
+pub(super) async fn offer(
+    store: &Store,
+    outcome: &KnownOutcome,
+    stored_at: Timestamp,
+) -> Option<Recorded> {
+    let KnownOutcome { id, attempts, transition } = outcome;
+    match store.record(*id, *attempts, transition.clone(), stored_at).await {
+        Ok(recorded) => Some(recorded),
+        Err(StoreError::Damaged) => {
+            error!(%id, "a message's record cannot be read; its outcome is lost");
+            Some(Recorded::AlreadyFinal)
+        }
+        Err(StoreError::FileLost) => {
+            error!(%id, "the data file was written over; a message's outcome is lost");
+            Some(Recorded::AlreadyFinal)
+        }
+        Err(StoreError::Unavailable | StoreError::OutcomeOpen) => None,
+    }
+}
+
+/// Outcome that is known.
+#[derive(Debug)]
+pub(super) struct KnownOutcome {
+    pub(super) id: MessageId,
+    pub(super) attempts: u32,
+    pub(super) transition: Transition,
+}
+
+/// Known outcome that is being written. If its task ends before, the outcome is left for the
+/// dispatcher's end to write.
+struct Unwritten<'a> {
+    outcome: Option<KnownOutcome>,
+    left: &'a Mutex<Vec<KnownOutcome>>,
+}
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome.take() {
+            self.left.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
         }
     }
 }

@@ -1,17 +1,25 @@
 //! The end of the dispatcher's life: when it has come, and what is left to record.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 
+use crate::dispatch::attempt::{KnownOutcome, offer};
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{Dispatcher, Phase};
 use crate::domain::attempt::Provider;
+use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
 use crate::queue::{DrainForecast, Next};
 use crate::store::Health as StoreHealth;
 
+/// How long the store may take for the last records of a process.
+pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);
 /// How many lost messages are recorded together.
 const RECORDING_STEP: usize = 1_000;
 
@@ -56,11 +64,30 @@ impl<P: Provider> Dispatcher<P> {
         self.queue.forecast_drain(Instant::now() + drain, recipients)
     }
 
-    /// Ends what is still under way and records every message that is left as lost.
-    pub(super) async fn abandon(&self, mut attempts: JoinSet<()>) {
-        // An outcome that is known by now is in the store's queue, before what follows.
+    /// Ends what is still under way, writes the outcomes that are known, and then records every
+    /// other message that is left as lost. Gives up at `end`.
+    pub(super) async fn abandon(&self, mut attempts: JoinSet<()>, end: Instant) {
+        // An outcome that is known by now is in the store's queue, or left for this.
         attempts.shutdown().await;
-        let left = self.queue.remaining();
+        let unwritten =
+            std::mem::take(&mut *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        let (mut retries, mut known) = (HashMap::new(), Vec::new());
+        for outcome in unwritten {
+            match outcome.transition {
+                // Its message is lost, and that is written.
+                Transition::RetryLater { acceptance, .. } => {
+                    retries.insert(outcome.id, acceptance);
+                }
+                _ => known.push(outcome),
+            }
+        }
+        let unwritten = self.write_known(known, end).await;
+        let mut left = self.queue.remaining();
+        // What has happened at the provider has happened: nothing else is written in its place.
+        left.retain(|(id, ..)| !unwritten.contains(id));
+        for (id, _, acceptance) in &mut left {
+            *acceptance = retries.get(id).copied().unwrap_or(*acceptance);
+        }
         if left.is_empty() {
             return;
         }
@@ -68,6 +95,46 @@ impl<P: Provider> Dispatcher<P> {
             messages = left.len(),
             "messages are left unsent; their bodies end with this process"
         );
+        if timeout_at(end, self.record_lost(left)).await.is_err() {
+            // The pending marks stay, and the next start settles them.
+            error!("the store did not take in time that messages are unsent");
+        }
+    }
+
+    /// Writes known outcomes, as soon as the store takes them; returns whose it did not take.
+    async fn write_known(&self, mut known: Vec<KnownOutcome>, end: Instant) -> HashSet<MessageId> {
+        let mut unwritten: HashSet<MessageId> = known.iter().map(|outcome| outcome.id).collect();
+        while !known.is_empty() {
+            let mut offers = JoinSet::new();
+            for outcome in known.drain(..) {
+                let (store, stored_at) = (self.store.clone(), self.clock.record_time());
+                offers.spawn(async move {
+                    let recorded = offer(&store, &outcome, stored_at).await;
+                    (outcome, recorded)
+                });
+            }
+            let Ok(offered) = timeout_at(end, offers.join_all()).await else { break };
+            for (outcome, recorded) in offered {
+                if recorded.is_some() {
+                    self.queue.settle(outcome.id);
+                    unwritten.remove(&outcome.id);
+                } else {
+                    known.push(outcome);
+                }
+            }
+            if !known.is_empty() && timeout_at(end, self.takes_outcomes_again()).await.is_err() {
+                break;
+            }
+        }
+        if !unwritten.is_empty() {
+            let messages = unwritten.len();
+            error!(messages, "the store did not take the outcomes of calls; they are lost");
+        }
+        unwritten
+    }
+
+    /// Records messages as lost.
+    async fn record_lost(&self, left: Vec<(MessageId, u32, Acceptance)>) {
         let now = self.clock.now();
         for step in left.chunks(RECORDING_STEP) {
             let mut records = JoinSet::new();

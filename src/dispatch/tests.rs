@@ -204,3 +204,59 @@ async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     assert!(wait <= Duration::from_secs(30), "{wait:?}");
     running.abort();
 }
+
+/// One message whose call has been answered while the disk is full: its outcome waits. `end` is
+/// told of the dispatcher's phases, and makes the disk work again.
+async fn outcome_that_waits_at_the_end(
+    end: impl AsyncFnOnce(&watch::Sender<Phase>, &Store, &dyn Fn()),
+) -> State {
+    let (store, fail, work) = Store::on_failing_disk(START);
+    let acme = acme(&store).await;
+    let queue = Arc::new(MessageQueue::new(1 << 30));
+    accept(&store, &queue, &acme, 1).await;
+    let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
+    let settings = Settings {
+        max_in_flight: 256,
+        backoff: Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap(),
+        retry_for: Duration::from_hours(12),
+        on_unknown: OnUnknown::Retry,
+        unknown_wait: Duration::ZERO,
+        drain: Duration::from_mins(1),
+    };
+    let clock = Clock::manual(START);
+    let dispatcher = Dispatcher::new(store.clone(), queue, gated, clock, settings, Rate::Unlimited);
+    let (phase, watched) = watch::channel(Phase::Running);
+    let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
+    until(|| dispatcher.provider().calls() == 1).await;
+    fail();
+    dispatcher.provider().gate.close();
+    until(|| dispatcher.unrecorded.count() > 0).await;
+    end(&phase, &store, &work).await;
+    running.await.unwrap();
+    let listed = store.list(MessageFilter::default(), 10, START).await.unwrap();
+    listed.messages[0].state.clone()
+}
+
+/// The store takes writes again, and before the outcome is offered to it once more, the drain ends.
+#[tokio::test]
+async fn the_end_of_the_drain_writes_a_known_outcome_and_nothing_over_it() {
+    let state = outcome_that_waits_at_the_end(async |phase, store, work| {
+        work();
+        store.writable().await;
+        phase.send_replace(Phase::Draining { until: Instant::now() });
+    });
+    let state = state.await;
+    assert!(matches!(state, State::Sent { .. }), "{state:?}");
+}
+
+/// The store takes writes again a moment after the drain.
+#[tokio::test]
+async fn a_known_outcome_is_written_if_the_store_comes_back_soon_after_the_drain() {
+    let state = outcome_that_waits_at_the_end(async |phase, _, work| {
+        phase.send_replace(Phase::Draining { until: Instant::now() });
+        sleep(Duration::from_millis(500)).await;
+        work();
+    });
+    let state = state.await;
+    assert!(matches!(state, State::Sent { .. }), "{state:?}");
+}
