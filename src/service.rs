@@ -77,6 +77,8 @@ const SHORTEST_CLOSING: Duration = Duration::from_millis(20);
 const LONGEST_HOLD: Duration = Duration::from_secs(5);
 /// How long requests in flight have once connections are closed.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long a stop may take after its drain.
+const LONGEST_END: Duration = Duration::from_secs(9);
 /// The least wait after a lost answer where events may settle the question.
 const WAIT_FOR_PROOF: Duration = Duration::from_mins(1);
 
@@ -292,12 +294,18 @@ impl Service {
     }
 
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
-    /// closes the file.
-    pub async fn stop(mut self) {
+    /// closes the file. Ends soon after the drain, whatever does not answer.
+    pub async fn stop(self) {
         let pending = self.queue.pending().messages;
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
+        if timeout_at(until + LONGEST_END, self.stop_in_order(until)).await.is_err() {
+            error!("the stop took too long; what is left is settled at the next start");
+        }
+    }
+
+    async fn stop_in_order(mut self, until: Instant) {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {

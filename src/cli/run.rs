@@ -17,6 +17,9 @@ use crate::logging::{self, MessageLines};
 use crate::service::{self, DevOptions, Inherited, ServiceError};
 use crate::simulator::{EventOptions, EventRoute, Events, Options};
 
+/// How long the process waits for threads that still work once the service has stopped.
+const LAST_THREADS: Duration = Duration::from_millis(500);
+
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
     /// Configuration file.
@@ -81,7 +84,7 @@ impl ServeArgs {
             tracing::warn!("{overruled}; the variable wins");
         }
         let inherited = Inherited::from_environment().map_err(CliError::Run)?;
-        finish(&many_threads()?, service::serve(config, inherited, load))
+        finish(many_threads()?, service::serve(config, inherited, load))
     }
 }
 
@@ -102,7 +105,7 @@ impl DevArgs {
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         logging::start(MessageLines::Shown);
-        finish(&many_threads()?, service::dev(options))
+        finish(many_threads()?, service::dev(options))
     }
 }
 
@@ -119,15 +122,18 @@ impl SimulatorArgs {
             ..Options::default()
         };
         logging::start(MessageLines::Quiet);
-        finish(&many_threads()?, service::simulate(self.listen, options))
+        finish(many_threads()?, service::simulate(self.listen, options))
     }
 }
 
 fn finish(
-    runtime: &Runtime,
+    runtime: Runtime,
     run: impl Future<Output = Result<(), ServiceError>>,
 ) -> Result<String, CliError> {
-    runtime.block_on(run).map(|()| String::new()).map_err(CliError::Run)
+    let ended = runtime.block_on(run).map(|()| String::new()).map_err(CliError::Run);
+    // A thread may still wait for something that never answers, such as a look-up of a name.
+    runtime.shutdown_timeout(LAST_THREADS);
+    ended
 }
 
 fn many_threads() -> Result<Runtime, CliError> {

@@ -122,6 +122,7 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::OrganisationPaused
         | Kind::NodeSilent
         | Kind::StandbyLost
+        | Kind::DatabaseSilent
         | Kind::ClocksDiffer
         | Kind::Starting
         | Kind::QueueFilling

@@ -107,6 +107,8 @@ pub enum Kind {
     NodeSilent,
     /// Commits no longer wait for a standby.
     StandbyLost,
+    /// No answer of the database comes by a connection.
+    DatabaseSilent,
     /// This machine's clock and the database's differ.
     ClocksDiffer,
     /// Calls for an organisation get no answer.
@@ -214,7 +216,7 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::Stopping,
         Self::Draining,
         Self::StoreRefusing,
@@ -237,6 +239,7 @@ impl Kind {
         Self::ClockJumped,
         Self::NodeSilent,
         Self::StandbyLost,
+        Self::DatabaseSilent,
         Self::ClocksDiffer,
         Self::OrganisationPaused,
         Self::DomainPaused,
@@ -397,6 +400,18 @@ impl Kind {
                 "Commits no longer wait for a standby: if the database's machine is lost, accepted \
                  messages are lost with it",
                 "Bring the standby back. synchronous_standby_names of the primary names it again then",
+            ),
+            Self::DatabaseSilent => (
+                "database_silent",
+                Ready,
+                Alerts::None(
+                    "The node uses another connection; if that does not help, \
+                     PillarboxStoreRefusesWrites or an alert on what waits fires",
+                ),
+                "The database gave no answer in time by one connection of this node, now or in the last \
+                 minute, though it answers by others",
+                "It is closed, and another one made. If this goes on, look for a process of the \
+                 database that hangs (pg_stat_activity), and at what is between it and this machine",
             ),
             Self::ClocksDiffer => (
                 "clocks_differ",

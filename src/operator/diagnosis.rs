@@ -77,6 +77,13 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
     }
     let certificate = parts.tls.iter().flat_map(|tls| tls.troubles(parts.clock.now()));
     found.extend(certificate.map(|trouble| Kind::Certificate(trouble.fault).says(trouble.message)));
+    let silent = parts.store.silent_connections();
+    if !silent.is_empty() {
+        found.push(Kind::DatabaseSilent.says(format!(
+            "The database gave no answer in time by a connection for {}; the connection was closed",
+            silent.join(", ")
+        )));
+    }
     if status.unrecorded > 0 {
         let message = format!("{} outcomes of calls wait for the store", status.unrecorded);
         found.push(Kind::OutcomesUnrecorded.says(message));

@@ -50,6 +50,14 @@ impl Store {
         }
     }
 
+    /// What the connections are for by which no answer of the server came lately.
+    pub fn silent_connections(&self) -> Vec<&'static str> {
+        match &self.engine {
+            Engine::Redb(_) => Vec::new(),
+            Engine::Postgres(engine) => engine.silent_connections(),
+        }
+    }
+
     /// Has this node say this of itself to the other nodes, from its next sign of life on.
     pub fn say_load(&self, load: NodeLoad) {
         match &self.engine {

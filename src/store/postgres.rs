@@ -33,6 +33,7 @@ use feed::Feeds;
 use node::Node;
 use outcomes::Job;
 use session::{Session, Transaction};
+use silence::Purpose;
 use tasks::Tasks;
 
 pub use connection::PostgresServer;
@@ -62,6 +63,7 @@ mod purge;
 mod replays;
 mod schema;
 mod session;
+mod silence;
 mod suppressions;
 mod tasks;
 #[cfg(test)]
@@ -105,6 +107,8 @@ struct Shared {
     clock: watch::Sender<ClockReading>,
     /// How long a client waits for its acceptance.
     answer_timeout: Duration,
+    /// By how many connections messages are accepted.
+    accepting_connections: usize,
     /// For reads of single rows.
     readers: Slot,
     /// For reads of many rows, so that nobody waits behind them.
@@ -141,8 +145,8 @@ impl PostgresStore {
     ) -> Result<(Self, usize), ConnectError> {
         let connector = Connector::new(server);
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
-        let connection = connector.connect().await.map_err(failed)?;
-        schema::prepare(&connection).await?;
+        schema::prepare(&connector.connect().await.map_err(failed)?).await?;
+        let connection = connector.connect_for(Purpose::Start).await.map_err(failed)?;
         let dead = node::watch_namesake(&connection, &identity).await?;
         let database = cluster::database(&connection).await.map_err(failed)?;
         let reading = cluster::read_clock(&connection).await.map_err(failed)?;
@@ -154,8 +158,9 @@ impl PostgresStore {
             node,
             clock: watch::Sender::new(reading),
             answer_timeout,
-            readers: Slot::default(),
-            listers: Slot::default(),
+            accepting_connections: usize::from(server.accepting_connections),
+            readers: Slot::new(Purpose::Reads),
+            listers: Slot::new(Purpose::Lists),
             directory: Directory::default(),
             key_use: ArcSwap::default(),
             suppressions: RwLock::default(),
@@ -176,14 +181,16 @@ impl PostgresStore {
         let (accepting, requests) = accept::queue();
         let (changing, jobs) = outcomes::queue();
         let mut tasks = Tasks::default();
-        let session = async || Session::connect(Arc::clone(&shared)).await.map_err(failed);
+        let session =
+            async |purpose| Session::connect(Arc::clone(&shared), purpose).await.map_err(failed);
         for _ in 0..server.accepting_connections {
-            let session = session().await?;
+            let session = session(Purpose::Acceptance).await?;
             let accepting = accept::work(Arc::clone(&shared), session, Arc::clone(&requests));
             tasks.spawn("acceptance", accepting);
         }
-        tasks.spawn("outcomes", outcomes::work(Arc::clone(&shared), session().await?, jobs));
-        let writer = Arc::new(Mutex::new(session().await?));
+        let recording = session(Purpose::Outcomes).await?;
+        tasks.spawn("outcomes", outcomes::work(Arc::clone(&shared), recording, jobs));
+        let writer = Arc::new(Mutex::new(session(Purpose::Administration).await?));
         let (replaying, questions) = replays::queue();
         let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
         tasks.spawn("replays", replays);
@@ -284,7 +291,8 @@ impl PostgresStore {
         self.query_opt(sql, parameters).await?.ok_or(StoreError::Unavailable)
     }
 
-    /// Asks, once more if the connection was lost.
+    /// Asks, once more if the connection was lost. What many rows take too long for is not asked
+    /// again.
     async fn query_by(
         &self,
         slot: &Slot,
@@ -296,18 +304,14 @@ impl PostgresStore {
         let mut asked = 0;
         loop {
             asked += 1;
-            let rows = timeout(limit, async {
-                let connection = slot.get(&shared.connector).await?;
-                connection.query(sql, parameters).await
-            });
-            let Ok(rows) = rows.await else {
-                // The beat says whether the server answers at all.
-                tracing::warn!(?limit, "PostgreSQL did not answer a read in time");
-                return Err(StoreError::Unavailable);
+            let rows = async {
+                let connection = slot.get_within(limit, &shared.connector).await?;
+                connection.query_within(limit, sql, parameters).await
             };
-            match rows {
+            match rows.await {
                 Ok(rows) => return Ok(rows),
                 Err(QueryError::Server(_)) if asked == 1 => {}
+                Err(QueryError::Silent { .. }) if asked == 1 && slot.asks_again() => {}
                 Err(error) => return Err(shared.refused(error)),
             }
         }
@@ -329,17 +333,30 @@ impl PostgresStore {
 
 impl Shared {
     fn health(&self) -> Health {
-        if self.node.is_live() && !self.is_lost.load(Ordering::Acquire) {
+        if self.node.is_live() && !self.is_lost.load(Ordering::Acquire) && !self.is_in_doubt() {
             Health::Writable
         } else {
             Health::Refusing
         }
     }
 
+    /// Returns true if nothing can be accepted, or no outcome recorded, until it is known whether the
+    /// last transaction was made.
+    fn is_in_doubt(&self) -> bool {
+        let silence = self.connector.silence();
+        silence.doubts(Purpose::Outcomes) > 0
+            || silence.doubts(Purpose::Acceptance) >= self.accepting_connections
+    }
+
     /// Notes that the server could not be reached, or that others took this node for dead.
     fn lost(&self, error: &QueryError) {
-        if matches!(error, QueryError::Row(_)) {
-            return;
+        match error {
+            // Signs of life say whether the server answers at all.
+            QueryError::Row(_)
+            | QueryError::NotMade
+            | QueryError::Silent { .. }
+            | QueryError::InDoubt => return,
+            _ => {}
         }
         if error.is_refusal() {
             tracing::error!(%error, "PostgreSQL refused a request");
@@ -369,6 +386,7 @@ impl Shared {
                 self.damage.note(row);
                 StoreError::Damaged
             }
+            QueryError::InDoubt => StoreError::OutcomeOpen,
             error => {
                 self.lost(&error);
                 StoreError::Unavailable
@@ -387,8 +405,14 @@ impl Shared {
     }
 
     async fn reload_directory(&self) -> Result<(), QueryError> {
-        let connection = self.readers.get(&self.connector).await?;
-        self.directory.read(&connection).await
+        let read = async || {
+            let connection = self.readers.get(&self.connector).await?;
+            self.directory.read(&connection).await
+        };
+        match read().await {
+            Err(error) if error.is_lost_connection() => read().await,
+            read => read,
+        }
     }
 }
 

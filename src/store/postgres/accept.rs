@@ -310,8 +310,9 @@ async fn decide(
             Ok(Ran::WroteNothing) => return Ok(None),
             Ok(Ran::Unanswered) => return Ok(Some(found_after_all(shared, &parameters).await)),
             Err(error)
-                if conflicts < CONFLICTS
-                    && (error.is_conflict() || matches!(error, QueryError::NotMade)) =>
+                if (conflicts < CONFLICTS
+                    && (error.is_conflict() || matches!(error, QueryError::NotMade)))
+                    || (conflicts == 0 && error.is_lost_connection()) =>
             {
                 conflicts += 1;
                 sleep(CONFLICT_PAUSE).await;

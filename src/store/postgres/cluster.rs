@@ -14,6 +14,7 @@ use crate::store::interface::Change;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::{ConnectError, QueryError};
 use crate::store::postgres::peers::{BURY, Peer, boot_time};
+use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::{PostgresStore, Shared, timestamp};
 
 /// Time between two looks at the database's state.
@@ -102,7 +103,8 @@ impl PostgresStore {
         server: &PostgresServer,
     ) -> Result<DatabaseStatus, ConnectError> {
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
-        let connection = Connector::new(server).connect().await.map_err(failed)?;
+        let connector = Connector::new(server);
+        let connection = connector.connect_for(Purpose::Reads).await.map_err(failed)?;
         database(&connection).await.map_err(failed)
     }
 
@@ -120,6 +122,10 @@ impl PostgresStore {
 
     pub(in crate::store) fn database(&self) -> DatabaseStatus {
         self.shared.database.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(in crate::store) fn silent_connections(&self) -> Vec<&'static str> {
+        self.shared.connector.silence().shown()
     }
 
     pub(in crate::store) fn say_load(&self, load: NodeLoad) {

@@ -1,10 +1,11 @@
 //! Connections to the server: the writable host is found, statements are prepared once, and a
-//! warning that a wait for the standby was cancelled is not lost.
+//! warning that a wait for the standby was cancelled is not lost. Each statement has to be answered
+//! in time: if one is not, its connection is closed.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tokio_postgres::{
 
 use crate::resolver::{Resolver, ResolverLimits};
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::silence::{Purpose, Silence};
 use crate::store::postgres::tls::Tls;
 
 /// How long one host may take until a new connection to it is ready.
@@ -40,9 +42,10 @@ const NAMES: ResolverLimits = ResolverLimits {
     kept: Duration::ZERO,
 };
 /// Settings of each connection. Plans that scan whole tables are never right here: statistics of
-/// tables that grow by the hour are always behind.
+/// tables that grow by the hour are always behind. A wait for a lock ends before the connection is
+/// given up.
 const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
-                       -c lock_timeout=20s -c idle_in_transaction_session_timeout=10s \
+                       -c lock_timeout=8s -c idle_in_transaction_session_timeout=10s \
                        -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
                        -c enable_hashjoin=off -c enable_mergejoin=off";
 
@@ -71,6 +74,7 @@ pub(super) struct Connector {
     resolver: Resolver<()>,
     /// Tasks of the connections that there are.
     drivers: Mutex<Vec<AbortHandle>>,
+    silence: Arc<Silence>,
 }
 
 impl Connector {
@@ -99,18 +103,46 @@ impl Connector {
             (host.clone(), config)
         });
         let resolver = Resolver::new(NAMES);
-        Self { configs: configs.collect(), tls, resolver, drivers: Mutex::default() }
+        Self {
+            configs: configs.collect(),
+            tls,
+            resolver,
+            drivers: Mutex::default(),
+            silence: Arc::default(),
+        }
+    }
+
+    /// Where no answer came in time.
+    pub(super) fn silence(&self) -> &Silence {
+        &self.silence
+    }
+
+    /// Connects, to look at the schema or to change it.
+    pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
+        self.connect_for(Purpose::Schema).await
     }
 
     /// Connects to the host that takes writes. All hosts are asked at once: one that takes
     /// connections and does not answer must not keep the node from the others.
-    pub(super) async fn connect(&self) -> Result<Connection, QueryError> {
+    pub(super) async fn connect_for(&self, purpose: Purpose) -> Result<Connection, QueryError> {
+        match self.connect_to_one(purpose).await {
+            // Signs of life say whether the server answers at all.
+            Err(QueryError::TimedOut(limit)) if purpose != Purpose::Lease => {
+                self.silence.note(purpose);
+                Err(QueryError::Silent { purpose: purpose.name(), limit })
+            }
+            connected => connected,
+        }
+    }
+
+    async fn connect_to_one(&self, purpose: Purpose) -> Result<Connection, QueryError> {
         let mut attempts = JoinSet::new();
         for host in self.configs.iter().cloned() {
             let resolver = self.resolver.clone();
+            let used = Use { purpose, silence: Arc::clone(&self.silence) };
             match self.tls.clone() {
-                Some(tls) => attempts.spawn(connect_to(host, resolver, tls)),
-                None => attempts.spawn(connect_to(host, resolver, NoTls)),
+                Some(tls) => attempts.spawn(connect_to(host, resolver, tls, used)),
+                None => attempts.spawn(connect_to(host, resolver, NoTls, used)),
             };
         }
         let mut last_error = QueryError::NotMade;
@@ -147,11 +179,18 @@ impl Connector {
     }
 }
 
+/// What a connection is for, and where it is noted that no answer comes by it.
+struct Use {
+    purpose: Purpose,
+    silence: Arc<Silence>,
+}
+
 /// Connects to one host, if it takes writes.
 async fn connect_to<T>(
     (name, config): (String, Config),
     resolver: Resolver<()>,
     tls: T,
+    used: Use,
 ) -> Result<Connection, QueryError>
 where
     T: MakeTlsConnect<Socket> + Send + 'static,
@@ -185,7 +224,9 @@ where
             }
         }
     });
-    Ok(Connection { client, statements: Mutex::default(), cancelled_waits, driver })
+    let statements = Mutex::default();
+    let is_given_up = AtomicBool::new(false);
+    Ok(Connection { client, statements, cancelled_waits, driver, used, is_given_up })
 }
 
 /// Adds the addresses of the host's name. The library itself would look it up on the threads that
@@ -217,6 +258,8 @@ pub(super) struct Connection {
     statements: Mutex<HashMap<&'static str, Statement>>,
     cancelled_waits: Arc<AtomicU64>,
     driver: JoinHandle<()>,
+    used: Use,
+    is_given_up: AtomicBool,
 }
 
 impl Drop for Connection {
@@ -228,7 +271,7 @@ impl Drop for Connection {
 impl Connection {
     /// Returns true if nothing can be asked any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.is_given_up.load(Ordering::Acquire) || self.client.is_closed()
     }
 
     /// How many warnings have come. A commit between two equal counts is on the standby too.
@@ -236,15 +279,42 @@ impl Connection {
         self.cancelled_waits.load(Ordering::SeqCst)
     }
 
+    /// Closes it, because no answer came in time. All that wait for one learn that.
+    pub(super) fn give_up(&self, limit: Duration) -> QueryError {
+        let purpose = self.used.purpose.name();
+        if !self.is_given_up.swap(true, Ordering::AcqRel) {
+            tracing::warn!(purpose, ?limit, "PostgreSQL did not answer: its connection is closed");
+            self.used.silence.note(self.used.purpose);
+        }
+        self.driver.abort();
+        QueryError::Silent { purpose, limit }
+    }
+
+    /// Waits for an answer, as long as one may take.
+    async fn answered<T>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, QueryError> {
+        match timeout(limit, answer).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(self.give_up(limit)),
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        self.used.purpose.limit()
+    }
+
     /// Runs statements without parameters, such as `BEGIN`.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), QueryError> {
-        Ok(self.client.batch_execute(sql).await?)
+        self.answered(self.limit(), self.client.batch_execute(sql)).await
     }
 
     /// Runs statements without parameters in one request, as one transaction; returns the rows of
     /// all. The server needs nothing more of this node to end it.
     pub(super) async fn script(&self, sql: &str) -> Result<Vec<SimpleQueryRow>, QueryError> {
-        let answers = self.client.simple_query(sql).await?.into_iter();
+        let answers = self.answered(self.limit(), self.client.simple_query(sql)).await?.into_iter();
         let rows = answers.filter_map(|answer| match answer {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
@@ -254,7 +324,7 @@ impl Connection {
 
     /// Begins to copy rows into a table.
     pub(super) async fn copy_in(&self, sql: &str) -> Result<CopyInSink<Bytes>, QueryError> {
-        Ok(self.client.copy_in(sql).await?)
+        self.answered(self.limit(), self.client.copy_in(sql)).await
     }
 
     /// Prepares a statement, unless it is prepared already.
@@ -263,7 +333,7 @@ impl Connection {
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let statement = self.client.prepare(sql).await?;
+        let statement = self.answered(self.limit(), self.client.prepare(sql)).await?;
         self.statements().insert(sql, statement.clone());
         Ok(statement)
     }
@@ -274,8 +344,19 @@ impl Connection {
         sql: &'static str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, QueryError> {
+        self.query_within(self.limit(), sql, parameters).await
+    }
+
+    /// Asks for rows, which have to come within `limit`.
+    pub(super) async fn query_within(
+        &self,
+        limit: Duration,
+        sql: &'static str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, QueryError> {
+        let limit = limit.min(self.limit());
         let statement = self.prepare(sql).await?;
-        Ok(self.client.query(&statement, parameters).await?)
+        self.answered(limit, self.client.query(&statement, parameters)).await
     }
 
     /// Asks for one row at most.
@@ -285,7 +366,7 @@ impl Connection {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, QueryError> {
         let statement = self.prepare(sql).await?;
-        Ok(self.client.query_opt(&statement, parameters).await?)
+        self.answered(self.limit(), self.client.query_opt(&statement, parameters)).await
     }
 
     /// Asks for one row.
@@ -295,7 +376,7 @@ impl Connection {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Row, QueryError> {
         let statement = self.prepare(sql).await?;
-        Ok(self.client.query_one(&statement, parameters).await?)
+        self.answered(self.limit(), self.client.query_one(&statement, parameters)).await
     }
 
     /// Changes rows; returns how many.
@@ -305,7 +386,7 @@ impl Connection {
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, QueryError> {
         let statement = self.prepare(sql).await?;
-        Ok(self.client.execute(&statement, parameters).await?)
+        self.answered(self.limit(), self.client.execute(&statement, parameters)).await
     }
 
     fn statements(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Statement>> {
@@ -314,24 +395,46 @@ impl Connection {
 }
 
 /// Place of a connection that many use for reading, and that is made again when it is lost.
-#[derive(Default)]
-pub(super) struct Slot(RwLock<Option<Arc<Connection>>>);
+pub(super) struct Slot {
+    purpose: Purpose,
+    connection: RwLock<Option<Arc<Connection>>>,
+}
 
 impl Slot {
+    pub(super) fn new(purpose: Purpose) -> Self {
+        Self { purpose, connection: RwLock::default() }
+    }
+
+    /// Returns true if what was not answered is asked again. What reads many rows may only have been
+    /// slow.
+    pub(super) fn asks_again(&self) -> bool {
+        self.purpose != Purpose::Lists
+    }
+
+    /// Returns the connection within `limit`: others may be making it.
+    pub(super) async fn get_within(
+        &self,
+        limit: Duration,
+        connector: &Connector,
+    ) -> Result<Arc<Connection>, QueryError> {
+        let silent = QueryError::Silent { purpose: self.purpose.name(), limit };
+        timeout(limit, self.get(connector)).await.unwrap_or(Err(silent))
+    }
+
     /// Returns the connection, a new one if the last one is lost.
     pub(super) async fn get(&self, connector: &Connector) -> Result<Arc<Connection>, QueryError> {
         let open = |slot: &Option<Arc<Connection>>| {
             slot.as_ref().filter(|connection| !connection.is_closed()).cloned()
         };
-        if let Some(connection) = open(&*self.0.read().await) {
+        if let Some(connection) = open(&*self.connection.read().await) {
             return Ok(connection);
         }
-        let mut slot = self.0.write().await;
+        let mut slot = self.connection.write().await;
         // Another one may have made it meanwhile.
         if let Some(connection) = open(&slot) {
             return Ok(connection);
         }
-        let connection = Arc::new(connector.connect().await?);
+        let connection = Arc::new(connector.connect_for(self.purpose).await?);
         *slot = Some(Arc::clone(&connection));
         Ok(connection)
     }

@@ -30,6 +30,18 @@ pub(super) enum QueryError {
     /// The server did not answer in time.
     #[error("the server did not answer within {0:?}")]
     TimedOut(std::time::Duration),
+    /// No answer came by one connection, which is closed. The server may answer by others.
+    #[error("no answer came by the connection for {purpose} within {limit:?}")]
+    Silent {
+        /// What the connection is for.
+        purpose: &'static str,
+        /// How long the answer was waited for.
+        limit: std::time::Duration,
+    },
+    /// Nobody knows whether a transaction was made: its answer was lost, and what says so is out of
+    /// reach.
+    #[error("whether the transaction was made could not be found out in time")]
+    InDoubt,
     /// A decision panicked, so that its transaction was not made.
     #[error("a decision panicked")]
     Panicked,
@@ -50,6 +62,15 @@ impl QueryError {
         let Self::Server(error) = self else { return false };
         let severity = error.as_db_error().and_then(DbError::parsed_severity);
         severity == Some(Severity::Error)
+    }
+
+    /// Returns true if the connection is lost: by another one, the same may be answered.
+    pub(super) fn is_lost_connection(&self) -> bool {
+        match self {
+            Self::Silent { .. } => true,
+            Self::Server(error) => error.as_db_error().is_none(),
+            _ => false,
+        }
     }
 
     /// Returns true if the same transaction may succeed if it is made again at once.
@@ -76,6 +97,7 @@ impl From<QueryError> for StoreError {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::Row(_) => Self::Damaged,
+            QueryError::InDoubt => Self::OutcomeOpen,
             error => {
                 tracing::warn!(%error, "the store cannot do it now");
                 Self::Unavailable

@@ -12,11 +12,12 @@ use crate::store::postgres::accept::digest;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::schema;
+use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::uuid_of;
 use crate::store::transfer::{Chunk, Facts, Field, ImportError, Imported, TransferTable};
 
 /// An import takes as long as it takes.
-const NO_LIMITS: &str = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
+const NO_LIMITS: &str = "SET statement_timeout = 0; SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = 0";
 /// No node joins until the end.
 const KEEP_NODES_OUT: &str = "LOCK TABLE node IN EXCLUSIVE MODE";
 const NODES: &str = "SELECT name FROM node ORDER BY name";
@@ -104,7 +105,7 @@ pub(in crate::store) struct Import {
 
 impl Import {
     pub(in crate::store) async fn begin(server: &PostgresServer) -> Result<Self, ImportError> {
-        let connection = Connector::new(server).connect().await?;
+        let connection = Connector::new(server).connect_for(Purpose::Import).await?;
         let prepared = schema::prepare(&connection).await;
         prepared.map_err(|error| ImportError::Server(error.to_string()))?;
         connection.batch(NO_LIMITS).await?;

@@ -26,12 +26,15 @@ use crate::store::postgres::error::QueryError;
 use crate::store::postgres::outcomes::Job;
 use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers, span};
 use crate::store::postgres::schema::VERSION;
+use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::{PostgresStore, Shared, message_id};
 
 /// How often a node says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
 /// How long the server may take to confirm a beat.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the end of a process waits until it has left the others.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
@@ -69,13 +72,33 @@ const CALL_LOST: &str = "the node that held the message ended while a call to th
 /// How long a share of the pace and a duty hold on the server, as [`take_part_sql`] says it. The
 /// node itself holds them for less.
 const HELD: Duration = Duration::from_secs(30);
+/// What a node does about duties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Duties {
+    /// It takes those that nobody has, and keeps its own.
+    Take,
+    /// It leaves them to others, because its own work stands still.
+    GiveUp,
+}
+
 /// Takes a node's part of the pace, as far as the others leave it, and its duties, or keeps them.
 ///
 /// Shares are given one after the other, so there is a lock. All of this is one request: the server
 /// runs it as one transaction, in which each statement sees what was committed before it began. A
 /// node that vanishes meanwhile keeps the lock from nobody.
-fn take_part_sql(node: i32, ask: f64) -> String {
-    let duties = Duty::ALL.map(|duty| format!("('{}')", duty.name())).join(", ");
+fn take_part_sql(node: i32, ask: f64, duties: Duties) -> String {
+    let names = Duty::ALL.map(|duty| format!("('{}')", duty.name())).join(", ");
+    let duties = match duties {
+        Duties::GiveUp => format!("DELETE FROM duty WHERE node = {node}"),
+        Duties::Take => format!(
+            "INSERT INTO duty (name, node, until)
+            SELECT name, {node}, clock_timestamp() + interval '30 seconds'
+            FROM (VALUES {names}) AS duties (name)
+            ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
+            WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
+            RETURNING name AS duty"
+        ),
+    };
     format!(
         "SELECT pg_advisory_xact_lock(7811887802133217281);
         WITH others AS (
@@ -88,12 +111,7 @@ fn take_part_sql(node: i32, ask: f64) -> String {
         FROM others
         ON CONFLICT (node) DO UPDATE SET rate = excluded.rate, until = excluded.until
         RETURNING rate;
-        INSERT INTO duty (name, node, until)
-        SELECT name, {node}, clock_timestamp() + interval '30 seconds'
-        FROM (VALUES {duties}) AS duties (name)
-        ON CONFLICT (name) DO UPDATE SET node = excluded.node, until = excluded.until
-        WHERE duty.node = excluded.node OR duty.until < clock_timestamp()
-        RETURNING name AS duty"
+        {duties}"
     )
 }
 
@@ -198,14 +216,25 @@ impl Node {
 
     /// Takes its part of the pace and its duties. They hold for longer than the lease of a node
     /// that does not come back: by then it starts nothing.
-    async fn take_part(&self, connection: &Connection, ask: f64) -> Result<(), QueryError> {
+    async fn take_part(
+        &self,
+        connection: &Connection,
+        ask: f64,
+        duties: Duties,
+    ) -> Result<(), QueryError> {
+        // Given up here before others can take them.
+        if duties == Duties::GiveUp {
+            for known in &self.duties {
+                known.send_if_modified(|known| std::mem::replace(known, false));
+            }
+        }
         // Lowered before it is given up, raised after it was given.
         self.share.send_if_modified(|share| {
             let is_lower = ask < *share;
             *share = share.min(ask);
             is_lower
         });
-        let rows = connection.script(&take_part_sql(self.id(), ask)).await?;
+        let rows = connection.script(&take_part_sql(self.id(), ask, duties)).await?;
         let column = |name| rows.iter().filter_map(move |row| row.try_get(name).ok().flatten());
         let share = column("rate").next().and_then(|rate| rate.parse().ok());
         let share: f64 = share.ok_or(QueryError::NotMade)?;
@@ -355,6 +384,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
                 // Another server may have taken over from one that stands still. At the start
                 // there is none to leave.
                 if !had_connection && !std::mem::take(&mut is_first) {
+                    shared.connector.silence().server_is_back();
                     shared.connector.close_others(connection.as_ref().expect("it beat by it"));
                 }
                 shared.reached();
@@ -366,7 +396,9 @@ pub(super) async fn live(shared: Arc<Shared>) {
                 shared.lost(&error);
             }
             Err(_) => {
-                connection = None;
+                if connection.take().is_some() {
+                    shared.connector.silence().note(Purpose::Lease);
+                }
                 seen.clear();
                 shared.lost(&QueryError::TimedOut(BEAT_TIMEOUT));
             }
@@ -380,7 +412,7 @@ async fn beat(
     seen: &mut HashMap<i32, Peer>,
 ) -> Result<(), QueryError> {
     if slot.as_ref().is_none_or(Connection::is_closed) {
-        *slot = Some(shared.connector.connect().await?);
+        *slot = Some(shared.connector.connect_for(Purpose::Lease).await?);
     }
     let connection = slot.as_ref().expect("it was made");
     let id = shared.node.id();
@@ -410,7 +442,13 @@ async fn beat(
     }
     // What a silent node had is free by now. Until it is, the server gives no more than is left.
     let demands = peers.values().filter(|peer| silent(peer) < HELD).map(Peer::demand);
-    shared.node.take_part(connection, part_of_pace(load.demand, demands)).await?;
+    let ask = part_of_pace(load.demand, demands);
+    let is_alone = !peers.values().any(|peer| !peer.is_this() && silent(peer) < LEASE);
+    let duties = match shared.connector.silence().keeps_from_duties() {
+        true if !is_alone => Duties::GiveUp,
+        true | false => Duties::Take,
+    };
+    shared.node.take_part(connection, ask, duties).await?;
     let sight = Arc::new(Sight { at: now, peers: peers.clone() });
     *shared.node.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
     *seen = peers;
@@ -494,7 +532,8 @@ impl PostgresStore {
             }
             Ok::<_, QueryError>(())
         };
-        if let Err(error) = left.await {
+        let left = timeout(LEAVE_LIMIT, left).await;
+        if let Err(error) = left.unwrap_or(Err(QueryError::TimedOut(LEAVE_LIMIT))) {
             tracing::warn!(%error, "the node could not leave; its next start will say so");
         }
     }

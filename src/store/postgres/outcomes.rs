@@ -270,8 +270,9 @@ async fn write_again(
     loop {
         match write(shared, session, batch).await {
             Err(error)
-                if attempt < ATTEMPTS
-                    && (error.is_conflict() || matches!(error, QueryError::NotMade)) =>
+                if (attempt < ATTEMPTS
+                    && (error.is_conflict() || matches!(error, QueryError::NotMade)))
+                    || (attempt == 1 && error.is_lost_connection()) =>
             {
                 attempt += 1;
                 sleep(PAUSE).await;

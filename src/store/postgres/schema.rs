@@ -36,7 +36,8 @@ pub(super) async fn prepare(connection: &Connection) -> Result<(), ConnectError>
 }
 
 async fn versions(connection: &Connection) -> Result<(i32, i32), QueryError> {
-    connection.batch("BEGIN").await?;
+    // Another node may be at it.
+    connection.batch("BEGIN; SET LOCAL lock_timeout = '20s'").await?;
     connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     if !connection.query_one(EXISTS, &[]).await?.get::<_, bool>(0) {
         connection.batch(TABLES).await?;

@@ -16,9 +16,13 @@ use tokio_postgres::types::ToSql;
 use crate::store::postgres::Shared;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::silence::Purpose;
 
-/// How long a commit may take before the connection is given up. A commit waits for the standby.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the server may take to begin a transaction. Nothing keeps it from that.
+const BEGIN_LIMIT: Duration = Duration::from_secs(5);
+/// How long others may have a session that several share, and how long the outcome of a transaction
+/// there is looked for.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two attempts to reach the server.
 const RECONNECT: Duration = Duration::from_millis(200);
 /// Time after which a doubt that cannot be settled is logged once more.
@@ -32,6 +36,7 @@ const REMOVE: &str = "DELETE FROM session WHERE id = $1";
 /// Connection that writes. If it is lost, the next use opens it again.
 pub(super) struct Session {
     shared: Arc<Shared>,
+    purpose: Purpose,
     open: Option<OpenSession>,
 }
 
@@ -64,9 +69,9 @@ enum Doubt {
 impl Session {
     /// Connects. What the node needs it has from its start: once clients use up the process's files,
     /// or others the server's connections, it could not be had any more.
-    pub(super) async fn connect(shared: Arc<Shared>) -> Result<Self, QueryError> {
-        let open = Some(OpenSession::open(&shared).await?);
-        Ok(Self { shared, open })
+    pub(super) async fn connect(shared: Arc<Shared>, purpose: Purpose) -> Result<Self, QueryError> {
+        let open = Some(OpenSession::open(&shared, purpose).await?);
+        Ok(Self { shared, purpose, open })
     }
 
     /// Makes one statement a transaction. Its last parameter is the session's number: it must write
@@ -87,21 +92,21 @@ impl Session {
         let id = open.id;
         let mut parameters = parameters.to_vec();
         parameters.push(&id);
-        let asked = timeout(COMMIT_TIMEOUT, open.connection.query(sql, &parameters)).await;
+        let asked = open.connection.query(sql, &parameters).await;
         match asked {
-            Ok(Ok(rows)) if open.connection.warnings() == warnings => {
+            Ok(rows) if open.connection.warnings() == warnings => {
                 let Some(writes) = count(&rows) else { return Err(QueryError::Fenced) };
                 let before = std::mem::replace(&mut open.writes, writes);
                 self.open = Some(open);
                 Ok(if writes > before { Ran::Answered(rows) } else { Ran::WroteNothing })
             }
             // The server rolled it back.
-            Ok(Err(error)) if error.is_rolled_back() => {
+            Err(error) if error.is_rolled_back() => {
                 self.open = Some(open);
                 Err(error)
             }
             answer => match (self.settle_doubt(open).await?, answer) {
-                (Doubt::Made, Ok(Ok(rows))) => Ok(Ran::Answered(rows)),
+                (Doubt::Made, Ok(rows)) => Ok(Ran::Answered(rows)),
                 (Doubt::Made, _) => Ok(Ran::Unanswered),
                 (Doubt::NotMade, _) => Err(QueryError::NotMade),
             },
@@ -110,14 +115,26 @@ impl Session {
 
     /// Begins a transaction. If it is not committed, the next use ends it.
     pub(super) async fn begin(&mut self) -> Result<Begun, QueryError> {
+        match self.begin_once().await {
+            Err(error) if error.is_lost_connection() => self.begin_once().await,
+            begun => begun,
+        }
+    }
+
+    async fn begin_once(&mut self) -> Result<Begun, QueryError> {
         self.ready().await?;
         let open = self.open.as_mut().expect("it is ready");
         open.is_begun = true;
         let id = open.id;
         let fence: [&(dyn ToSql + Sync); 1] = [&id];
-        open.connection.prepare(COUNT).await?;
-        let (begun, counted) =
-            tokio::join!(open.connection.batch("BEGIN"), open.connection.execute(COUNT, &fence));
+        let begin = async {
+            open.connection.prepare(COUNT).await?;
+            let execute = open.connection.execute(COUNT, &fence);
+            Ok::<_, QueryError>(tokio::join!(open.connection.batch("BEGIN"), execute))
+        };
+        let begun = timeout(BEGIN_LIMIT, begin).await;
+        let begun = begun.unwrap_or_else(|_| Err(open.connection.give_up(BEGIN_LIMIT)));
+        let (begun, counted) = begun?;
         begun?;
         if counted? == 0 {
             self.open = None;
@@ -137,16 +154,16 @@ impl Session {
     /// meanwhile, it is closed, and its count of transactions is not compared with a later one's.
     pub(super) async fn commit(&mut self, begun: Begun) -> Result<(), QueryError> {
         let mut open = self.open.take().expect("a transaction was begun");
-        let answer = timeout(COMMIT_TIMEOUT, open.connection.batch("COMMIT")).await;
+        let answer = open.connection.batch("COMMIT").await;
         match answer {
-            Ok(Ok(())) if open.connection.warnings() == begun.warnings => {
+            Ok(()) if open.connection.warnings() == begun.warnings => {
                 open.is_begun = false;
                 open.writes += 1;
                 self.open = Some(open);
                 Ok(())
             }
             // The server refused the commit itself: nothing was made.
-            Ok(Err(error)) if error.is_rolled_back() => {
+            Err(error) if error.is_rolled_back() => {
                 open.is_begun = false;
                 self.open = Some(open);
                 Err(error)
@@ -161,9 +178,9 @@ impl Session {
     /// Ends a transaction that was given up, if there is one.
     pub(super) async fn roll_back(&mut self) {
         let Some(open) = self.open.as_mut().filter(|open| open.is_begun) else { return };
-        match timeout(COMMIT_TIMEOUT, open.connection.batch("ROLLBACK")).await {
-            Ok(Ok(())) => open.is_begun = false,
-            Ok(Err(_)) | Err(_) => self.open = None,
+        match open.connection.batch("ROLLBACK").await {
+            Ok(()) => open.is_begun = false,
+            Err(_) => self.open = None,
         }
     }
 
@@ -174,24 +191,33 @@ impl Session {
             self.open = None;
         }
         if self.open.is_none() {
-            self.open = Some(OpenSession::open(&self.shared).await?);
+            self.open = Some(OpenSession::open(&self.shared, self.purpose).await?);
         }
         Ok(())
     }
 
-    /// Finds out whether the last transaction was made, however long that takes.
+    /// Finds out whether the last transaction was made, however long that takes. Only if several share
+    /// the session, the others do not wait for it.
     async fn settle_doubt(&mut self, old: OpenSession) -> Result<Doubt, QueryError> {
         let (id, before) = (old.id, old.writes);
         // Closed first: a statement that is on its way finds nobody who waits for its answer.
         drop(old);
         let mut seen = None;
-        let mut logged = Instant::now();
+        let began = Instant::now();
+        let mut logged = began;
+        let shared = Arc::clone(&self.shared);
+        let mut in_doubt = None;
         loop {
             match self.look(id, &mut seen).await {
                 Ok(()) => break,
                 Err(QueryError::Fenced) => return Err(QueryError::Fenced),
                 Err(error) => {
+                    in_doubt.get_or_insert_with(|| shared.connector.silence().doubt(self.purpose));
                     self.shared.lost(&error);
+                    if self.purpose == Purpose::Administration && began.elapsed() >= PATIENCE {
+                        shared.connector.silence().note(self.purpose);
+                        return Err(QueryError::InDoubt);
+                    }
                     if logged.elapsed() >= LOG_INTERVAL {
                         tracing::warn!(%error, "the outcome of a transaction is still in doubt");
                         logged = Instant::now();
@@ -210,7 +236,7 @@ impl Session {
     /// Reads and removes the old session's row. `seen` is what was read; it counts once the row is
     /// gone.
     async fn look(&mut self, id: i64, seen: &mut Option<i64>) -> Result<(), QueryError> {
-        let new = OpenSession::open(&self.shared).await?;
+        let new = OpenSession::open(&self.shared, self.purpose).await?;
         let connection = &new.connection;
         connection.batch("BEGIN").await?;
         if let Some(row) = connection.query_opt(LOCK, &[&id]).await? {
@@ -233,8 +259,8 @@ fn count(rows: &[Row]) -> Option<i64> {
 }
 
 impl OpenSession {
-    async fn open(shared: &Shared) -> Result<Self, QueryError> {
-        let connection = shared.connector.connect().await?;
+    async fn open(shared: &Shared, purpose: Purpose) -> Result<Self, QueryError> {
+        let connection = shared.connector.connect_for(purpose).await?;
         let Some(row) = connection.query_opt(OPEN, &[&shared.node.id()]).await? else {
             return Err(QueryError::Fenced);
         };
@@ -255,7 +281,11 @@ pub(super) struct Transaction {
 impl Transaction {
     /// Waits for the session, and begins.
     pub(super) async fn begin(session: &Arc<Mutex<Session>>) -> Result<Self, QueryError> {
-        let mut session = Arc::clone(session).lock_owned().await;
+        let waited = timeout(PATIENCE, Arc::clone(session).lock_owned()).await;
+        let mut session = waited.map_err(|_| QueryError::Silent {
+            purpose: Purpose::Administration.name(),
+            limit: PATIENCE,
+        })?;
         let begun = session.begin().await;
         if begun.is_err() {
             session.roll_back().await;

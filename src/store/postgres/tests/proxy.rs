@@ -1,7 +1,7 @@
 //! Proxy between a node and its server that cuts connections at the worst moments, or stands still.
 //! It also keeps single connections and passes nothing on by them, as a box on the way may do.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ enum Fate {
 
 /// Connection that the proxy relays.
 struct Relayed {
+    /// What the node has sent by it.
+    sent: Mutex<Vec<u8>>,
     is_silent: watch::Sender<bool>,
 }
 
@@ -53,6 +55,8 @@ pub(super) struct Proxy {
     /// How long each answer takes, in milliseconds.
     latency_millis: Arc<AtomicU64>,
     relayed: Arc<Mutex<Vec<Arc<Relayed>>>>,
+    /// Whether connections are silent from their beginning.
+    is_deaf: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -63,7 +67,8 @@ impl Proxy {
         let until_cut = Arc::new(AtomicUsize::new(usize::MAX));
         let moment = Arc::new(Mutex::new((Cut::BeforeTheCommit, Fate::Cut)));
         let relayed = Arc::<Mutex<Vec<Arc<Relayed>>>>::default();
-        let all = Arc::clone(&relayed);
+        let is_deaf = Arc::new(AtomicBool::new(false));
+        let (all, deaf) = (Arc::clone(&relayed), Arc::clone(&is_deaf));
         let stands_still = Arc::new(watch::Sender::new(false));
         let (counter, when) = (Arc::clone(&until_cut), Arc::clone(&moment));
         let still = Arc::clone(&stands_still);
@@ -74,13 +79,13 @@ impl Proxy {
                 let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
                 let (counter, when) = (Arc::clone(&counter), Arc::clone(&when));
                 let still = Still { is_so: still.subscribe(), latency: Arc::clone(&latency) };
-                let is_silent = watch::Sender::new(false);
-                let one = Arc::new(Relayed { is_silent });
+                let is_silent = watch::Sender::new(deaf.load(Ordering::SeqCst));
+                let one = Arc::new(Relayed { sent: Mutex::default(), is_silent });
                 all.lock().unwrap().push(Arc::clone(&one));
                 tokio::spawn(relay(client, server, counter, when, still, one));
             }
         });
-        Self { port, until_cut, moment, stands_still, latency_millis, relayed }
+        Self { port, until_cut, moment, stands_still, latency_millis, relayed, is_deaf }
     }
 
     /// Keeps its connections and takes new ones, and passes nothing on: so does a machine that is
@@ -111,8 +116,25 @@ impl Proxy {
         self.until_cut.store(0, Ordering::SeqCst);
     }
 
+    /// Makes the open connections silent by which the node has sent a text; returns how many.
+    pub(super) fn silence(&self, text: &str) -> usize {
+        let relayed = self.relayed.lock().unwrap();
+        let has_sent = |one: &&Arc<Relayed>| {
+            one.is_silent.receiver_count() > 0
+                && occurrences(&one.sent.lock().unwrap(), text.as_bytes()) > 0
+        };
+        let found = relayed.iter().filter(has_sent);
+        found.map(|one| one.is_silent.send_replace(true)).filter(|was_silent| !was_silent).count()
+    }
+
+    /// Makes connections silent from their beginning, or ends that.
+    pub(super) fn silence_new(&self, is_so: bool) {
+        self.is_deaf.store(is_so, Ordering::SeqCst);
+    }
+
     /// Has silent connections go on.
     pub(super) fn release(&self) {
+        self.silence_new(false);
         for one in self.relayed.lock().unwrap().iter() {
             one.is_silent.send_replace(false);
         }
@@ -138,6 +160,8 @@ async fn relay(
     still: Still,
     this: Arc<Relayed>,
 ) {
+    // As long as somebody listens, the connection is open.
+    let _open = this.is_silent.subscribe();
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let (mut stands_still, latency) = (still.is_so, still.latency);
@@ -160,6 +184,7 @@ async fn relay(
         let _ = stands_still.wait_for(|is_still| !is_still).await;
         this.passes().await;
         let sent = &buffer[..count];
+        this.sent.lock().unwrap().extend(sent);
         let commits = match prepared(sent) {
             Some(name) => {
                 transactions.push([b"\0", name, b"\0"].concat());

@@ -1,0 +1,162 @@
+//! Silence of the server: what each connection is for, how long an answer may take there, and by
+//! which of them none came in time.
+//!
+//! A connection may stand still while the others work: its process on the server hangs, or
+//! something on the way carries nothing any more. Then nobody else notices.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long operators are told of a connection by which no answer came.
+const SHOWN: Duration = Duration::from_mins(1);
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    /// Schema.
+    Schema,
+    /// Start of a node.
+    Start,
+    /// Import of a data file.
+    Import,
+    /// Signs of life, and parts of the pace and duties.
+    Lease,
+    /// Acceptance.
+    Acceptance,
+    /// Outcomes of calls, and events.
+    Outcomes,
+    /// All other changes.
+    Administration,
+    /// Reads of single rows.
+    Reads,
+    /// Reads of many rows.
+    Lists,
+}
+
+impl Purpose {
+    /// Returns how long the answer to one statement may take. The server itself ends a wait for a lock
+    /// sooner: see the options of a connection.
+    pub(super) fn limit(self) -> Duration {
+        match self {
+            // The server itself ends a statement sooner.
+            Self::Schema => Duration::from_secs(35),
+            // An import takes as long as it takes.
+            Self::Import => Duration::from_hours(24),
+            Self::Reads => Duration::from_secs(5),
+            Self::Start
+            | Self::Lease
+            | Self::Acceptance
+            | Self::Outcomes
+            | Self::Administration
+            | Self::Lists => Duration::from_secs(10),
+        }
+    }
+
+    /// Returns its name, which operators see.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Schema => "the schema",
+            Self::Start => "the start",
+            Self::Import => "an import",
+            Self::Lease => "signs of life",
+            Self::Acceptance => "acceptance",
+            Self::Outcomes => "outcomes",
+            Self::Administration => "administration and webhooks",
+            Self::Reads => "reads",
+            Self::Lists => "lists",
+        }
+    }
+}
+
+/// Where no answer came in time.
+#[derive(Default)]
+pub(super) struct Silence(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The last two times of each purpose.
+    noted: Vec<Noted>,
+    /// Transactions whose outcome is still looked for.
+    doubts: Vec<Purpose>,
+    /// When the server itself last came back.
+    back_since: Option<Instant>,
+}
+
+struct Noted {
+    purpose: Purpose,
+    last: Instant,
+    before: Option<Instant>,
+}
+
+impl Silence {
+    /// Notes a connection by which no answer came in time.
+    pub(super) fn note(&self, purpose: Purpose) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        match state.noted.iter_mut().find(|noted| noted.purpose == purpose) {
+            Some(noted) => noted.before = Some(std::mem::replace(&mut noted.last, now)),
+            None => state.noted.push(Noted { purpose, last: now, before: None }),
+        }
+    }
+
+    /// Notes that the server itself is back. What stood still before did so with the server.
+    pub(super) fn server_is_back(&self) {
+        self.lock().back_since = Some(Instant::now());
+    }
+
+    /// Notes that the outcome of a transaction is looked for and is not found at once.
+    pub(super) fn doubt(&self, purpose: Purpose) -> InDoubt<'_> {
+        self.lock().doubts.push(purpose);
+        InDoubt { silence: self, purpose }
+    }
+
+    /// Counts the transactions whose outcome is looked for.
+    pub(super) fn doubts(&self, purpose: Purpose) -> usize {
+        self.lock().doubts.iter().filter(|one| **one == purpose).count()
+    }
+
+    /// Returns the names of what stands still, or stood still within the last minute.
+    pub(super) fn shown(&self) -> Vec<&'static str> {
+        let state = self.lock();
+        let lately = state.noted.iter().filter(|noted| noted.last.elapsed() < SHOWN);
+        let purposes: BTreeSet<Purpose> =
+            lately.map(|noted| noted.purpose).chain(state.doubts.iter().copied()).collect();
+        purposes.into_iter().map(Purpose::name).collect()
+    }
+
+    /// Returns true if what duties need does not get better by new connections: of those for one
+    /// purpose, two stood still within a minute.
+    pub(super) fn keeps_from_duties(&self) -> bool {
+        const NEEDED: [Purpose; 3] = [Purpose::Administration, Purpose::Reads, Purpose::Lists];
+        let state = self.lock();
+        let is_again = |noted: &Noted| {
+            let counts = |before: &Instant| state.back_since.is_none_or(|back| *before > back);
+            let again = noted.before.filter(counts).is_some_and(|one| noted.last - one < SHOWN);
+            NEEDED.contains(&noted.purpose) && again && noted.last.elapsed() < SHOWN
+        };
+        state.noted.iter().any(is_again)
+            || state.doubts.iter().any(|purpose| NEEDED.contains(purpose))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transaction whose outcome is looked for, until this is dropped.
+pub(super) struct InDoubt<'a> {
+    silence: &'a Silence,
+    purpose: Purpose,
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        let mut state = self.silence.lock();
+        if let Some(place) = state.doubts.iter().position(|one| *one == self.purpose) {
+            state.doubts.swap_remove(place);
+        }
+    }
+}
