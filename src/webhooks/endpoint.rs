@@ -238,7 +238,12 @@ impl Endpoint {
                         self.finished(finished.expect(ATTEMPTS));
                     }
                     Some(settled) = self.committing.join_next() => match settled.expect(COMMITS) {
-                        Settled::Done => self.committed(),
+                        Settled::Done => {
+                            self.committed();
+                            if self.is_resumed() == Reloads::Yes {
+                                break;
+                            }
+                        }
                         Settled::Outdated => break,
                     },
                     _ = grown.changed() => self.is_at_end = false,
@@ -306,9 +311,9 @@ impl Endpoint {
         let Some(webhook) = self.store().webhook(self.id()) else { return Reloads::Yes };
         let was = std::mem::replace(&mut self.webhook, Arc::new(webhook));
         self.next_due = NextDue::Unknown;
-        let is_resumed =
+        let is_seen =
             was.state != WebhookState::Active && self.webhook.state == WebhookState::Active;
-        if is_resumed {
+        if is_seen || self.is_resumed() == Reloads::Yes {
             // What was answered with 410 is tried again.
             self.failures_in_a_row = 0;
             self.pace = Instant::now();
@@ -318,6 +323,15 @@ impl Endpoint {
         let cursor = self.store().webhook_cursor(self.id()).await;
         let is_moved = cursor.is_ok_and(|cursor| cursor.is_none_or(|it| it.turn != self.turn));
         if is_moved { Reloads::Yes } else { Reloads::No }
+    }
+
+    /// Looks whether an operator has resumed the endpoint since it said that it wants no more: its
+    /// pause is stored once the commit of that has ended, and may be over before this task saw it.
+    fn is_resumed(&self) -> Reloads {
+        let webhook = self.store().webhook(self.id());
+        let is_active = webhook.is_some_and(|webhook| webhook.state == WebhookState::Active);
+        let is_stored = self.gone == Gone::Stored && self.commit.is_none();
+        if is_stored && is_active { Reloads::Yes } else { Reloads::No }
     }
 
     fn may_begin(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Webhooks over real HTTP: endpoints, their commands, and what they are sent.
 
 use std::collections::BTreeSet;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pillarbox::domain::feed::{FeedEventType, FeedTypes};
@@ -303,6 +305,45 @@ async fn an_endpoint_that_answers_410_is_paused_until_it_is_resumed_and_misses_n
     let received = place.receiver.wait_for(3).await;
     assert_eq!(received[0].id, received[1].id, "what it refused comes first");
     assert!(received[1].id < received[2].id);
+    place.site.service.stop().await;
+}
+
+/// Polls a future once, on this thread.
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_resumed_before_its_task_saw_the_pause_is_tried_again() {
+    let place = Place::start(Reply::Status(410), FeedTypes::ALL).await;
+    let store = place.site.service.store().clone();
+    let id = place.webhook.id;
+    let is_paused = || store.webhook(id).unwrap().state != WebhookState::Active;
+    place.send().await;
+    place.receiver.wait_for(1).await;
+    place.receiver.set(Reply::Status(200));
+    let end = Instant::now() + PATIENCE;
+    // The endpoint's task runs on this thread: while this one waits without giving it up, only the
+    // store's writer works.
+    while !is_paused() {
+        assert!(Instant::now() < end, "it is never paused");
+        sleep(Duration::from_millis(1)).await;
+        let end = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < end && !is_paused() {
+            std::hint::spin_loop();
+        }
+    }
+    let mut resumed = pin!(store.set_webhook_state(id, WebhookState::Active));
+    assert!(poll_once(resumed.as_mut()).is_pending());
+    while is_paused() {
+        assert!(Instant::now() < end, "it is never resumed");
+        std::hint::spin_loop();
+    }
+    resumed.await.unwrap();
+    let received = place.receiver.wait_for(2).await;
+    assert_eq!(received[0].id, received[1].id, "what it refused is tried again");
+    place.send().await;
+    place.receiver.wait_for(3).await;
     place.site.service.stop().await;
 }
 
