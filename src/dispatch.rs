@@ -29,6 +29,7 @@ use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
 use provider_health::{CallMarks, ProviderHealth};
 use recent_calls::Recent;
+use refusal_runs::RefusalRuns;
 use throttle::Throttle;
 use token_bucket::Rate;
 
@@ -44,6 +45,7 @@ pub mod metrics;
 mod paused_domains;
 mod provider_health;
 pub mod recent_calls;
+mod refusal_runs;
 mod throttle;
 pub mod token_bucket;
 
@@ -88,6 +90,7 @@ pub struct Dispatcher<P> {
     /// Cancellations under way. They go on to their end though nobody waits for it any more.
     cancelling: Mutex<JoinSet<()>>,
     domains: PausedDomains,
+    refusals: RefusalRuns,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
     /// Outcomes that are known, and whose tasks ended before the store took them.
@@ -123,12 +126,17 @@ pub struct SendingStatus {
     pub unrecorded: usize,
     /// The provider's condition.
     pub condition: BreakerState,
-    /// Organisations whose calls get no answer while others' do, and what went wrong.
+    /// Organisations whose calls fail while others' do not, and what went wrong.
     pub paused_organisations: Vec<(OrganisationId, String)>,
     /// Paused domains: whose, which, and what the provider said.
     pub paused_domains: Vec<(OrganisationId, String, String)>,
+    /// Organisations whose messages the provider refuses alike, so that they wait, and what it
+    /// says.
+    pub held_refusals: Vec<(OrganisationId, String)>,
     /// The calls of the last five minutes.
     pub recent_calls: RecentCalls,
+    /// Names of their answers that nothing is known of.
+    pub unexpected_answers: Vec<String>,
     /// Messages that the provider has accepted since the start.
     pub sent: u64,
 }
@@ -182,6 +190,7 @@ impl<P: Provider> Dispatcher<P> {
             starting: tokio::sync::Mutex::default(),
             cancelling: Mutex::default(),
             domains,
+            refusals: RefusalRuns::default(),
             unrecorded: InFlight::default(),
             unwritten: Mutex::default(),
             turns: AtomicU64::new(0),
@@ -285,7 +294,9 @@ impl<P: Provider> Dispatcher<P> {
             condition: throttle.health.condition(),
             paused_organisations: self.paused_organisations(&throttle.health),
             paused_domains: self.paused_domains(),
+            held_refusals: self.held_refusals(),
             recent_calls: self.recent.read(now),
+            unexpected_answers: self.recent.unexpected(now),
             sent: self.metrics.sent(),
         }
     }
@@ -320,6 +331,13 @@ impl<P: Provider> Dispatcher<P> {
     /// added again.
     fn reconsider_domains(&self) {
         self.domains.reconsider(|| self.store.domains(), Instant::now());
+    }
+
+    /// The organisations of which messages wait after equal refusals.
+    fn held_refusals(&self) -> Vec<(OrganisationId, String)> {
+        let mut held = self.refusals.held();
+        held.retain(|(organisation, _)| self.queue.is_waiting(*organisation));
+        held
     }
 
     /// Ends once the loop that starts calls has gone round again: it is alive.

@@ -55,20 +55,23 @@ pub enum AccountFault {
     CredentialsMissing,
     /// AWS does not take them: they are unknown or expired, or their signature is wrong.
     CredentialsRefused,
+    /// AWS does not take the time that calls are signed with.
+    ClockWrong,
     /// They are good, but may not ask about the account. Sending does not depend on that.
     AccessDenied,
 }
 
 impl AccountFault {
     /// Every fault.
-    pub const ALL: [Self; 3] =
-        [Self::CredentialsMissing, Self::CredentialsRefused, Self::AccessDenied];
+    pub const ALL: [Self; 4] =
+        [Self::CredentialsMissing, Self::CredentialsRefused, Self::ClockWrong, Self::AccessDenied];
 
     /// Fault that an error shows, or `None` if it says nothing of the credentials.
     fn of(error: &CallError) -> Option<Self> {
         match error {
             CallError::Credentials(_) => Some(Self::CredentialsMissing),
             _ if error.refuses_credentials() => Some(Self::CredentialsRefused),
+            _ if error.refuses_clock() => Some(Self::ClockWrong),
             _ if error.denies_access() => Some(Self::AccessDenied),
             _ => None,
         }
@@ -79,6 +82,7 @@ impl AccountFault {
         match self {
             Self::CredentialsMissing => "credentials_missing",
             Self::CredentialsRefused => "credentials_refused",
+            Self::ClockWrong => "clock_wrong",
             Self::AccessDenied => "account_access_denied",
         }
     }
@@ -93,8 +97,13 @@ impl AccountFault {
             ),
             Self::CredentialsRefused => (
                 "Nothing can be sent: AWS refuses the credentials",
-                "Replace them and see that the clock is right, then send SIGHUP; a change of the \
-                 environment needs a restart. Messages wait meanwhile. Check with: pillarbox doctor",
+                "Replace them, then send SIGHUP; a change of the environment needs a restart. \
+                 Messages wait meanwhile. Check with: pillarbox doctor",
+            ),
+            Self::ClockWrong => (
+                "Nothing can be sent: AWS refuses calls because this machine's clock is wrong",
+                "Set the clock and keep it right, with chrony or systemd-timesyncd; sending then \
+                 goes on by itself. Messages wait meanwhile. Check with: pillarbox doctor",
             ),
             Self::AccessDenied => (
                 "SES does not tell the account's rate and quota; messages are sent all the same",
@@ -106,7 +115,7 @@ impl AccountFault {
     /// Whether nothing can be sent with these credentials.
     pub const fn stops_sending(self) -> bool {
         match self {
-            Self::CredentialsMissing | Self::CredentialsRefused => true,
+            Self::CredentialsMissing | Self::CredentialsRefused | Self::ClockWrong => true,
             Self::AccessDenied => false,
         }
     }
@@ -124,7 +133,13 @@ impl AccountCheck {
         match (AccountFault::of(error), self) {
             (Some(fault), _) => Self::Failed { fault, message: error.to_string() },
             // AWS could not say: what it refused before is no better for that.
-            (None, Self::Failed { fault: AccountFault::CredentialsRefused, .. }) => self.clone(),
+            (
+                None,
+                Self::Failed {
+                    fault: AccountFault::CredentialsRefused | AccountFault::ClockWrong,
+                    ..
+                },
+            ) => self.clone(),
             (None, Self::Unasked | Self::Passed | Self::Failed { .. }) => Self::Passed,
         }
     }
@@ -257,7 +272,7 @@ mod tests {
 
     #[test]
     fn missing_and_refused_credentials_are_told_from_everything_else() {
-        use AccountFault::{AccessDenied, CredentialsMissing, CredentialsRefused};
+        use AccountFault::{AccessDenied, ClockWrong, CredentialsMissing, CredentialsRefused};
         for (error, expected) in [
             (CallError::Credentials(LoadError::None), Some(CredentialsMissing)),
             (refused(403, "ExpiredTokenException"), Some(CredentialsRefused)),
@@ -266,6 +281,8 @@ mod tests {
             (refused(403, "UnrecognizedClientException"), Some(CredentialsRefused)),
             (refused(403, "MissingAuthenticationTokenException"), Some(CredentialsRefused)),
             (refused(400, "IncompleteSignature"), Some(CredentialsRefused)),
+            (refused(403, "RequestTimeTooSkewed"), Some(ClockWrong)),
+            (refused(400, "RequestExpired"), Some(ClockWrong)),
             (refused(403, "AccessDeniedException"), Some(AccessDenied)),
             (refused(403, "SomethingNew"), Some(AccessDenied)),
             (refused(429, "TooManyRequestsException"), None),

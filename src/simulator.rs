@@ -41,8 +41,9 @@ pub use captured::{
     CapturedAttachment, CapturedMail, CapturedMessage, CapturedRecipient, NameValue,
 };
 pub use events::{Envelope, EventOptions, EventRoute, Events};
-pub use fault_injection::{Fault, FaultScope, Faults};
+pub use fault_injection::{ErrorFault, Fault, FaultScope, Faults};
 pub use identities::{SenderCheck, VerificationStatus, VerifiedBy};
+pub use protocol::NamePlace;
 pub use queue::{DeliveryOrder, QueueCounts, QueueFull, QueueOptions};
 pub use random::{InvalidProbability, Probability};
 pub use signature::Credentials;

@@ -227,7 +227,9 @@ fn unanswered(about: impl Into<String>, action: &str, error: &CallError) -> Find
             Finding::not_ok(about, message, "check the network, ses.region and ses.endpoint")
         }
         CallError::Refused { status: 401 | 403, name, .. } => {
-            Finding::not_ok(about, message, refused(name.as_deref(), action))
+            let advice = refused(name.as_deref(), action);
+            let clock = || "the clock is wrong: set it, and keep it right".to_owned();
+            Finding::not_ok(about, message, if error.refuses_clock() { clock() } else { advice })
         }
         CallError::Refused { status: 429, .. } => {
             Finding::warning(about, message, "others use the account's rate; try again")
@@ -244,9 +246,8 @@ fn refused(name: Option<&str>, action: &str) -> String {
         "AccessDenied" | "NotAuthorized" => {
             format!("allow the action {action} in the IAM policy of these credentials")
         }
-        "InvalidSignature" | "SignatureDoesNotMatch" | "RequestExpired" => {
-            "the secret key does not belong to the access key, the clock is wrong, or ses.region is \
-             not the endpoint's"
+        "InvalidSignature" | "SignatureDoesNotMatch" => {
+            "the secret key does not belong to the access key, or ses.region is not the endpoint's"
                 .to_owned()
         }
         "ExpiredToken" => "the credentials have expired: renew them".to_owned(),

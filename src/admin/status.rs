@@ -288,6 +288,10 @@ pub struct Sending {
     pub slow_calls: Option<SlowCalls>,
     /// Calls of the last five minutes that got no answer.
     pub unanswered_calls: u64,
+    /// Calls of the last five minutes that got an error after which it is not known whether the
+    /// provider accepted the message.
+    #[serde(default)]
+    pub unclear_calls: u64,
 }
 
 /// Calls to a slow provider.
@@ -550,6 +554,7 @@ impl Admin {
                 slow: status.recent_calls.slow,
             }),
             unanswered_calls: status.recent_calls.unanswered,
+            unclear_calls: status.recent_calls.unclear,
             provider: match status.condition {
                 BreakerState::Closed => Provider::Up,
                 BreakerState::Open { cause, message } => Provider::Impaired { cause, message },

@@ -120,6 +120,8 @@ const fn has_lines(kind: Kind) -> bool {
         Kind::Stopping
         | Kind::Draining
         | Kind::OrganisationPaused
+        | Kind::RefusalsHeld
+        | Kind::UnexpectedAnswers
         | Kind::NodeSilent
         | Kind::StandbyLost
         | Kind::DatabaseSilent
@@ -302,6 +304,16 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
                 "{} calls of the last 5 minutes got no answer. Check the network to SES: such \
                  messages may be sent twice, or not, as sending.on_unknown says",
                 sending.unanswered_calls
+            ),
+        ));
+    }
+    if sending.unclear_calls > 0 {
+        lines.push((
+            "unclear",
+            format!(
+                "{} calls of the last 5 minutes got an error of SES's own: such messages may be \
+                 sent twice, or not, as sending.on_unknown says",
+                sending.unclear_calls
             ),
         ));
     }

@@ -1,5 +1,6 @@
 //! One message's attempt: may it still go, what came of the call, and what follows.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -16,7 +17,7 @@ use crate::dispatch::circuit_breaker::Signal;
 use crate::dispatch::paused_domains::Fault;
 use crate::dispatch::provider_health::CallMarks;
 use crate::dispatch::{Dispatcher, Settings};
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
 use crate::domain::id::MessageId;
 use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
@@ -50,6 +51,7 @@ impl<P: Provider> Dispatcher<P> {
                           message was accepted is unknown"
                     .to_owned(),
                 retry_after: None,
+                answer: ProviderAnswer::Missing,
             })
         });
         self.observe(&claim, &outcome, started.at, started.marks);
@@ -159,16 +161,23 @@ impl<P: Provider> Dispatcher<P> {
         self.metrics.call(outcome, took);
         self.recent.note(outcome, took, now);
         self.observe_domain(parcel, outcome, started);
+        let explained = match outcome {
+            Outcome::Sent { .. } => Cow::Borrowed(""),
+            Outcome::NotSent(problem) | Outcome::NotCalled(problem) => problem.explained(),
+        };
         let mut throttle = self.throttle();
         let before = throttle.health.condition();
         throttle.call_ended(claim.recipients, outcome.acceptance());
         let signal = match outcome {
-            Outcome::Sent { .. } => Signal::Working,
+            Outcome::Sent { .. } => {
+                self.refusals.accepted(parcel.organisation());
+                Signal::Working
+            }
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
                 if problem.kind == ProblemKind::Throttled {
                     throttle.bucket.throttled(started, now);
                 }
-                Signal::of(problem.kind, &problem.message)
+                Signal::of(problem.kind, &explained)
             }
         };
         let changed = throttle.health.observe(parcel.organisation(), &signal, started, now);
@@ -196,12 +205,14 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     async fn not_sent(&self, claim: Claim, problem: Problem) {
-        let failure = problem.to_failure();
+        let is_held = self.refusals.refused(claim.parcel.organisation(), claim.id(), &problem);
+        let failure = if is_held { problem.to_held_failure() } else { problem.to_failure() };
         let acceptance = problem.kind.acceptance();
         let settings = self.settings();
         let gives_up = match problem.kind {
             // What crashed once would crash again, and may be accepted each time.
-            ProblemKind::Rejected | ProblemKind::Crashed => true,
+            ProblemKind::Rejected => !is_held,
+            ProblemKind::Crashed => true,
             ProblemKind::Unknown => settings.on_unknown == OnUnknown::Fail,
             _ => false,
         };
@@ -254,6 +265,7 @@ impl<P: Provider> Dispatcher<P> {
                      what is missing"
                 ),
                 retry_after: None,
+                answer: ProviderAnswer::Missing,
             };
             let backoff = self.settings().backoff;
             let fault = Fault { problem: &problem, started: now, backoff };

@@ -18,7 +18,7 @@ const RETURNED: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
-    /// The provider does not answer.
+    /// No call succeeds: the provider does not answer, or with errors alone.
     Unreachable,
     /// The account's daily quota is used up.
     QuotaExhausted,
@@ -26,12 +26,19 @@ pub enum Cause {
     AccountPaused,
     /// The set-up is at fault: credentials, access or the configuration set.
     SetupFault,
+    /// Our clock is wrong.
+    ClockWrong,
 }
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 4] =
-        [Self::Unreachable, Self::QuotaExhausted, Self::AccountPaused, Self::SetupFault];
+    pub const ALL: [Self; 5] = [
+        Self::Unreachable,
+        Self::QuotaExhausted,
+        Self::AccountPaused,
+        Self::SetupFault,
+        Self::ClockWrong,
+    ];
 
     /// A name for programs, as in metrics.
     pub const fn code(self) -> &'static str {
@@ -40,6 +47,7 @@ impl Cause {
             Self::QuotaExhausted => "quota_exhausted",
             Self::AccountPaused => "account_paused",
             Self::SetupFault => "setup_fault",
+            Self::ClockWrong => "clock_wrong",
         }
     }
 
@@ -47,7 +55,7 @@ impl Cause {
     pub const fn explained(self) -> (&'static str, &'static str) {
         match self {
             Self::Unreachable => (
-                "the provider does not answer",
+                "no call to the provider succeeds",
                 "It is tried again and again; check the network, ses.region and ses.endpoint",
             ),
             Self::QuotaExhausted => (
@@ -63,6 +71,11 @@ impl Cause {
             Self::SetupFault => (
                 "credentials, permissions or the configuration set are at fault",
                 "Put that right; sending then goes on by itself",
+            ),
+            Self::ClockWrong => (
+                "AWS refuses calls because this machine's clock is wrong",
+                "Set the clock and keep it right, with chrony or systemd-timesyncd; sending then \
+                 goes on by itself",
             ),
         }
     }
@@ -93,6 +106,7 @@ impl BreakerState {
             Cause::QuotaExhausted => ProblemKind::QuotaExhausted,
             Cause::AccountPaused => ProblemKind::AccountPaused,
             Cause::SetupFault => ProblemKind::SetupFault,
+            Cause::ClockWrong => ProblemKind::ClockWrong,
         };
         Some(kind.failure())
     }
@@ -126,6 +140,7 @@ impl<'a> Signal<'a> {
             ProblemKind::QuotaExhausted => Cause::QuotaExhausted,
             ProblemKind::AccountPaused => Cause::AccountPaused,
             ProblemKind::SetupFault => Cause::SetupFault,
+            ProblemKind::ClockWrong => Cause::ClockWrong,
         };
         Self::Failing { cause, message }
     }

@@ -97,7 +97,7 @@ impl SendingMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::attempt::Problem;
+    use crate::domain::attempt::{Problem, ProviderAnswer};
 
     #[test]
     fn every_outcome_has_its_count() {
@@ -105,12 +105,13 @@ mod tests {
         metrics.call(&Outcome::Sent { ses_message_id: "1".to_owned() }, Duration::from_millis(1));
         for kind in ProblemKind::ALL {
             let message = "no".to_owned();
-            let problem = Problem { kind, provider_code: None, message, retry_after: None };
+            let answer = ProviderAnswer::Missing;
+            let problem = Problem { kind, provider_code: None, message, retry_after: None, answer };
             metrics.call(&Outcome::NotSent(problem.clone()), Duration::from_secs(1));
             metrics.call(&Outcome::NotCalled(problem), Duration::from_secs(1));
         }
         assert_eq!(metrics.sent(), 1);
         assert!(ProblemKind::ALL.into_iter().all(|kind| metrics.not_sent(kind) == 1));
-        assert_eq!((metrics.calls(), metrics.call_micros()), (10, 9_001_000));
+        assert_eq!((metrics.calls(), metrics.call_micros()), (11, 10_001_000));
     }
 }

@@ -106,7 +106,7 @@ impl PausedDomains {
         // Read under the lock: a later change is seen by `reconsider`.
         let Some(known) = find(&domains(), organisation, domain).cloned() else { return };
         let until = now + backoff.ceiling(failures);
-        let message = problem.message.clone();
+        let message = problem.explained().into_owned();
         warn!(
             %domain,
             provider_code = problem.provider_code,

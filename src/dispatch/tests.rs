@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::*;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind};
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::State;
@@ -169,6 +169,7 @@ impl Provider for Down {
             provider_code: None,
             message: "down".to_owned(),
             retry_after: None,
+            answer: ProviderAnswer::Missing,
         })
     }
 }

@@ -1,6 +1,8 @@
 //! One attempt: a call to the provider and what it came to.
 
+use std::borrow::Cow;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +45,37 @@ pub struct Problem {
     pub message: String,
     /// How long the provider asks to wait.
     pub retry_after: Option<Duration>,
+    /// What the provider's answer says beside the kind.
+    pub answer: ProviderAnswer,
+}
+
+/// What the provider's answer says beside the kind of problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProviderAnswer {
+    /// There is none: it was lost, or no call was made.
+    Missing,
+    /// Its meaning is known.
+    Expected,
+    /// Its error has a name that nothing is known of, or none.
+    Unexpected {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// It refuses the request in words that may be about the message or about the set-up.
+    Disputable(Sentence),
+}
+
+/// Sentence of the provider, to be compared with others: the text itself may have addresses in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sentence(u64);
+
+impl Sentence {
+    /// The sentence with this text.
+    pub fn of(text: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        Self(hasher.finish())
+    }
 }
 
 worded! {
@@ -58,6 +91,9 @@ worded! {
         /// The set-up is at fault for every message (credentials, access, configuration set): pause
         /// everything, raise an alarm, retry.
         SetupFault = "setup_fault",
+        /// The provider refuses the time of our calls, and so our clock: pause everything, raise an
+        /// alarm, retry.
+        ClockWrong = "clock_wrong",
         /// The sender's domain is not set up at the provider: pause that domain, raise an alarm,
         /// retry.
         DomainFault = "domain_fault",
@@ -65,7 +101,8 @@ worded! {
         Rejected = "rejected",
         /// The provider did not take the request and cannot have accepted it: retry.
         Unavailable = "unavailable",
-        /// The request was written and no answer came: the provider may have accepted the message.
+        /// The request was written, and no answer or one of a failed server came: the provider may
+        /// have accepted the message.
         Unknown = "unknown",
         /// Our own code failed during the call: the provider may have accepted the message, and
         /// another call would fail the same way.
@@ -111,7 +148,7 @@ impl ProblemKind {
                 FailureCode::SendingPaused,
                 "the provider has paused sending; the message waits until sending goes on",
             ),
-            Self::SetupFault => (
+            Self::SetupFault | Self::ClockWrong => (
                 FailureCode::SendingPaused,
                 "sending is paused by a fault in the service's set-up, which the operator has to \
                  put right; the message waits until then",
@@ -150,16 +187,47 @@ impl Problem {
         let failure = self.kind.failure();
         let message = match self.kind {
             ProblemKind::Rejected => without_account(&self.message),
+            ProblemKind::Unknown if self.answer != ProviderAnswer::Missing => {
+                "the provider answered with an error of its own, so whether it accepted the \
+                 message is unknown"
+                    .to_owned()
+            }
             ProblemKind::Throttled
             | ProblemKind::QuotaExhausted
             | ProblemKind::AccountPaused
             | ProblemKind::SetupFault
+            | ProblemKind::ClockWrong
             | ProblemKind::DomainFault
             | ProblemKind::Unavailable
             | ProblemKind::Unknown
             | ProblemKind::Crashed => failure.message,
         };
         Failure { message, provider_code: self.provider_code.clone(), ..failure }
+    }
+
+    /// The problem of a refusal that other messages got alike, as the message's record shows it
+    /// while it waits.
+    pub fn to_held_failure(&self) -> Failure {
+        let message = "the provider refuses one message of the organisation after the other in \
+                       the same words, which may be a fault in the service's set-up; the message \
+                       is tried again";
+        let failure = Failure::new(FailureCode::ProviderUnavailable, message);
+        Failure { provider_code: self.provider_code.clone(), ..failure }
+    }
+
+    /// The name of an answer that nothing is known of, or `None` if it is no such answer.
+    pub fn unexpected_name(&self) -> Option<String> {
+        let ProviderAnswer::Unexpected { status } = self.answer else { return None };
+        let unnamed = || format!("{status} without an error's name");
+        Some(self.provider_code.clone().unwrap_or_else(unnamed))
+    }
+
+    /// The provider's own name for the problem and what it said, for operators.
+    pub fn explained(&self) -> Cow<'_, str> {
+        match &self.provider_code {
+            Some(name) => format!("{name}: {}", self.message).into(),
+            None => self.message.as_str().into(),
+        }
     }
 }
 
@@ -193,11 +261,12 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [ProblemKind; 9] = [
+    const KINDS: [ProblemKind; 10] = [
         ProblemKind::Throttled,
         ProblemKind::QuotaExhausted,
         ProblemKind::AccountPaused,
         ProblemKind::SetupFault,
+        ProblemKind::ClockWrong,
         ProblemKind::DomainFault,
         ProblemKind::Rejected,
         ProblemKind::Unavailable,
@@ -208,7 +277,8 @@ mod tests {
     fn failure(kind: ProblemKind, message: &str) -> Failure {
         let provider_code = Some("AccessDeniedException".to_owned());
         let message = message.to_owned();
-        Problem { kind, provider_code, message, retry_after: None }.to_failure()
+        let answer = ProviderAnswer::Expected;
+        Problem { kind, provider_code, message, retry_after: None, answer }.to_failure()
     }
 
     #[test]

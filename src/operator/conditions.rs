@@ -111,14 +111,18 @@ pub enum Kind {
     DatabaseSilent,
     /// This machine's clock and the database's differ.
     ClocksDiffer,
-    /// Calls for an organisation get no answer.
+    /// Calls for an organisation fail, and others do not.
     OrganisationPaused,
+    /// The provider refuses messages of an organisation alike.
+    RefusalsHeld,
     /// The provider refuses a sender's domain.
     DomainPaused,
     /// Calls take long.
     ProviderSlow,
-    /// Calls get no answer.
+    /// It is not known what came of calls.
     OutcomesUnknown,
+    /// The provider gives errors that do not blame the message, nor say more.
+    UnexpectedAnswers,
     /// SES throttles calls.
     Throttled,
     /// Messages fail.
@@ -216,7 +220,7 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 52] = [
         Self::Stopping,
         Self::Draining,
         Self::StoreRefusing,
@@ -226,9 +230,11 @@ impl Kind {
         Self::SendingPaused(Cause::QuotaExhausted),
         Self::SendingPaused(Cause::AccountPaused),
         Self::SendingPaused(Cause::SetupFault),
+        Self::SendingPaused(Cause::ClockWrong),
         Self::Starting,
         Self::Account(AccountFault::CredentialsMissing),
         Self::Account(AccountFault::CredentialsRefused),
+        Self::Account(AccountFault::ClockWrong),
         Self::Account(AccountFault::AccessDenied),
         Self::QueueFull,
         Self::QueueNearlyFull,
@@ -242,9 +248,11 @@ impl Kind {
         Self::DatabaseSilent,
         Self::ClocksDiffer,
         Self::OrganisationPaused,
+        Self::RefusalsHeld,
         Self::DomainPaused,
         Self::ProviderSlow,
         Self::OutcomesUnknown,
+        Self::UnexpectedAnswers,
         Self::Throttled,
         Self::MessagesFailed,
         Self::EventsUnavailable,
@@ -322,7 +330,9 @@ impl Kind {
             Self::Account(fault) => {
                 let (meaning, advice) = fault.explained();
                 let (readiness, alerts) = match fault {
-                    AccountFault::CredentialsMissing | AccountFault::CredentialsRefused => {
+                    AccountFault::CredentialsMissing
+                    | AccountFault::CredentialsRefused
+                    | AccountFault::ClockWrong => {
                         (NotReady, Rules(&[("PillarboxCredentialsUnusable", Page)]))
                     }
                     AccountFault::AccessDenied => {
@@ -425,10 +435,17 @@ impl Kind {
                 "organisation_paused",
                 Ready,
                 Rules(&[("PillarboxOrganisationPaused", Ticket)]),
-                "The provider does not answer calls for an organisation, and answers others; its \
-                 messages wait",
+                "All calls for an organisation fail, and others do not; its messages wait",
                 "They are tried one at a time. See what it sends: pillarbox message list --status \
                  queued --org ORG",
+            ),
+            Self::RefusalsHeld => (
+                "refusals_held",
+                Ready,
+                Rules(&[("PillarboxRefusalsHeld", Ticket)]),
+                "The provider refused five messages of an organisation in a row in the same words; \
+                 such messages wait until one of it is accepted",
+                "Put right what it says, or cancel: pillarbox message list --status queued --org ORG",
             ),
             Self::DomainPaused => (
                 "domain_paused",
@@ -448,9 +465,16 @@ impl Kind {
                 "outcomes_unknown",
                 Ready,
                 Rules(&[("PillarboxOutcomesUnknown", Ticket)]),
-                "No answer of the provider came to calls",
+                "Calls got no answer, or a server's error: the provider may have the messages",
                 "Check the network to SES: such messages may be sent twice, or not, as \
                  sending.on_unknown says",
+            ),
+            Self::UnexpectedAnswers => (
+                "unexpected_answers",
+                Ready,
+                Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
+                "The provider answered calls with errors that do not blame the message, nor say more",
+                "See the messages: pillarbox message list --status queued. Check ses.endpoint",
             ),
             Self::Throttled => (
                 "throttled",

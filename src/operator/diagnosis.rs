@@ -8,6 +8,7 @@ use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
 use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
+use crate::error_chain::without_full_stop;
 use crate::operator::conditions::{
     Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
 };
@@ -58,10 +59,17 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
     for (organisation, message) in &status.paused_organisations {
         let organisation = parts.organisation_name(*organisation);
         let message = format!(
-            "The provider does not answer calls for {organisation} ({message}), and answers \
-             others; its messages wait"
+            "All calls for {organisation} fail ({message}), and others do not; its messages wait"
         );
         found.push(Kind::OrganisationPaused.names(message, "ORG", &organisation));
+    }
+    for (organisation, said) in &status.held_refusals {
+        let organisation = parts.organisation_name(*organisation);
+        let message = format!(
+            "The provider refuses the messages of {organisation} alike (\"{}\"); such messages wait",
+            without_full_stop(said)
+        );
+        found.push(Kind::RefusalsHeld.names(message, "ORG", &organisation));
     }
     for (organisation, domain, message) in &status.paused_domains {
         let organisation = parts.organisation_name(*organisation);
@@ -70,7 +78,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
         );
         found.push(Kind::DomainPaused.names(message, "DOMAIN", domain));
     }
-    found.extend(calls(&status.recent_calls));
+    found.extend(calls(&status.recent_calls, &status.unexpected_answers));
     if let Some(message) = parts.events.trouble() {
         let message = format!("Delivery events cannot be had: {message}");
         found.push(Kind::EventsUnavailable.says(message));
@@ -251,7 +259,7 @@ fn damaged(rows: &[DamagedRow]) -> Option<Condition> {
 }
 
 /// What is wrong with the calls of the last minutes.
-fn calls(recent: &RecentCalls) -> Vec<Condition> {
+fn calls(recent: &RecentCalls, unexpected: &[String]) -> Vec<Condition> {
     let mut found = Vec::new();
     if recent.are_slow() {
         found.push(Kind::ProviderSlow.says(format!(
@@ -262,10 +270,25 @@ fn calls(recent: &RecentCalls) -> Vec<Condition> {
             lately()
         )));
     }
-    if recent.unanswered > 0 {
-        let calls = several(recent.unanswered, "call");
-        let message = format!("No answer of the provider came to {calls}{}", lately());
+    let unknown = [(recent.unanswered, "no answer"), (recent.unclear, "a server's error")];
+    let unknown = unknown.into_iter().filter(|(calls, _)| *calls > 0);
+    let unknown: Vec<_> =
+        unknown.map(|(calls, what)| format!("{} got {what}", several(calls, "call"))).collect();
+    if !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        let message = format!(
+            "{unknown}{}: it is not known whether the provider accepted these messages",
+            lately()
+        );
         found.push(Kind::OutcomesUnknown.says(message));
+    }
+    if !unexpected.is_empty() {
+        let names = unexpected.join(", ");
+        let message = format!(
+            "The provider answered calls with errors that do not blame the message{}: {names}",
+            lately()
+        );
+        found.push(Kind::UnexpectedAnswers.says(message));
     }
     found
 }
@@ -310,8 +333,8 @@ mod tests {
     #[test]
     fn slow_and_unanswered_calls_are_told_of() {
         let codes = |slow, unanswered| {
-            let recent = RecentCalls { calls: 100, slow, unanswered };
-            codes(calls(&recent))
+            let recent = RecentCalls { calls: 100, slow, unanswered, unclear: 0 };
+            codes(calls(&recent, &[]))
         };
         assert!(codes(5, 0).is_empty());
         assert_eq!(codes(6, 0), ["provider_slow"]);

@@ -241,8 +241,13 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ),
         (
             "pillarbox_paused_organisations",
-            "Organisations whose calls the provider does not answer while it answers others.",
+            "Organisations whose calls to the provider fail while others do not.",
             Some(count(status.paused_organisations.len() as u64)),
+        ),
+        (
+            "pillarbox_held_refusals",
+            "Refusals by the provider that messages of an organisation get alike, so that they wait.",
+            Some(count(status.held_refusals.len() as u64)),
         ),
         (
             "pillarbox_paused_domains",

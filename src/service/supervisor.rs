@@ -202,7 +202,9 @@ mod tests {
             condition: BreakerState::Closed,
             paused_organisations: Vec::new(),
             paused_domains: Vec::new(),
+            held_refusals: Vec::new(),
             recent_calls: RecentCalls::default(),
+            unexpected_answers: Vec::new(),
             sent: 480,
         };
         assert_eq!(line(&status, 480, Health::Writable), "pending 12, sent 480/min");

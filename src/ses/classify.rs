@@ -11,9 +11,9 @@ use http::StatusCode;
 use http::header::RETRY_AFTER;
 use serde::Deserialize;
 
-use crate::domain::attempt::{Outcome, Problem, ProblemKind};
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, Sentence};
 use crate::domain::mailbox::DomainName;
-use crate::ses::error::{AwsError, RefusedCredentials, redact};
+use crate::ses::error::{AwsError, RefusedCredentials, is_clock, redact};
 use crate::ses::request::Reply;
 
 /// The longest message id that is believed; SES's have 60 characters.
@@ -27,13 +27,13 @@ pub(super) fn classify(reply: &Reply, sender: &DomainName<'_>) -> Outcome {
         return accepted(reply);
     }
     let error = AwsError::read(reply);
-    let kind = kind_of(reply.status, &error, sender);
+    let (kind, answer) = meaning(reply.status, &error, sender);
     let message = match &error.message {
         Some(message) => redact(message),
         None => unexplained(reply.status, kind),
     };
     let retry_after = retry_after(reply);
-    Outcome::NotSent(Problem { kind, provider_code: error.name, message, retry_after })
+    Outcome::NotSent(Problem { kind, provider_code: error.name, message, retry_after, answer })
 }
 
 fn accepted(reply: &Reply) -> Outcome {
@@ -42,23 +42,24 @@ fn accepted(reply: &Reply) -> Outcome {
     struct Accepted {
         message_id: String,
     }
-    let unknown = |reason: &str| {
+    let unknown = |reason: &str, answer| {
         Outcome::NotSent(Problem {
             kind: ProblemKind::Unknown,
             provider_code: None,
             message: redact(&format!("SES answered {}, but {reason}", reply.status)),
             retry_after: None,
+            answer,
         })
     };
     let body = match &reply.body {
         Ok(body) => body,
-        Err(error) => return unknown(error),
+        Err(error) => return unknown(error, ProviderAnswer::Missing),
     };
     match serde_json::from_slice(body) {
         Ok(Accepted { message_id }) if is_message_id(&message_id) => {
             Outcome::Sent { ses_message_id: message_id }
         }
-        _ => unknown("without a message id"),
+        _ => unknown("without a message id", unexpected(reply.status)),
     }
 }
 
@@ -66,44 +67,94 @@ fn is_message_id(text: &str) -> bool {
     (1..=MAX_MESSAGE_ID_BYTES).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// The kind of problem that an answer tells, by its status and its error's name.
+/// Returns the kind of problem that an answer tells, and what else it says.
 ///
 /// SES repeats display names, addresses and domains in its messages, and clients choose them. So a
 /// sentence counts only if it is SES's own from its start, and as a whole if it repeats nothing.
-/// Only what AWS names may stop all mail. The rest concerns the message, or at most the domain of
-/// its sender.
-fn kind_of(status: StatusCode, error: &AwsError, sender: &DomainName<'_>) -> ProblemKind {
-    let said = error.message.as_deref().unwrap_or_default();
-    if let Some(kind) = pace_of(error.stem(), said) {
-        return kind;
+/// Only what AWS names may stop all mail, and only what AWS calls the message's own fault fails it.
+/// Any other name, or none, is tried again, and a condition names it.
+fn meaning(
+    status: StatusCode,
+    error: &AwsError,
+    sender: &DomainName<'_>,
+) -> (ProblemKind, ProviderAnswer) {
+    let (name, said) = (error.stem(), error.message.as_deref().unwrap_or_default());
+    // These say that nothing was done, whatever the status.
+    if let Some(kind) = pace_of(name, said).or_else(|| set_up_fault(name, said)) {
+        return (kind, ProviderAnswer::Expected);
+    }
+    if name == "ServiceUnavailable" {
+        return (ProblemKind::Unavailable, unexpected(status));
     }
     if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT {
-        return ProblemKind::Unknown;
+        return (ProblemKind::Unknown, unexpected(status));
     }
-    let kind = match error.stem() {
+    match status {
+        // Whatever is forbidden, it is not the message's fault.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            (ProblemKind::DomainFault, unexpected(status))
+        }
+        StatusCode::TOO_MANY_REQUESTS => (ProblemKind::Throttled, ProviderAnswer::Expected),
+        _ if status.is_client_error() => refusal(status, error, sender)
+            .unwrap_or_else(|| (ProblemKind::Unavailable, unexpected(status))),
+        // A page from a wrong endpoint or a proxy. One such page does not stop all mail; if nothing
+        // else comes back, the provider counts as unreachable.
+        _ => (ProblemKind::Unavailable, unexpected(status)),
+    }
+}
+
+fn unexpected(status: StatusCode) -> ProviderAnswer {
+    ProviderAnswer::Unexpected { status: status.as_u16() }
+}
+
+/// A refusal that concerns the account, its credentials or its set-up, by the error's name alone,
+/// but for two sentences that begin with words of AWS's own.
+fn set_up_fault(name: &str, said: &str) -> Option<ProblemKind> {
+    Some(match name {
         "SendingPaused"
         | "AccountSuspended"
         | "AccountSendingPaused"
         | "ConfigurationSetSendingPaused" => ProblemKind::AccountPaused,
+        name if is_clock(name, said) => ProblemKind::ClockWrong,
         // A policy may name the identities that may send. One that leaves out this sender's must
         // not stop the others; if it leaves out all of them, each is paused in its turn.
         "AccessDenied" if denies_an_identity(said) => ProblemKind::DomainFault,
         name if is_access(name) => ProblemKind::SetupFault,
         "NotFound" | "ConfigurationSetDoesNotExist" | "UnknownOperation" => ProblemKind::SetupFault,
         "MailFromDomainNotVerified" => ProblemKind::DomainFault,
-        "MessageRejected" => rejection(said, sender),
-        "BadRequest" if is_missing_configuration_set(said) => ProblemKind::SetupFault,
-        "BadRequest" => ProblemKind::Rejected,
-        _ => kind_of_unnamed(status, error),
+        _ => return None,
+    })
+}
+
+/// A refusal that AWS calls the message's own fault (SES API v2 Reference, `SendEmail` and "Common
+/// Error Types"), unless its sentence is SES's own about the set-up. `None` if it is no such
+/// refusal.
+fn refusal(
+    status: StatusCode,
+    error: &AwsError,
+    sender: &DomainName<'_>,
+) -> Option<(ProblemKind, ProviderAnswer)> {
+    let said = error.message.as_deref().unwrap_or_default();
+    let is_of_the_request = is_of_the_request(error.stem());
+    let is_of_the_content = match error.stem() {
+        "MessageRejected" | "RequestEntityTooLarge" => true,
+        _ => error.name.is_none() && status == StatusCode::PAYLOAD_TOO_LARGE,
     };
-    match (status, kind) {
-        // Whatever is forbidden, it is not the message's fault.
-        (
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN,
-            ProblemKind::Rejected | ProblemKind::Unavailable,
-        ) => ProblemKind::DomainFault,
-        _ => kind,
+    if !is_of_the_request && !is_of_the_content {
+        return None;
     }
+    let names_ours = is_of_the_request && constant_member(said).is_some();
+    if names_ours || is_missing_configuration_set(said) {
+        return Some((ProblemKind::SetupFault, ProviderAnswer::Expected));
+    }
+    let kind = rejection(said, sender);
+    let is_disputable = is_of_the_request && kind == ProblemKind::Rejected;
+    let answer = if is_disputable {
+        ProviderAnswer::Disputable(Sentence::of(said))
+    } else {
+        ProviderAnswer::Expected
+    };
+    Some((kind, answer))
 }
 
 /// An answer about rate or quota, whatever its status: it says that the message was not taken.
@@ -111,9 +162,13 @@ fn kind_of(status: StatusCode, error: &AwsError, sender: &DomainName<'_>) -> Pro
 fn pace_of(name: &str, said: &str) -> Option<ProblemKind> {
     let by_name = match name {
         "LimitExceeded" => ProblemKind::QuotaExhausted,
-        "TooManyRequests" | "Throttling" | "Throttled" | "RequestThrottled" | "SlowDown" => {
-            ProblemKind::Throttled
-        }
+        "TooManyRequests"
+        | "Throttling"
+        | "Throttled"
+        | "RequestThrottled"
+        | "SlowDown"
+        | "RequestLimitExceeded"
+        | "BandwidthLimitExceeded" => ProblemKind::Throttled,
         _ => return None,
     };
     // One name stands for both, and the sentence tells them apart.
@@ -141,8 +196,8 @@ fn denies_an_identity(said: &str) -> bool {
     parts.next() == Some("arn") && parts.nth(4).is_some_and(|name| name.starts_with("identity/"))
 }
 
-/// `MessageRejected` is the message's own fault, but for two cases: the account is paused, and
-/// "Email address is not verified. The following identities failed the check in region …: …".
+/// A refusal is the message's own fault, but for two cases: the account is paused, and "Email
+/// address is not verified. The following identities failed the check in region …: …".
 ///
 /// If the sender is among these, its domain is not set up at SES, and every message from it would
 /// fail alike. If only recipients are, the account is in SES's sandbox, which takes verified
@@ -189,19 +244,60 @@ fn is_missing_configuration_set(said: &str) -> bool {
     })
 }
 
-/// Answers that do not name their error as SES does. Only what reads like an API's refusal of
-/// this message fails it: a page from a wrong endpoint or a proxy must not. Nor does one such page
-/// stop all mail; if nothing else comes back, the provider counts as unreachable.
-fn kind_of_unnamed(status: StatusCode, error: &AwsError) -> ProblemKind {
-    let explained = error.name.is_some() || error.message.is_some();
-    match status {
-        StatusCode::PAYLOAD_TOO_LARGE => ProblemKind::Rejected,
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY if explained => {
-            ProblemKind::Rejected
-        }
-        StatusCode::TOO_MANY_REQUESTS => ProblemKind::Throttled,
-        _ => ProblemKind::Unavailable,
-    }
+/// Returns true if an error says that the request breaks a rule of the API.
+fn is_of_the_request(stem: &str) -> bool {
+    matches!(stem, "BadRequest" | "Validation" | "ValidationError" | "InvalidParameterValue")
+}
+
+/// The path of the member that a refusal names, if it is the same for every message. A client must
+/// not be able to make one: the name counts only behind words that stand before nothing but names
+/// of members.
+fn constant_member(said: &str) -> Option<&str> {
+    const OTHERS: [&str; 3] = ["EmailTags", "ConfigurationSetName", "Charset"];
+    let path = member_of_constraint(said).or_else(|| unknown_member(said))?;
+    let is = |part: &str, names: &[&str]| names.iter().any(|name| part.eq_ignore_ascii_case(name));
+    let first = path.split('.').next().unwrap_or_default();
+    let last = path.rsplit('.').next().unwrap_or_default();
+    (is_override(path) || is(first, &OTHERS) || is(last, &OTHERS[2..])).then_some(path)
+}
+
+fn is_override(path: &str) -> bool {
+    const MEMBERS: [&str; 3] =
+        ["ConfigurationOverrides", "OpenTrackingEnabled", "ClickTrackingEnabled"];
+    let first = path.split('.').next().unwrap_or_default();
+    MEMBERS.iter().any(|name| first.eq_ignore_ascii_case(name))
+}
+
+/// The path in "1 validation error detected: Value 'VALUE' at 'PATH' failed to satisfy constraint:
+/// …". A value may be a client's and have such words in it, so the last path counts: only AWS's own
+/// words follow it.
+fn member_of_constraint(said: &str) -> Option<&str> {
+    let (count, _) = said.split_once(" validation error")?;
+    let (before, rule) = said.rsplit_once("' failed to satisfy constraint: ")?;
+    let (_, path) = before.rsplit_once(" at '")?;
+    let is_count = !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit());
+    let is_path = path.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
+    (is_count && is_path && !rule.contains('\'')).then_some(path)
+}
+
+/// The name in "Unknown parameter in input: \"NAME\"", "Unrecognized field 'NAME'", "NAME is not
+/// supported" and the like, as endpoints that know fewer members than SES say it.
+fn unknown_member(said: &str) -> Option<&str> {
+    const LACKS: [&str; 5] = ["Unknown", "Unexpected", "Unrecognized", "Unsupported", "Extraneous"];
+    const NOUNS: [&str; 6] = ["parameter", "member", "field", "key", "property", "attribute"];
+    const VERBS: [&str; 4] = [" is not ", " is unknown", " must ", " cannot "];
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'.';
+    let name = |text: &str| text.bytes().take_while(|b| is_name(*b)).count();
+    let Some(rest) = LACKS.iter().find_map(|word| said.strip_prefix(word)?.strip_prefix(' '))
+    else {
+        let (member, rest) = said.split_at(name(said));
+        return VERBS.iter().any(|verb| rest.starts_with(verb)).then_some(member);
+    };
+    let rest = NOUNS.iter().find_map(|noun| rest.strip_prefix(noun))?;
+    let rest = rest.strip_prefix(" in input").unwrap_or(rest);
+    let rest = rest.strip_prefix(':').unwrap_or(rest).strip_prefix(' ')?;
+    let rest = rest.strip_prefix(['"', '\'', '`', '[']).unwrap_or(rest);
+    Some(&rest[..name(rest)])
 }
 
 /// The mailboxes of a list, as SES repeats them: separated by commas outside of double quotes.

@@ -78,15 +78,26 @@ impl CallError {
     pub fn refuses_credentials(&self) -> bool {
         match self {
             Self::Refused { name: Some(name), .. } => {
-                RefusedCredentials::by(stem(name)) != RefusedCredentials::No
+                !self.refuses_clock()
+                    && RefusedCredentials::by(stem(name)) != RefusedCredentials::No
             }
+            _ => false,
+        }
+    }
+
+    /// Returns true if AWS refused the call because of its time, and so because of our clock.
+    pub fn refuses_clock(&self) -> bool {
+        match self {
+            Self::Refused { name: Some(name), message, .. } => is_clock(stem(name), message),
             _ => false,
         }
     }
 
     /// Returns true if AWS knows the credentials, and they may not make this call.
     pub fn denies_access(&self) -> bool {
-        matches!(self, Self::Refused { status: 401 | 403, .. }) && !self.refuses_credentials()
+        matches!(self, Self::Refused { status: 401 | 403, .. })
+            && !self.refuses_credentials()
+            && !self.refuses_clock()
     }
 }
 
@@ -158,8 +169,10 @@ impl AwsError {
             names.iter().find_map(|name| body.get(name)?.as_str()).map(str::to_owned)
         };
         let header = reply.headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok());
-        let named = header.map(str::to_owned).or_else(|| text(&["__type", "code", "Code"]));
-        let name = named.as_deref().map(bare_name).filter(|name| is_name(name)).map(str::to_owned);
+        let members =
+            ["__type", "code", "Code"].into_iter().filter_map(|name| body.get(name)?.as_str());
+        let mut names = header.into_iter().chain(members).map(bare_name);
+        let name = names.find(|name| is_name(name)).map(str::to_owned);
         Self { name, message: text(&["message", "Message"]) }
     }
 
@@ -169,9 +182,23 @@ impl AwsError {
     }
 }
 
-/// An error's name without `Exception` at its end.
+/// An error's name without a namespace before it and `Exception` at its end.
 pub(super) fn stem(name: &str) -> &str {
+    let name = name.rsplit('.').next().unwrap_or_default();
     name.strip_suffix("Exception").unwrap_or(name)
+}
+
+/// Returns true if AWS refused a call because of its time (AWS: "Troubleshoot AWS Signature Version
+/// 4" and "Common Error Types"). Both sentences are AWS's own from their start.
+pub(super) fn is_clock(stem: &str, said: &str) -> bool {
+    const OF_TIME: [&str; 2] = ["Signature expired: ", "Signature not yet current: "];
+    match stem {
+        "RequestTimeTooSkewed" | "RequestInTheFuture" | "RequestExpired" => true,
+        "InvalidSignature" | "SignatureDoesNotMatch" => {
+            OF_TIME.iter().any(|start| said.starts_with(start))
+        }
+        _ => false,
+    }
 }
 
 /// Refusal of the credentials, as against what they may do.
@@ -189,13 +216,13 @@ impl RefusedCredentials {
     pub(super) fn by(stem: &str) -> Self {
         match stem {
             "ExpiredToken" => Self::Expired,
-            "IncompleteSignature"
+            "AuthFailure"
+            | "IncompleteSignature"
             | "InvalidAccessKeyId"
             | "InvalidClientTokenId"
             | "InvalidSignature"
             | "MissingAuthenticationToken"
             | "OptInRequired"
-            | "RequestExpired"
             | "SignatureDoesNotMatch"
             | "UnrecognizedClient" => Self::Unknown,
             _ => Self::No,
@@ -203,10 +230,12 @@ impl RefusedCredentials {
     }
 }
 
-/// `com.amazonaws.ses#Name:http://…` without what surrounds the name.
+/// `com.amazonaws.ses#Name:http://…` without what surrounds the name. The namespace may be a URI.
 fn bare_name(text: &str) -> &str {
-    let text = text.split(':').next().unwrap_or_default();
-    text.rsplit('#').next().unwrap_or_default().trim()
+    let text = text.trim();
+    let is_uri = text.starts_with("http://") || text.starts_with("https://");
+    let text = if is_uri { text } else { text.split(':').next().unwrap_or_default() };
+    text.rsplit('#').next().unwrap_or_default().split(':').next().unwrap_or_default().trim()
 }
 
 fn is_name(text: &str) -> bool {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::Method;
 
 use crate::domain::admission::Admitted;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
 use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
@@ -252,6 +252,7 @@ impl Provider for SesClient {
                     provider_code: None,
                     message: redact(&error.to_string()),
                     retry_after: None,
+                    answer: ProviderAnswer::Missing,
                 };
                 match &error {
                     TransportError::Credentials(_) | TransportError::Signing(_) => {

@@ -18,7 +18,7 @@ use crate::error_chain::error_chain;
 use crate::resolver::{Caller, HttpResolver, Resolver, ResolverLimits};
 use crate::ses::SesOptions;
 use crate::ses::credentials::CredentialCache;
-use crate::ses::error::{AwsError, RefusedCredentials, TransportError};
+use crate::ses::error::{AwsError, RefusedCredentials, TransportError, is_clock};
 use crate::ses::request::{Call, CallOptions, MAX_ANSWER_BYTES, Reply, WatchedBody, read_bounded};
 use crate::ses::signing::sign;
 
@@ -212,7 +212,12 @@ fn refused_credentials(reply: &Reply) -> RefusedCredentials {
     if !reply.status.is_client_error() {
         return RefusedCredentials::No;
     }
-    RefusedCredentials::by(AwsError::read(reply).stem())
+    let error = AwsError::read(reply);
+    // Other credentials would be refused as well.
+    if is_clock(error.stem(), error.message.as_deref().unwrap_or_default()) {
+        return RefusedCredentials::No;
+    }
+    RefusedCredentials::by(error.stem())
 }
 
 #[cfg(test)]

@@ -66,10 +66,13 @@ impl Call {
     }
 
     /// The service's error for a fault that refuses the call.
-    fn fault_error(&self, fault: Fault) -> Option<ErrorResponse> {
-        match self {
-            Self::Ses(_) | Self::Sts => fault.ses_error(),
-            Self::Sqs(_) => sqs::fault_error(fault),
+    fn fault_error(&self, planned: &PlannedFault, body: &[u8]) -> Option<ErrorResponse> {
+        match (self, planned.fault) {
+            (Self::Sqs(_), fault) => sqs::fault_error(fault),
+            // An endpoint refuses a member that it does not know, and takes a request without it.
+            (_, Fault::UnknownMember) if !has_overrides(body) => None,
+            (Self::Ses(_) | Self::Sts, Fault::Error) => planned.error.as_ref().map(Into::into),
+            (Self::Ses(_) | Self::Sts, fault) => fault.ses_error(),
         }
     }
 
@@ -103,7 +106,7 @@ pub(super) async fn handle(
     if planned.fault == Fault::ResetBefore {
         return Err(ResetConnection);
     }
-    let mut response = carry_out(state, &call, planned, parts, body)
+    let mut response = carry_out(state, &call, &planned, parts, body)
         .await
         .unwrap_or_else(|error| call.error(&error));
     let headers = response.headers_mut();
@@ -111,7 +114,7 @@ pub(super) async fn handle(
     headers.insert(REQUEST_ID, id.expect("a UUID is a header value"));
     let date = HeaderValue::try_from(httpdate::fmt_http_date(state.now()));
     headers.insert(DATE, date.expect("a date is a header value"));
-    apply_late_fault(response, &call, planned).await
+    apply_late_fault(response, &call, &planned).await
 }
 
 /// The error of a call to a service, or an API of SES, that the simulator does not stand in for.
@@ -135,7 +138,7 @@ fn has_form(parts: &Parts) -> bool {
 async fn carry_out(
     state: &State,
     call: &Call,
-    planned: PlannedFault,
+    planned: &PlannedFault,
     parts: Parts,
     body: Incoming,
 ) -> Result<HttpResponse, ErrorResponse> {
@@ -148,7 +151,7 @@ async fn carry_out(
     if latency > Duration::ZERO {
         tokio::time::sleep(latency).await;
     }
-    if let Some(error) = call.fault_error(planned.fault) {
+    if let Some(error) = call.fault_error(planned, &body) {
         return Err(error);
     }
     match call {
@@ -162,7 +165,7 @@ async fn carry_out(
 async fn apply_late_fault(
     response: HttpResponse,
     call: &Call,
-    planned: PlannedFault,
+    planned: &PlannedFault,
 ) -> Result<HttpResponse, ResetConnection> {
     match planned.fault {
         Fault::ResetAfter => Err(ResetConnection),
@@ -172,11 +175,18 @@ async fn apply_late_fault(
         }
         Fault::Truncated => Ok(response.map(ResponseBody::truncate)),
         Fault::InternalErrorAfter => {
-            let error = call.fault_error(Fault::InternalError);
+            let internal = PlannedFault { fault: Fault::InternalError, ..planned.clone() };
+            let error = call.fault_error(&internal, &[]);
             Ok(call.error(&error.expect("every service has an internal error")))
         }
         _ => Ok(response),
     }
+}
+
+/// Returns true if a request of `SendEmail` has the member that older endpoints do not know.
+fn has_overrides(body: &[u8]) -> bool {
+    let request: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    request.is_some_and(|request| request.get("ConfigurationOverrides").is_some())
 }
 
 fn caller_identity(body: &[u8]) -> Result<HttpResponse, ErrorResponse> {
@@ -193,7 +203,7 @@ fn caller_identity(body: &[u8]) -> Result<HttpResponse, ErrorResponse> {
 
 /// An error in the form of the query protocol: the name without `Exception`.
 fn sts_error(error: &ErrorResponse) -> HttpResponse {
-    let name = error.name.strip_suffix("Exception").unwrap_or(error.name);
+    let name = error.name.strip_suffix("Exception").unwrap_or(&error.name);
     let message = error.message.replace('&', "&amp;").replace('<', "&lt;");
     let mut response = xml(format!(
         "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><Error>\

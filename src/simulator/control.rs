@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::captured::{CapturedMessage, Totals};
-use super::fault_injection::{Fault, FaultScope, Faults};
+use super::fault_injection::{ErrorFault, Fault, FaultScope, Faults};
 use super::protocol::{ErrorResponse, HttpResponse, json as json_response, read_body};
 use super::queue::QueueCounts;
 use super::state::State;
@@ -29,6 +29,8 @@ struct FaultsWire {
     always: Option<Fault>,
     #[serde(default, rename = "chances")]
     probabilities: BTreeMap<Fault, f64>,
+    /// The answer of the fault `error`.
+    error: Option<ErrorFault>,
     /// In words: `15s`, `1m 30s`.
     slow_for: Option<String>,
     #[serde(default)]
@@ -125,6 +127,9 @@ fn set_faults(state: &State, body: &[u8]) -> Result<HttpResponse, ErrorResponse>
     let mut faults = wire.always.map_or_else(Faults::none, Faults::always).with_scope(wire.scope);
     if let Some(text) = &wire.slow_for {
         faults = faults.with_slow_for(duration(text)?);
+    }
+    if let Some(error) = wire.error {
+        faults = faults.with_error(error);
     }
     for (fault, probability) in wire.probabilities {
         faults = faults

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::protocol::ErrorResponse;
+use super::protocol::{ErrorResponse, NamePlace};
 use super::random::{InvalidProbability, SeededRandom};
 
 /// Delay of a slow response unless set: beyond the usual client timeout of 10 s.
@@ -53,6 +53,65 @@ pub enum Fault {
     AccessDenied,
     /// 403 `ExpiredTokenException`.
     ExpiredToken,
+    /// 400 `BadRequestException`.
+    BadRequest,
+    /// 400 `ValidationException`.
+    ValidationError,
+    /// 400 `BadRequestException`, as from an endpoint that does not know `ConfigurationOverrides`. A
+    /// request without that member is handled.
+    UnknownMember,
+    /// 413 `RequestEntityTooLargeException`.
+    TooLarge,
+    /// 403 `RequestTimeTooSkewed`.
+    RequestTimeTooSkewed,
+    /// 403 `RequestInTheFuture`.
+    RequestInTheFuture,
+    /// 400 `RequestExpired`.
+    RequestExpired,
+    /// 403 `InvalidSignatureException`, because of the time of the signature.
+    SignatureExpired,
+    /// 400 `AuthFailure`.
+    AuthFailure,
+    /// 400 `RequestAbortedException`.
+    RequestAborted,
+    /// 503 `RequestLimitExceeded`.
+    RequestLimitExceeded,
+    /// 400 `MalformedHttpRequestException`.
+    MalformedRequest,
+    /// The error that [`Faults::with_error`] describes.
+    Error,
+}
+
+/// Error of an AWS service: what [`Fault::Error`] answers.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ErrorFault {
+    /// The HTTP status, from 400 to 599.
+    pub status: u16,
+    /// The error's name, with whatever surrounds it; empty for none.
+    #[serde(default)]
+    pub name: String,
+    /// The message.
+    #[serde(default)]
+    pub message: String,
+    /// The place of the name.
+    #[serde(default)]
+    pub name_in: NamePlace,
+}
+
+impl From<&ErrorFault> for ErrorResponse {
+    fn from(fault: &ErrorFault) -> Self {
+        let status = StatusCode::from_u16(fault.status).ok();
+        let status = status.filter(|status| status.as_u16() >= 400);
+        Self {
+            place: fault.name_in,
+            ..Self::new(
+                status.unwrap_or(StatusCode::BAD_REQUEST),
+                fault.name.clone(),
+                fault.message.clone(),
+            )
+        }
+    }
 }
 
 impl Fault {
@@ -66,7 +125,9 @@ impl Fault {
             | Self::ResetAfter
             | Self::Slow
             | Self::Truncated
-            | Self::InternalErrorAfter => return None,
+            | Self::InternalErrorAfter
+            // Its error is with the faults.
+            | Self::Error => return None,
             Self::InternalError => ErrorResponse::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "InternalServiceErrorException",
@@ -108,6 +169,80 @@ impl Fault {
                 "ExpiredTokenException",
                 "The security token included in the request is expired",
             ),
+            Self::BadRequest
+            | Self::ValidationError
+            | Self::UnknownMember
+            | Self::TooLarge
+            | Self::RequestTimeTooSkewed
+            | Self::RequestInTheFuture
+            | Self::RequestExpired
+            | Self::SignatureExpired
+            | Self::AuthFailure
+            | Self::RequestAborted
+            | Self::RequestLimitExceeded
+            | Self::MalformedRequest => self.common_error()?,
+        })
+    }
+
+    /// The error of a fault of those that AWS's services have in common, or that concern the request
+    /// (SES API v2 Reference, "Common Error Types").
+    fn common_error(self) -> Option<ErrorResponse> {
+        const BAD: StatusCode = StatusCode::BAD_REQUEST;
+        Some(match self {
+            Self::BadRequest => ErrorResponse::bad_request("The request is not valid."),
+            Self::ValidationError => ErrorResponse::new(
+                BAD,
+                "ValidationException",
+                "1 validation error detected: Value at 'content.simple.subject' failed to satisfy \
+                 constraint: Member must not be null",
+            ),
+            Self::UnknownMember => ErrorResponse::bad_request(
+                "Unknown parameter in input: \"ConfigurationOverrides\", must be one of: \
+                 FromEmailAddress, Destination, ReplyToAddresses, Content, EmailTags, \
+                 ConfigurationSetName",
+            ),
+            Self::TooLarge => ErrorResponse::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "RequestEntityTooLargeException",
+                "Message length is more than 41943040 bytes long.",
+            ),
+            Self::RequestTimeTooSkewed => ErrorResponse::forbidden(
+                "RequestTimeTooSkewed",
+                "The difference between the request time and the current time is too large.",
+            ),
+            Self::RequestInTheFuture => ErrorResponse::forbidden(
+                "RequestInTheFuture",
+                "The time of the request is in the future.",
+            ),
+            Self::RequestExpired => {
+                ErrorResponse::new(BAD, "RequestExpired", "Request has expired.")
+            }
+            Self::SignatureExpired => ErrorResponse::forbidden(
+                "InvalidSignatureException",
+                "Signature expired: 20261121T093000Z is now earlier than 20261121T093500Z \
+                 (20261121T094000Z - 5 min.)",
+            ),
+            Self::AuthFailure => ErrorResponse::new(
+                BAD,
+                "AuthFailure",
+                "AWS was not able to validate the provided access credentials",
+            ),
+            Self::RequestAborted => ErrorResponse::new(
+                BAD,
+                "RequestAbortedException",
+                "The request was aborted before a reply was sent back.",
+            ),
+            Self::RequestLimitExceeded => ErrorResponse::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "RequestLimitExceeded",
+                "Request limit exceeded.",
+            ),
+            Self::MalformedRequest => ErrorResponse::new(
+                BAD,
+                "MalformedHttpRequestException",
+                "The request body cannot be processed.",
+            ),
+            _ => return None,
         })
     }
 }
@@ -134,6 +269,7 @@ pub struct Faults {
     probabilities: BTreeMap<Fault, f64>,
     slow_for: Duration,
     scope: FaultScope,
+    error: Option<ErrorFault>,
 }
 
 impl Default for Faults {
@@ -143,6 +279,7 @@ impl Default for Faults {
             probabilities: BTreeMap::new(),
             slow_for: DEFAULT_SLOW_FOR,
             scope: FaultScope::default(),
+            error: None,
         }
     }
 }
@@ -178,6 +315,13 @@ impl Faults {
         self
     }
 
+    /// Sets the answer of [`Fault::Error`]; without one, such a call is handled.
+    #[must_use]
+    pub fn with_error(mut self, error: ErrorFault) -> Self {
+        self.error = Some(error);
+        self
+    }
+
     /// Sets which calls are hit.
     #[must_use]
     pub fn with_scope(mut self, scope: FaultScope) -> Self {
@@ -187,10 +331,11 @@ impl Faults {
 }
 
 /// The fault of one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlannedFault {
     pub(super) fault: Fault,
     pub(super) slow_for: Duration,
+    pub(super) error: Option<ErrorFault>,
 }
 
 /// The faults in their order: first the script, call by call, then those that the seed draws.
@@ -233,7 +378,8 @@ impl FaultSequence {
             _ if is_exempt => Fault::Pass,
             always => self.script.pop_front().or(always).unwrap_or_else(|| self.draw()),
         };
-        PlannedFault { fault, slow_for }
+        let error = self.faults.error.clone().filter(|_| fault == Fault::Error);
+        PlannedFault { fault, slow_for, error }
     }
 
     fn draw(&mut self) -> Fault {

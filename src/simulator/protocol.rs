@@ -28,17 +28,29 @@ pub(super) type HttpResponse = Response<ResponseBody>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ErrorResponse {
     pub(super) status: StatusCode,
-    pub(super) name: &'static str,
+    pub(super) name: Cow<'static, str>,
     pub(super) message: Cow<'static, str>,
+    pub(super) place: NamePlace,
+}
+
+/// Place of an error's name in an answer (AWS restJson1 protocol, "Operation error serialization").
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NamePlace {
+    /// The header `x-amzn-errortype`.
+    #[default]
+    Header,
+    /// The member `__type` of the body.
+    Body,
 }
 
 impl ErrorResponse {
     pub(super) fn new(
         status: StatusCode,
-        name: &'static str,
+        name: impl Into<Cow<'static, str>>,
         message: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { status, name, message: message.into() }
+        Self { status, name: name.into(), message: message.into(), place: NamePlace::Header }
     }
 
     pub(super) fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
@@ -79,10 +91,18 @@ impl ErrorResponse {
     pub(super) fn to_response(&self) -> HttpResponse {
         #[derive(Serialize)]
         struct Wire<'a> {
+            #[serde(rename = "__type", skip_serializing_if = "Option::is_none")]
+            name: Option<&'a str>,
             message: &'a str,
         }
-        let mut response = json(self.status, &Wire { message: &self.message });
-        response.headers_mut().insert(ERROR_TYPE, HeaderValue::from_static(self.name));
+        let name = (self.place == NamePlace::Body).then_some(&*self.name);
+        let mut response = json(self.status, &Wire { name, message: &self.message });
+        if self.place == NamePlace::Header
+            && !self.name.is_empty()
+            && let Ok(name) = HeaderValue::try_from(&*self.name)
+        {
+            response.headers_mut().insert(ERROR_TYPE, name);
+        }
         response
     }
 }

@@ -479,7 +479,7 @@ fn empty() -> HttpResponse {
 
 /// An error in SQS's form: its name is in the body, with the model's name space.
 pub(super) fn error(error: &ErrorResponse) -> HttpResponse {
-    let name = error.name;
+    let name = &*error.name;
     let name_space = if is_front_end(name) { FRONT_END } else { MODEL };
     let body = json!({ "__type": format!("{name_space}{name}"), "message": error.message });
     let mut response = with_json_type(json_response(error.status, &body));
@@ -498,7 +498,7 @@ fn batch_output(results: Vec<(String, Result<(), ErrorResponse>)>) -> Value {
             Err(error) => failed.push(json!({
                 "Id": id,
                 "SenderFault": error.status.is_client_error(),
-                "Code": query_code(error.name),
+                "Code": query_code(&error.name),
                 "Message": error.message,
             })),
         }
@@ -541,7 +541,20 @@ pub(super) fn fault_error(fault: Fault) -> Option<ErrorResponse> {
         | Fault::QuotaExhausted
         | Fault::SendingPaused
         | Fault::AccountSuspended
-        | Fault::MailFromDomainNotVerified => return None,
+        | Fault::MailFromDomainNotVerified
+        | Fault::BadRequest
+        | Fault::ValidationError
+        | Fault::UnknownMember
+        | Fault::TooLarge
+        | Fault::RequestTimeTooSkewed
+        | Fault::RequestInTheFuture
+        | Fault::RequestExpired
+        | Fault::SignatureExpired
+        | Fault::AuthFailure
+        | Fault::RequestAborted
+        | Fault::RequestLimitExceeded
+        | Fault::MalformedRequest
+        | Fault::Error => return None,
     };
     Some(ErrorResponse::new(status, name, message))
 }
@@ -591,7 +604,7 @@ fn is_front_end(name: &str) -> bool {
 }
 
 /// The query protocol's code of an error.
-fn query_code(name: &'static str) -> Cow<'static, str> {
+fn query_code(name: &str) -> Cow<'_, str> {
     match name {
         "QueueDoesNotExist" => "AWS.SimpleQueueService.NonExistentQueue".into(),
         "MessageNotInflight"

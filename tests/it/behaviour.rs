@@ -27,6 +27,7 @@ mod operator;
 mod outcomes;
 mod page;
 mod page_data;
+mod provider_answers;
 mod reading;
 mod refusals;
 mod restart;

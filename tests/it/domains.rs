@@ -169,6 +169,8 @@ impl LiveView for Idle {
             condition: BreakerState::Closed,
             paused_organisations: Vec::new(),
             paused_domains: Vec::new(),
+            held_refusals: Vec::new(),
+            unexpected_answers: Vec::new(),
             recent_calls: RecentCalls::default(),
         }
     }

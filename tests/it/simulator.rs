@@ -488,6 +488,17 @@ async fn faults_that_refuse_leave_nothing_accepted() {
         (Fault::MailFromDomainNotVerified, (400, "MailFromDomainNotVerifiedException")),
         (Fault::AccessDenied, (403, "AccessDeniedException")),
         (Fault::ExpiredToken, (403, "ExpiredTokenException")),
+        (Fault::BadRequest, BAD_REQUEST),
+        (Fault::ValidationError, (400, "ValidationException")),
+        (Fault::TooLarge, (413, "RequestEntityTooLargeException")),
+        (Fault::RequestTimeTooSkewed, (403, "RequestTimeTooSkewed")),
+        (Fault::RequestInTheFuture, (403, "RequestInTheFuture")),
+        (Fault::RequestExpired, (400, "RequestExpired")),
+        (Fault::SignatureExpired, BAD_SIGNATURE),
+        (Fault::AuthFailure, (400, "AuthFailure")),
+        (Fault::RequestAborted, (400, "RequestAbortedException")),
+        (Fault::RequestLimitExceeded, (503, "RequestLimitExceeded")),
+        (Fault::MalformedRequest, (400, "MalformedHttpRequestException")),
     ] {
         simulator.set_faults(Faults::always(fault));
         assert_eq!(client.send(&message()).await.refusal(), expected);
@@ -648,7 +659,16 @@ async fn the_own_api_sets_faults() {
     let chances = json!({ "chances": { "throttled": 1.0 }, "slowFor": "1m 30s" });
     assert_eq!(put(chances).await.status, 200);
     assert_eq!(client.send(&message()).await.status, 429);
+    let error = json!({ "status": 409, "name": "ses#BusyException", "message": "busy" });
+    assert_eq!(put(json!({ "always": "error", "error": error })).await.status, 200);
+    let answer = client.send(&message()).await;
+    assert_eq!((answer.refusal(), answer.message()), ((409, "ses#BusyException"), "busy"));
+    let error = json!({ "status": 503, "name": "Busy", "nameIn": "body" });
+    assert_eq!(put(json!({ "script": ["error"], "error": error })).await.status, 200);
+    let answer = client.send(&message()).await;
+    assert_eq!((answer.refusal(), &answer.body["__type"]), ((503, "Busy"), &json!("Busy")));
     for bad in [
+        json!({ "error": { "name": "Busy" } }),
         json!({ "chances": { "throttled": 1.5 } }),
         json!({ "chances": { "gone": 0.5 } }),
         json!({ "slowFor": "soon" }),

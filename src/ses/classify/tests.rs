@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::mailbox::Mailbox;
 use ProblemKind::{
-    AccountPaused, DomainFault, QuotaExhausted, Rejected, SetupFault, Throttled, Unavailable,
-    Unknown,
+    AccountPaused, ClockWrong, DomainFault, QuotaExhausted, Rejected, SetupFault, Throttled,
+    Unavailable, Unknown,
 };
 
 fn outcome(reply: &Reply) -> Outcome {
@@ -88,8 +88,147 @@ fn the_messages_own_fault_is_rejected() {
     assert_eq!(kind(400, "MessageRejected", "Message contains a virus"), Rejected);
     assert_eq!(kind(400, "BadRequestException", "Illegal address"), Rejected);
     assert_eq!(kind(400, "ValidationException", "1 validation error detected"), Rejected);
-    assert_eq!(problem(&reply(422, None, r#"{"message":"no"}"#)).kind, Rejected);
+    assert_eq!(kind(400, "ValidationError", "no"), Rejected);
+    assert_eq!(kind(400, "InvalidParameterValue", "no"), Rejected);
+    assert_eq!(kind(413, "RequestEntityTooLargeException", "no"), Rejected);
     assert_eq!(problem(&reply(413, None, "<html>")).kind, Rejected);
+}
+
+#[test]
+fn any_other_name_is_tried_again_and_can_be_named() {
+    for (status, name, expected) in [
+        (400, "RequestAbortedException", Unavailable),
+        (400, "MalformedHttpRequestException", Unavailable),
+        (400, "SerializationException", Unavailable),
+        (400, "ServiceUnavailable", Unavailable),
+        (413, "NewException", Unavailable),
+        (422, "NewException", Unavailable),
+        (451, "NewException", Unavailable),
+        (403, "NewException", DomainFault),
+        (302, "MessageRejected", Unavailable),
+        (500, "InternalFailure", Unknown),
+        (503, "ServiceUnavailable", Unavailable),
+        (500, "ServiceUnavailableException", Unavailable),
+    ] {
+        let problem = problem(&reply(status, Some(name), r#"{"message":"no"}"#));
+        assert_eq!(problem.kind, expected, "{status} {name}");
+        assert_eq!(problem.unexpected_name().as_deref(), Some(name), "{status}");
+    }
+    for status in [400, 422, 409, 418] {
+        let problem = problem(&reply(status, None, r#"{"message":"no"}"#));
+        assert_eq!(problem.kind, Unavailable, "{status}");
+        assert!(problem.unexpected_name().unwrap().starts_with(&status.to_string()));
+    }
+}
+
+#[test]
+fn a_wrong_clock_is_told_by_name_or_by_awss_own_sentence() {
+    for name in ["RequestTimeTooSkewed", "RequestInTheFutureException", "RequestExpired"] {
+        for status in [400, 403, 500] {
+            assert_eq!(kind(status, name, ""), ClockWrong, "{status} {name}");
+        }
+    }
+    let late = "Signature expired: 20261121T093000Z is now earlier than 20261121T093500Z";
+    let early = "Signature not yet current: 20261121T093000Z is still later than";
+    for name in ["InvalidSignatureException", "SignatureDoesNotMatch"] {
+        assert_eq!(kind(403, name, late), ClockWrong);
+        assert_eq!(kind(403, name, early), ClockWrong);
+        assert_eq!(kind(403, name, &format!("No: {late}")), SetupFault);
+    }
+    assert_eq!(kind(400, "BadRequestException", late), Rejected);
+}
+
+#[test]
+fn a_refusal_of_what_every_request_has_is_the_set_ups_fault() {
+    let constraint = "failed to satisfy constraint: Member must satisfy";
+    for said in [
+        format!(
+            "1 validation error detected: Value 'DISABLED' at 'configurationOverrides' {constraint}"
+        ),
+        format!(
+            "2 validation errors detected: Value null at \
+             'configurationOverrides.tracking.openTrackingEnabled' {constraint}"
+        ),
+        format!("1 validation error detected: Value at 'emailTags.2.member.value' {constraint}"),
+        format!(
+            "1 validation error detected: Value 'UTF-8' at 'content.simple.subject.charset' {constraint}"
+        ),
+        "Unknown parameter in input: \"ConfigurationOverrides\", must be one of: Content"
+            .to_owned(),
+        "Unknown parameter: ConfigurationOverrides".to_owned(),
+        "Unexpected key 'ConfigurationOverrides' found in params".to_owned(),
+        "Unrecognized field \"EmailTags\" (class x)".to_owned(),
+        "Extraneous key [ConfigurationOverrides] is not permitted".to_owned(),
+        "ConfigurationOverrides is not supported".to_owned(),
+        "ConfigurationSetName must not be empty".to_owned(),
+    ] {
+        for name in ["BadRequestException", "ValidationException"] {
+            assert_eq!(kind(400, name, &said), SetupFault, "{said}");
+        }
+        assert_eq!(kind(400, "MessageRejected", &said), Rejected, "{said}");
+    }
+    for said in [
+        // What a client chose stands there, or could.
+        "Invalid value for the field: ConfigurationOverrides",
+        "\"ConfigurationOverrides\" <bob@x.org> is not valid",
+        "ConfigurationOverrides@x.org is not valid",
+        "1 validation error detected: Value 'a' at 'configurationOverrides' failed' at \
+         'content.simple.subject.data' failed to satisfy constraint: no",
+        "1 validation error detected: Value 'DISABLED' at 'configurationOverrides' failed to \
+         satisfy constraint: Member must not be null' at 'content.simple.subject.data' failed to \
+         satisfy constraint: Member must have length less than 1",
+        "1 validation error detected: Value 'x\" at 'emailTags' at 'x' failed",
+        "Illegal header: Unknown parameter: ConfigurationOverrides",
+        "1 validation error detected: Value at 'content.simple.subject' failed to satisfy",
+        "Unknown parameter: X-ConfigurationOverrides",
+    ] {
+        assert_eq!(kind(400, "BadRequestException", said), Rejected, "{said}");
+    }
+}
+
+#[test]
+fn sess_own_sentences_count_under_each_name_that_blames_the_message() {
+    for name in ["MessageRejected", "BadRequestException", "ValidationError"] {
+        assert_eq!(kind(400, name, "Sending paused for this account."), AccountPaused);
+        assert_eq!(kind(400, name, "Email address is not verified."), DomainFault);
+        assert_eq!(kind(400, name, "Configuration set <x> does not exist."), SetupFault);
+    }
+}
+
+#[test]
+fn equal_refusals_of_the_request_can_be_told_from_others() {
+    let sentence = |name: &str, said: &str| {
+        let body = serde_json::json!({ "message": said }).to_string();
+        match problem(&reply(400, Some(name), &body)).answer {
+            ProviderAnswer::Disputable(sentence) => Some(sentence),
+            _ => None,
+        }
+    };
+    let bad = |said: &str| sentence("BadRequestException", said).unwrap();
+    assert_eq!(bad("Illegal address"), bad("Illegal address"));
+    // The text that is shown is the same.
+    assert_ne!(bad("Illegal address ann@x.org"), bad("Illegal address bob@x.org"));
+    assert!(sentence("ValidationException", "no").is_some());
+    assert_eq!(sentence("MessageRejected", "no"), None);
+    assert_eq!(sentence("BadRequestException", "Email address is not verified."), None);
+}
+
+#[test]
+fn the_name_is_read_whatever_surrounds_it() {
+    for name in [
+        "MessageRejected:http://internal.amazon.com/coral/com.amazonaws.ses/",
+        "com.amazonaws.sesv2#MessageRejected",
+        "com.amazonaws.sesv2#MessageRejected:http://internal.amazon.com/coral/x#y",
+        "http://internal.amazon.com/coral/com.amazonaws.ses/#MessageRejected",
+        "com.amazonaws.ses.model.MessageRejectedException",
+        " MessageRejected ",
+    ] {
+        assert_eq!(kind(400, name, "no"), Rejected, "{name}");
+        let body = serde_json::json!({ "__type": name, "message": "no" }).to_string();
+        assert_eq!(problem(&reply(400, None, &body)).kind, Rejected, "{name}");
+        // A header that names nothing hides no name.
+        assert_eq!(problem(&reply(400, Some("<none>"), &body)).kind, Rejected, "{name}");
+    }
 }
 
 #[test]
@@ -232,6 +371,11 @@ fn hostile_words() -> impl Strategy<Value = String> {
         Just("Sending suspended for this account."),
         Just("Configuration set <x> does not exist."),
         Just("Email address is not verified"),
+        Just("ConfigurationOverrides"),
+        Just("Unknown parameter: ConfigurationOverrides is not supported"),
+        Just("' at 'configurationOverrides' failed to satisfy constraint: Member must"),
+        Just("1 validation error detected: Value at 'emailTags' failed to satisfy constraint: x"),
+        Just("Signature expired: "),
         Just(" on resource: arn:aws:ses:eu-west-1:1:configuration-set/x"),
         Just(", ann@example.com, "),
         Just("ann@example.com"),

@@ -52,7 +52,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 31] = [
+pub(crate) const FAULTS: [Fault; 32] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -90,7 +90,7 @@ pub(crate) const FAULTS: [Fault; 31] = [
             "PillarboxEventsUnavailable",
         ],
         page: &[Told {
-            text: "Sending is paused: the provider does not answer",
+            text: "Sending is paused: no call to the provider succeeds",
             known: |metrics| impaired(metrics, "unreachable"),
         }],
     },
@@ -196,8 +196,19 @@ pub(crate) const FAULTS: [Fault; 31] = [
         inject: |site| Box::pin(answer_another(site)),
         alarms: &["PillarboxOrganisationPaused", "PillarboxQueueStuck", "PillarboxOutcomesUnknown"],
         page: &[Told {
-            text: "The provider does not answer calls for acme",
+            text: "All calls for acme fail",
             known: |metrics| is(metrics, "pillarbox_paused_organisations", 1),
+        }],
+    },
+    Fault {
+        name: "messages refused in the same words",
+        setup: Setup::default,
+        inject: |site| Box::pin(calls_fail(site, Call::BadRequest)),
+        // The first four fail.
+        alarms: &["PillarboxRefusalsHeld", "PillarboxMessagesFail acme", "PillarboxQueueStuck"],
+        page: &[Told {
+            text: "The provider refuses the messages of acme alike",
+            known: |metrics| is(metrics, "pillarbox_held_refusals", 1),
         }],
     },
     Fault {

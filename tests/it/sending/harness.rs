@@ -21,7 +21,7 @@ use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Dispatcher, Phase, Settings};
-use pillarbox::domain::attempt::{Outcome, Problem, ProblemKind, Provider};
+use pillarbox::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
 use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{DomainName, Mailbox};
@@ -323,6 +323,7 @@ impl Provider for Simulated {
             provider_code: None,
             message: format!("{kind:?}"),
             retry_after: None,
+            answer: ProviderAnswer::Missing,
         })
     }
 }
