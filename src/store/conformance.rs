@@ -28,6 +28,7 @@ mod feed;
 pub(super) mod history;
 pub(super) mod list;
 mod organisations;
+mod webhooks;
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);

@@ -76,7 +76,7 @@ impl PostgresStore {
             let last: i64 = connection.query_one(LAST, &[]).await?.get(0);
             let position = FeedPosition::from_number(last.unsigned_abs());
             let cursor = WebhookCursor { turn: 0, position };
-            put_cursor(connection, webhook.id, &CursorRow { cursor, moved_to: None }).await?;
+            put_cursor(connection, webhook.id, &CursorRow::new(cursor)).await?;
             change.commit(WebhookAdded::Added(Box::new(webhook))).await
         });
         added.await
@@ -246,8 +246,7 @@ impl PostgresStore {
             }
             // What was attempted and not stored yet comes again too.
             let position = position.min(row.cursor.position);
-            let cursor = WebhookCursor { turn: row.cursor.turn + 1, position };
-            put_cursor(connection, id, &CursorRow { cursor, moved_to: Some(position) }).await?;
+            put_cursor(connection, id, &row.moved_back(position)).await?;
             change.commit(Some(Change::Made)).await
         });
         moved.await
@@ -321,7 +320,7 @@ fn key(id: WebhookId) -> i32 {
 async fn settle(
     connection: &Connection,
     id: WebhookId,
-    row: CursorRow,
+    mut row: CursorRow,
     settlement: &Settlement,
 ) -> Result<(), QueryError> {
     const TRIED: &str = "
@@ -332,8 +331,8 @@ async fn settle(
         ON CONFLICT (webhook, position) DO UPDATE SET delivery = excluded.delivery";
     let turn = row.cursor.turn;
     if let Some(position) = settlement.cursor.filter(|position| *position > row.cursor.position) {
-        let cursor = WebhookCursor { turn, position };
-        put_cursor(connection, id, &CursorRow { cursor, ..row }).await?;
+        row.cursor.position = position;
+        put_cursor(connection, id, &row).await?;
     }
     if !settlement.tried.is_empty() {
         let (due, positions): (Vec<i64>, Vec<i64>) = settlement

@@ -10,7 +10,7 @@ use crate::domain::webhook::{
     WebhookId, WebhookState, WebhookUrl,
 };
 use crate::store::error::RowError;
-use crate::store::record::{decode, encode};
+use crate::store::record::{decode, decode_as, encode, encode_as, version};
 
 stored_enum!(PausedByV1 = PausedBy { Operator, Endpoint });
 
@@ -86,19 +86,51 @@ fn types(names: &[&str]) -> Result<FeedTypes, RowError> {
     types.collect::<Result<_, _>>().map_err(|_| RowError::Invalid("an endpoint's types"))
 }
 
+/// Version of a cursor's row with more than one move.
+const WITH_EARLIER_MOVES: u8 = 2;
+/// Moves that a cursor's row keeps at most.
+const MAX_MOVES: usize = 32;
+
 /// An endpoint's cursor as it is stored.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) struct CursorRow {
     pub(in crate::store) cursor: WebhookCursor,
-    /// Position to which the cursor was last moved back: deliveries of earlier turns behind it are
-    /// void, because the feed is delivered again from there.
-    pub(in crate::store) moved_to: Option<FeedPosition>,
+    /// Those that later ones do not cover, oldest first: each went further than the ones before.
+    moves: Vec<CursorMove>,
+}
+
+/// Move of a cursor back to a position. Deliveries of earlier turns behind it are void, because the
+/// feed is delivered again from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CursorMove {
+    /// The first turn after it.
+    turn: u32,
+    to: FeedPosition,
 }
 
 impl CursorRow {
+    /// Row of a cursor that was never moved back.
+    pub(in crate::store) const fn new(cursor: WebhookCursor) -> Self {
+        Self { cursor, moves: Vec::new() }
+    }
+
+    /// Returns the row after the cursor was moved back. If there are very many moves, the oldest is
+    /// forgotten: a delivery that it made void may then be made once more.
+    pub(in crate::store) fn moved_back(mut self, to: FeedPosition) -> Self {
+        let turn = self.cursor.turn + 1;
+        self.moves.retain(|earlier| earlier.to < to);
+        if self.moves.len() == MAX_MOVES {
+            self.moves.remove(0);
+        }
+        self.moves.push(CursorMove { turn, to });
+        Self { cursor: WebhookCursor { turn, position: to }, ..self }
+    }
+
     /// Whether a delivery of this turn counts.
     pub(in crate::store) fn counts(&self, turn: u32, position: FeedPosition) -> bool {
-        turn >= self.cursor.turn || self.moved_to.is_none_or(|moved_to| position <= moved_to)
+        // The first move after it went back the furthest.
+        let next = self.moves.iter().find(|next| turn < next.turn);
+        next.is_none_or(|next| position <= next.to)
     }
 }
 
@@ -106,21 +138,43 @@ impl CursorRow {
 struct CursorV1 {
     turn: u32,
     position: u64,
+    /// Where the last move went, which the turn began with.
     moved_to: Option<u64>,
+}
+
+/// A cursor, and the moves before the last one: turn and position of each.
+#[derive(Serialize, Deserialize)]
+struct CursorV2 {
+    cursor: CursorV1,
+    earlier: Vec<(u32, u64)>,
 }
 
 /// The row of an endpoint's cursor.
 pub(in crate::store) fn encode_cursor(row: &CursorRow) -> Vec<u8> {
-    let CursorRow { cursor: WebhookCursor { turn, position }, moved_to } = *row;
-    let moved_to = moved_to.map(FeedPosition::number);
-    encode(&CursorV1 { turn, position: position.number(), moved_to }, 24)
+    let CursorRow { cursor: WebhookCursor { turn, position }, moves } = row;
+    let moved_to = moves.last().map(|last| last.to.number());
+    let cursor = CursorV1 { turn: *turn, position: position.number(), moved_to };
+    let earlier = moves.split_last().map_or(&[][..], |(_, earlier)| earlier);
+    if earlier.is_empty() {
+        return encode(&cursor, 24);
+    }
+    let earlier: Vec<_> = earlier.iter().map(|one| (one.turn, one.to.number())).collect();
+    let size_hint = 24 + 14 * earlier.len();
+    encode_as(WITH_EARLIER_MOVES, &CursorV2 { cursor, earlier }, size_hint)
 }
 
 /// Reads the row of an endpoint's cursor.
 pub(in crate::store) fn decode_cursor(bytes: &[u8]) -> Result<CursorRow, RowError> {
-    let CursorV1 { turn, position, moved_to } = decode(bytes)?;
+    let CursorV2 { cursor, earlier } = if version(bytes) == Some(WITH_EARLIER_MOVES) {
+        decode_as(WITH_EARLIER_MOVES, bytes)?
+    } else {
+        CursorV2 { cursor: decode(bytes)?, earlier: Vec::new() }
+    };
+    let CursorV1 { turn, position, moved_to } = cursor;
+    let moves = earlier.into_iter().chain(moved_to.map(|to| (turn, to)));
+    let moves = moves.map(|(turn, to)| CursorMove { turn, to: FeedPosition::from_number(to) });
     let cursor = WebhookCursor { turn, position: FeedPosition::from_number(position) };
-    Ok(CursorRow { cursor, moved_to: moved_to.map(FeedPosition::from_number) })
+    Ok(CursorRow { cursor, moves: moves.collect() })
 }
 
 #[derive(Serialize, Deserialize)]
@@ -208,10 +262,19 @@ mod tests {
     #[test]
     fn cursors_and_deliveries_read_back_and_are_small() {
         let position = FeedPosition::from_number(u64::MAX);
-        let row =
-            CursorRow { cursor: WebhookCursor { turn: 9, position }, moved_to: Some(position) };
-        let read = decode_cursor(&encode_cursor(&row)).unwrap();
-        assert_eq!((read.cursor, read.moved_to), (row.cursor, row.moved_to));
+        let row = CursorRow::new(WebhookCursor { turn: 8, position }).moved_back(position);
+        assert!(encode_cursor(&row).len() <= 24);
+        assert_eq!(decode_cursor(&encode_cursor(&row)).unwrap(), row);
+        // As it was written before a row had more than one move.
+        let before =
+            encode(&CursorV1 { turn: 9, position: u64::MAX, moved_to: Some(u64::MAX) }, 24);
+        assert_eq!(encode_cursor(&row), before);
+        let mut row = CursorRow::new(WebhookCursor { turn: 0, position });
+        for to in 1..100 {
+            row = row.moved_back(FeedPosition::from_number(to));
+            assert_eq!(decode_cursor(&encode_cursor(&row)).unwrap(), row);
+        }
+        assert_eq!(row.moves.len(), MAX_MOVES);
         for failure in
             [AttemptFailure::Status(503), AttemptFailure::TimedOut, AttemptFailure::Unreachable]
         {
@@ -224,14 +287,21 @@ mod tests {
 
     #[test]
     fn deliveries_of_an_earlier_turn_behind_the_place_that_was_moved_to_are_void() {
-        let row = CursorRow {
-            cursor: WebhookCursor { turn: 2, position: FeedPosition::from_number(90) },
-            moved_to: Some(FeedPosition::from_number(50)),
-        };
-        assert!(
-            row.counts(1, FeedPosition::from_number(50))
-                && !row.counts(1, FeedPosition::from_number(51))
-        );
-        assert!(row.counts(2, FeedPosition::from_number(51)));
+        let at = FeedPosition::from_number;
+        let row = CursorRow::new(WebhookCursor { turn: 1, position: at(90) }).moved_back(at(50));
+        assert_eq!(row.cursor, WebhookCursor { turn: 2, position: at(50) });
+        assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
+        assert!(row.counts(2, at(51)));
+        // A later move does not go as far back, so what the first made void stays void.
+        let row = row.moved_back(at(70));
+        assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
+        assert!(row.counts(2, at(70)) && !row.counts(2, at(71)));
+        assert!(row.counts(3, at(71)));
+        // One that goes back further makes more void.
+        let row = row.moved_back(at(60));
+        assert!(row.counts(1, at(50)) && !row.counts(1, at(51)));
+        assert!(row.counts(2, at(60)) && !row.counts(2, at(61)) && !row.counts(3, at(61)));
+        let row = row.moved_back(at(40));
+        assert!((1..5).all(|turn| row.counts(turn, at(40)) && !row.counts(turn, at(41))));
     }
 }

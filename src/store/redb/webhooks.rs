@@ -63,7 +63,7 @@ impl RedbStore {
             };
             let position = batch.shared.feed.last();
             let cursor = WebhookCursor { turn: 0, position };
-            put_cursor(&mut batch.tables, webhook.id, &CursorRow { cursor, moved_to: None })?;
+            put_cursor(&mut batch.tables, webhook.id, &CursorRow::new(cursor))?;
             put(batch, &webhook)?;
             Ok(WebhookAdded::Added(Box::new(webhook)))
         });
@@ -254,8 +254,7 @@ impl RedbStore {
             }
             // What was attempted and not stored yet comes again too.
             let position = position.min(row.cursor.position);
-            let cursor = WebhookCursor { turn: row.cursor.turn + 1, position };
-            put_cursor(&mut batch.tables, id, &CursorRow { cursor, moved_to: Some(position) })?;
+            put_cursor(&mut batch.tables, id, &row.moved_back(position))?;
             batch.organisations = Change::Made;
             Ok(Some(Change::Made))
         });
@@ -296,13 +295,13 @@ impl RedbStore {
 fn settle(
     batch: &mut Batch<'_>,
     id: WebhookId,
-    row: CursorRow,
+    mut row: CursorRow,
     settlement: &Settlement,
 ) -> Result<(), ReadError> {
     let turn = row.cursor.turn;
     if let Some(position) = settlement.cursor.filter(|position| *position > row.cursor.position) {
-        let cursor = WebhookCursor { turn, position };
-        put_cursor(&mut batch.tables, id, &CursorRow { cursor, ..row })?;
+        row.cursor.position = position;
+        put_cursor(&mut batch.tables, id, &row)?;
     }
     for (due, position) in &settlement.tried {
         batch.tables.webhook_waiting.open()?.remove((

@@ -1,0 +1,57 @@
+//! Deliveries to endpoints, as the store keeps them.
+
+use crate::domain::feed::{FeedPosition, FeedTypes};
+use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, WebhookUrl};
+use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::store::{Change, NewWebhook, Settled, Settlement, WebhookAdded};
+
+/// A delivery that waits for another attempt.
+fn waiting(position: FeedPosition) -> WaitingDelivery {
+    let delivery = Redelivery { position, attempts: 1, last: None };
+    WaitingDelivery { due: START.plus(MILLISECOND), delivery }
+}
+
+#[tokio::test]
+async fn deliveries_that_a_replay_made_void_stay_void_whatever_later_ones_replay() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let store = &fixture.store;
+    let new = NewWebhook {
+        url: WebhookUrl::parse("https://app.example.com/hooks").unwrap(),
+        types: FeedTypes::ALL,
+        authority: None,
+        secret: SigningSecret::generate().unwrap(),
+    };
+    let added = store.add_webhook(fixture.organisation, new, START).await.unwrap();
+    let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+    let first = store.webhook_cursor(webhook.id).await.unwrap().unwrap();
+    let at = |offset| FeedPosition::from_number(first.position.number() + offset);
+    let settle = async |turn, positions: &[u64]| {
+        let waiting = positions.iter().map(|offset| waiting(at(*offset))).collect();
+        let settlement = Settlement { cursor: Some(at(100)), waiting, ..Settlement::default() };
+        let settled = store.settle_deliveries(webhook.id, turn, settlement).await;
+        assert_eq!(settled, Ok(Settled::Done));
+    };
+    let replay = async |offset| {
+        let moved = store.move_webhook_back(webhook.id, at(offset), at(100)).await;
+        assert_eq!(moved, Ok(Some(Change::Made)));
+    };
+    let found = async || {
+        let page = store.waiting_deliveries(webhook.id, 100).await.unwrap();
+        let deliveries = page.deliveries.iter().map(|one| one.delivery.position);
+        let void = page.void.iter().map(|(_, position)| *position);
+        (deliveries.collect::<Vec<_>>(), void.collect::<Vec<_>>())
+    };
+    settle(first.turn, &[40, 60, 90]).await;
+    assert_eq!(found().await, (vec![at(40), at(60), at(90)], vec![]));
+    replay(50).await;
+    assert_eq!(found().await, (vec![at(40)], vec![at(60), at(90)]));
+    // The feed is delivered again, and some deliveries fail again.
+    settle(first.turn + 1, &[70, 95]).await;
+    replay(80).await;
+    let void = vec![at(60), at(90), at(95)];
+    assert_eq!(found().await, (vec![at(40), at(70)], void), "60 came again with the first replay");
+    settle(first.turn + 2, &[99]).await;
+    replay(65).await;
+    assert_eq!(found().await.0, [at(40)]);
+}
