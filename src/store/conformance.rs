@@ -522,6 +522,17 @@ async fn a_loss_is_shown_for_a_day_and_then_no_longer_counted() {
 
 impl Store {
     /// Makes a message's record one that cannot be read.
+    /// Rows that find messages, once all is published.
+    async fn rows_of_indexes(&self) -> u64 {
+        match &self.engine {
+            Engine::Redb(engine) => {
+                engine.published().await;
+                engine.rows_of_indexes()
+            }
+            Engine::Postgres(engine) => Box::pin(engine.rows_of_indexes()).await,
+        }
+    }
+
     pub(super) async fn damage_message(&self, id: MessageId) {
         match &self.engine {
             Engine::Redb(engine) => engine.damage_message(id).await,
@@ -545,4 +556,31 @@ impl Store {
             Engine::Postgres(engine) => Box::pin(engine.rows_of_feed()).await,
         }
     }
+}
+
+#[tokio::test]
+async fn a_purge_leaves_nothing_that_finds_a_record_which_could_not_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let sent = |ses_message_id: &str, sent_at| Transition::Sent {
+        ses_message_id: ses_message_id.to_owned(),
+        sent_at,
+    };
+    let mut ids = Vec::new();
+    for (ses_message_id, sent_at) in [("a", START), ("b", START.plus(Duration::from_secs(9)))] {
+        let id = fixture.new_message().await;
+        fixture.store.record(id, 1, sent(ses_message_id, sent_at), START).await.unwrap();
+        ids.push(id);
+    }
+    fixture.store.damage_message(ids[1]).await;
+    let later = START.plus(Duration::from_hours(1));
+    let Accepted::New(kept) = fixture.accept(None, later).await.unwrap() else { panic!() };
+    fixture.store.record(kept, 1, sent("c", later), later).await.unwrap();
+    let all = fixture.store.rows_of_indexes().await;
+    let end = START.plus(RECORD_RETENTION).plus(Duration::from_mins(30));
+    assert_eq!(fixture.store.purge(end, 10).await.unwrap().messages, 2);
+    assert_eq!(fixture.store.rows_of_indexes().await, all / 3, "those of the last message");
+    assert!(fixture.store.message(kept, later).await.unwrap().is_some());
+    fixture.store.purge(later.plus(RECORD_RETENTION).plus(MILLISECOND), 10).await.unwrap();
+    assert_eq!(fixture.store.rows_of_indexes().await, 0);
 }

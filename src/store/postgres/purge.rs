@@ -56,12 +56,16 @@ impl PostgresStore {
         let waiting = millis(window_now.now().minus(UNMATCHED_WAIT));
         let end = position_number(FeedPosition::first_of(retained));
         let hour = i32::try_from(Hour::of(retained).number()).unwrap_or(i32::MAX);
+        let mut damaged: Vec<Uuid> = Vec::new();
         let purged = self.changed(async {
             let change = self.begin().await?;
             let connection = change.connection();
             let mut purged = Purged::default();
             for (start, end) in &records {
                 let rows = connection.query(MESSAGES, &[start, end, &most]).await?;
+                damaged.extend(rows.iter().map(|row| row.get::<_, Uuid>(0)).zip(&rows).filter_map(
+                    |(id, row)| decode_message(message_id(id), row.get(1)).err().map(|_| id),
+                ));
                 let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
                 let ses_ids: BTreeSet<String> = rows
                     .iter()
@@ -99,6 +103,17 @@ impl PostgresStore {
             change.commit(purged).await
         });
         let purged = purged.await?;
+        if !damaged.is_empty() {
+            // They do not tell the provider's ids of their messages, and no index finds those. Without
+            // an effect on what was purged, because it may take long.
+            let sent = "DELETE FROM sent WHERE id = ANY($1)";
+            let removed = self.changed(async {
+                let change = self.begin().await?;
+                change.connection().execute(sent, &[&damaged]).await?;
+                change.commit(()).await
+            });
+            let _ = removed.await;
+        }
         self.shared.metrics.purged(purged);
         Ok(purged)
     }

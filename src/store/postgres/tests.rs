@@ -51,6 +51,12 @@ impl PostgresStore {
         self.query_one(BURY, &[&name]).await.unwrap();
     }
 
+    /// Rows that find messages by the provider's ids.
+    pub(in crate::store) async fn rows_of_indexes(&self) -> u64 {
+        let count = "SELECT count(*) FROM sent";
+        self.query_one(count, &[]).await.unwrap().get::<_, i64>(0).unsigned_abs()
+    }
+
     pub(in crate::store) async fn rows_of_feed(&self) -> u64 {
         const COUNT: &str = "
             SELECT (SELECT count(*) FROM feed) + (SELECT count(*) FROM overturned_failure)";

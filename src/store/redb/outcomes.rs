@@ -87,7 +87,8 @@ pub(super) fn find_sent(
     Ok(None)
 }
 
-/// Removes the provider's ids of the first `limit` messages of `ids`, ahead of their records.
+/// Removes the provider's ids of the first `limit` messages of `ids`, ahead of their records. Those
+/// of records that cannot be read stay until [`purge_orphans`].
 pub(super) fn purge_sent(
     tables: &mut Tables<'_>,
     ids: &Range<MessageId>,
@@ -110,4 +111,25 @@ pub(super) fn purge_sent(
         tables.sent.open()?.remove(key)?;
     }
     Ok(())
+}
+
+/// Removes the provider's ids of messages that were sent in a run of instants and have no record any
+/// more, at most `limit`: a record that could not be read did not tell when it was sent.
+pub(super) fn purge_orphans(
+    tables: &mut Tables<'_>,
+    sent_in: &Range<Timestamp>,
+    limit: usize,
+) -> Result<usize, ReadError> {
+    let mut orphans = Vec::new();
+    let range = (sent_in.start.unix_millis(), [0; 16])..(sent_in.end.unix_millis(), [0; 16]);
+    for row in tables.sent.open()?.range(range)?.take(limit) {
+        let key = row?.0.value();
+        if tables.messages.open()?.get(key.1)?.is_none() {
+            orphans.push(key);
+        }
+    }
+    for key in &orphans {
+        tables.sent.open()?.remove(*key)?;
+    }
+    Ok(orphans.len())
 }

@@ -47,6 +47,9 @@ fn purge(
     let records_past: Vec<_> = window_now.past(RECORD_RETENTION).iter().map(ids).collect();
     for run in &records_past {
         purged.messages += purge_messages(batch, run, limit - purged.messages)?;
+        if purged.messages < limit {
+            purge_orphans(batch, run, limit)?;
+        }
         quarantine::purge_quarantined(&mut batch.tables, run)?;
     }
     dead_letters::expire(&mut batch.tables, window_now)?;
@@ -94,6 +97,38 @@ fn purge_messages(
     batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
     feed::purge_overturned(&mut batch.tables, ids.start, last)?;
     Ok(messages.count)
+}
+
+/// Removes rows that find messages which have no record any more: a record that could not be read told
+/// neither whose it was nor when it was sent.
+fn purge_orphans(
+    batch: &mut Batch<'_>,
+    ids: &ops::Range<MessageId>,
+    limit: usize,
+) -> Result<(), ReadError> {
+    let sent_in = ids.start.instant()..ids.end.instant();
+    outcomes::purge_orphans(&mut batch.tables, &sent_in, limit)?;
+    let (first, end) = (*ids.start.as_bytes(), *ids.end.as_bytes());
+    let (mut orphans, mut organisation) = (Vec::new(), 0);
+    loop {
+        let listed = batch.tables.by_organisation.open()?;
+        let Some(row) = listed.range((organisation, [0; 16])..)?.next() else { break };
+        let number = row?.0.value().0;
+        for row in listed.range((number, first)..(number, end))?.take(limit - orphans.len()) {
+            let key = row?.0.value();
+            if batch.tables.messages.open()?.get(key.1)?.is_none() {
+                orphans.push(key);
+            }
+        }
+        match number.checked_add(1) {
+            Some(next) if orphans.len() < limit => organisation = next,
+            Some(_) | None => break,
+        }
+    }
+    for key in orphans {
+        batch.tables.by_organisation.open()?.remove(key)?;
+    }
+    Ok(())
 }
 
 struct Range {

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::store::redb::open::Opener;
-use crate::store::redb::tables::{FEED, OVERTURNED};
+use crate::store::redb::tables::{BY_ORGANISATION, FEED, OVERTURNED, SENT};
 use crate::store::redb::{Pending, RedbStore};
 use crate::store::{Engine, OpenError, Recovery, Store};
 
@@ -24,6 +24,15 @@ impl RedbStore {
             Ok(())
         });
         damage.await.unwrap();
+    }
+
+    /// Rows that find messages: by their organisation, and by the provider's ids.
+    pub(in crate::store) fn rows_of_indexes(&self) -> u64 {
+        let rows = self.shared.database.read(|transaction| {
+            let listed = transaction.open_table(BY_ORGANISATION)?.len()?;
+            Ok(listed + transaction.open_table(SENT)?.len()?)
+        });
+        rows.unwrap()
     }
 
     pub(in crate::store) fn rows_of_feed(&self) -> u64 {
