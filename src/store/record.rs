@@ -389,9 +389,21 @@ impl EventKey {
     pub(super) fn without_message(&self) -> Vec<u8> {
         let mut key = Vec::with_capacity(Self::BYTES);
         key.extend_from_slice(&self.occurred_at.unix_millis().to_be_bytes());
-        key.push(self.event_type as u8);
+        key.push(event_number(self.event_type));
         key.extend_from_slice(&self.recipients);
         key
+    }
+}
+
+/// Number of a type in keys on the disk, which must not change: of events at one instant, the highest
+/// comes last.
+const fn event_number(event_type: EventType) -> u8 {
+    match event_type {
+        EventType::DeliveryDelay => 0,
+        EventType::Delivery => 1,
+        EventType::Reject => 2,
+        EventType::Bounce => 3,
+        EventType::Complaint => 4,
     }
 }
 

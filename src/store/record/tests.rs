@@ -140,3 +140,23 @@ fn an_entry_of_the_feed_reads_back_whatever_the_clocks_said() {
         }
     }
 }
+
+#[test]
+fn a_types_number_in_a_key_on_the_disk_never_changes() {
+    let numbers = [
+        (EventType::DeliveryDelay, 0),
+        (EventType::Delivery, 1),
+        (EventType::Reject, 2),
+        (EventType::Bounce, 3),
+        (EventType::Complaint, 4),
+    ];
+    assert_eq!(numbers.len(), EventType::ALL.len());
+    for (event_type, number) in numbers {
+        let occurred_at = Timestamp::from_unix_millis(0x0102_0304_0506);
+        let key = EventKey { occurred_at, event_type, recipients: [9; 8] };
+        let expected = [&[0, 0, 1, 2, 3, 4, 5, 6, number][..], &[9; 8]].concat();
+        assert_eq!(key.without_message(), expected);
+    }
+    // Of events at one instant, the last one is the one that counts: rank and number agree.
+    assert!(numbers.is_sorted());
+}
