@@ -49,7 +49,7 @@ pub use record::check::check_row;
 pub use redb::{
     CACHE_BYTES, Candidate, Chunk, Contents, CopyError, Existing, FILE_NAME, FileCopy, FileId,
     FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery, RestoreError,
-    Restored, SaveError, Snapshot, Unclosed,
+    Restored, SaveError, Snapshot, Unclosed, create_directory,
 };
 pub use transfer::{ImportError, Imported};
 

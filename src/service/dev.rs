@@ -23,13 +23,15 @@ use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::error::TakenAddresses;
 use crate::service::run::{Signals, listen_for, stop};
-use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners, store};
+use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners};
 use crate::ses::credentials::Credentials;
 use crate::ses::send::MESSAGE_ID_TAG;
 use crate::simulator::{
     CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
 };
-use crate::store::{FeedPage, NewApiKey, NewWebhook, Store, StoreError, WebhookAdded};
+use crate::store::{
+    FeedPage, NewApiKey, NewWebhook, Store, StoreError, WebhookAdded, create_directory,
+};
 use crate::webhooks;
 
 const ORGANISATION: &str = "dev";
@@ -95,7 +97,7 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         (None, Some(directory)) => directory.path().to_owned(),
         (None, None) => unreachable!("one of the two is there"),
     };
-    store::create_directory(&data_dir).map_err(failed)?;
+    create_directory(&data_dir).map_err(failed)?;
     // A new store is as it should be here, and no reason for a warning.
     Store::create_if_missing(&data_dir)
         .map_err(|source| ServiceError::Store { directory: data_dir.clone(), source })?;

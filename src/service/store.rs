@@ -1,8 +1,8 @@
 //! The store in the service: opened, and what was found there told in the log.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,10 +19,9 @@ use crate::service::ServiceError;
 use crate::ses::SesClient;
 use crate::store::{
     ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store,
+    create_directory,
 };
 
-/// Rights of a data directory that the service creates: the files in it hold recipients and subjects.
-const DIRECTORY_MODE: u32 = 0o700;
 /// File with the node's random number, which is locked as long as it runs.
 const NODE_FILE: &str = "node";
 /// Exit code of a node that the others took for dead: `EX_TEMPFAIL` of sysexits.h.
@@ -192,11 +191,6 @@ async fn open_file(config: &Config, clock: &Clock) -> Result<Store, ServiceError
         config.data_dir.display()
     );
     Ok(store)
-}
-
-/// Creates the data directory if it is missing. Nobody but its owner may look into it.
-pub(super) fn create_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
 /// Other copies of the data file in its directory, to be named in the log.

@@ -29,6 +29,7 @@ use startup_recovery::Start;
 use writer::{Writer, WriterThread};
 
 pub use backup::{Chunk, CopyError, Existing, FileCopy, NotAChunk, SaveError, Snapshot};
+pub use data_directory::create_directory;
 pub use data_file::{FileId, FileLoss, OwnFiles};
 pub use error::OpenError;
 pub use open::FileOrigin;
@@ -43,6 +44,7 @@ mod backup;
 mod batch;
 mod changes;
 mod checkpoint;
+mod data_directory;
 mod data_file;
 mod database;
 mod dead_letters;

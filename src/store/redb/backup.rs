@@ -1,9 +1,7 @@
 //! Backups and other copies of the file: a snapshot is read row by row, and a copy is put in its
 //! place whole or not at all.
 
-use std::fs::DirBuilder;
 use std::ops::ControlFlow;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +13,7 @@ use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::redb::changes::Changes;
 use crate::store::redb::checkpoint::kept_checkpoint;
+use crate::store::redb::data_directory::create_directory;
 use crate::store::redb::data_file::FileLoss;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{
@@ -22,8 +21,6 @@ use crate::store::redb::tables::{
 };
 use crate::store::redb::{FILE_NAME, RedbStore, Shared, temp_files};
 
-/// Entered by its owner alone.
-const DIRECTORY_MODE: u32 = 0o700;
 /// How many bytes of rows one commit takes.
 const COMMIT_BYTES: usize = 16 << 20;
 /// How much of the copy is cached while it is made, in bytes.
@@ -51,9 +48,7 @@ impl RedbStore {
             }
         };
         // The directory may be gone with the file. If it cannot be made, the copy says so.
-        let _ = path.parent().map(|directory| {
-            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)
-        });
+        let _ = path.parent().map(create_directory);
         let snapshot = self.snapshot().await?;
         let saved = tokio::task::spawn_blocking(move || snapshot.save(&path).map(|()| path));
         saved.await.expect("saving does not panic and is not aborted").map(Some)

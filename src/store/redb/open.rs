@@ -11,6 +11,7 @@ use crate::domain::id::MessageId;
 use crate::store::damage::Damage;
 use crate::store::record::decode_message;
 use crate::store::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
+use crate::store::redb::data_directory::{create_directory, sync_above};
 use crate::store::redb::data_file::{DataFile, FileId};
 use crate::store::redb::error::{InRow, OpenError, ReadError};
 use crate::store::redb::journal::{self, DirectFile, Epoch, Journal, JournalError, JournalFile};
@@ -247,7 +248,7 @@ pub(super) fn create_if_missing(path: &Path) -> Result<FileOrigin, OpenError> {
 fn create(path: &Path) -> Result<(), OpenError> {
     let directory = path.parent().expect("the file's path has a directory");
     let made = (|| {
-        std::fs::create_dir_all(directory)?;
+        create_directory(directory)?;
         temp_files::make_data_file(directory)
     })();
     let new = made.map_err(|source| OpenError::Create { path: path.to_owned(), source })?;
@@ -258,7 +259,8 @@ fn create(path: &Path) -> Result<(), OpenError> {
     let renamed = (|| {
         new.as_file().sync_all()?;
         new.persist_noclobber(path).map_err(|error| error.error)?;
-        temp_files::sync_directory_of(path)
+        temp_files::sync_directory_of(path)?;
+        sync_above(directory)
     })();
     renamed.map_err(|source| OpenError::Create { path: path.to_owned(), source })
 }
