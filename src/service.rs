@@ -39,7 +39,7 @@ use crate::ses::credentials::Credentials;
 use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesError, SesOptions};
 use crate::smtp::Smtp;
-use crate::store::{DrainOrder, Duty, FILE_NAME, Store};
+use crate::store::{DrainOrder, Duty, FILE_NAME, Store, StoreOwner};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
@@ -128,11 +128,21 @@ impl Service {
         credentials: Credentials,
         inherited: Inherited,
     ) -> Result<Self, ServiceError> {
-        let started = SystemTime::now();
-        let max_connections = room_for_clients(config, &inherited);
+        Self::start_as(StoreOwner::Service, config, clock, credentials, inherited).await
+    }
+
+    /// As [`Service::start`], on a store of this owner.
+    async fn start_as(
+        owner: StoreOwner,
+        config: &Config,
+        clock: Clock,
+        credentials: Credentials,
+        inherited: Inherited,
+    ) -> Result<Self, ServiceError> {
+        let (started, max_connections) = (SystemTime::now(), room_for_clients(config, &inherited));
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
-        let (store, node_lock) = store::open(config, &clock).await?;
+        let (store, node_lock) = store::open(owner, config, &clock).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;

@@ -6,8 +6,6 @@
 //! message's body never reaches it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
 use tokio::sync::watch;
 
 use crate::domain::api_key::ApiKeyHash;
@@ -24,7 +22,7 @@ use crate::domain::organisation::{
 };
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression};
-use crate::domain::time::{ClockReading, Timestamp};
+use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     Redelivery, SigningSecret, Webhook, WebhookCursor, WebhookId, WebhookState,
 };
@@ -41,7 +39,8 @@ pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
     History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessageFilter, MessagePage,
     NewApiKey, NewMessage, NewWebhook, OnNew, OrganisationFacts, Purged, Reference, Report,
-    Settled, Settlement, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage, WebhookAdded,
+    Settled, Settlement, StoreOwner, SuppressionKey, SuppressionPage, WaitingKey, WaitingPage,
+    WebhookAdded,
 };
 pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
@@ -121,7 +120,16 @@ impl Store {
     /// Opens the store in a directory, making it if there is none, and sets right what the end of
     /// the last process left: every pending message becomes `failed` before this returns.
     pub fn open(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
-        let (redb, recovery) = RedbStore::open(directory, Pending::Settle, now)?;
+        let (redb, recovery) =
+            RedbStore::open_by(directory, Pending::Settle, Some(StoreOwner::Service), now)?;
+        Ok((Self { engine: Engine::Redb(redb) }, recovery))
+    }
+
+    /// As [`Store::open`], for `pillarbox dev`: a new store gets its mark, and one of the service is
+    /// refused before anything in it changes.
+    pub fn open_for_dev(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
+        let (redb, recovery) =
+            RedbStore::open_by(directory, Pending::Settle, Some(StoreOwner::Dev), now)?;
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 
@@ -130,25 +138,6 @@ impl Store {
     pub fn observe(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
         let (redb, _) = RedbStore::open(directory, Pending::Leave, now)?;
         Ok(Self { engine: Engine::Redb(redb) })
-    }
-
-    /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
-    /// the messages that dead ones held; returns how many those were. `now` is given the server's
-    /// clock, and returns the time to go by.
-    pub async fn connect(
-        server: &PostgresServer,
-        identity: NodeIdentity,
-        answer_timeout: Duration,
-        now: impl FnOnce(ClockReading) -> Timestamp,
-    ) -> Result<(Self, usize), ConnectError> {
-        let (postgres, bodies_lost) =
-            PostgresStore::connect(server, identity, answer_timeout, now).await?;
-        Ok((Self { engine: Engine::Postgres(postgres) }, bodies_lost))
-    }
-
-    /// Makes an empty store in a directory that has none.
-    pub fn create_if_missing(directory: &Path) -> Result<FileOrigin, OpenError> {
-        RedbStore::create_if_missing(directory)
     }
 
     /// Begins a copy in the place of a directory's data file, which is to be finished while that

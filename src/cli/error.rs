@@ -7,7 +7,7 @@ use crate::admin::Refusal;
 use crate::admin::client::{CallError, ConnectError};
 use crate::config::ConfigError;
 use crate::service::ServiceError;
-use crate::store::{CopyError, OpenError, RestoreError};
+use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
 
 /// Exit code for a failure.
 const EXIT_FAILED: u8 = 1;
@@ -205,7 +205,11 @@ impl CliError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => super::EXIT_USAGE,
-            Self::Configuration(_) => EXIT_CONFIGURATION,
+            Self::Configuration(_)
+            | Self::Run(
+                ServiceError::Store { source: OpenError::MadeByDev, .. }
+                | ServiceError::Connect(StoreConnectError::MadeByDev),
+            ) => EXIT_CONFIGURATION,
             Self::Connect(_)
             | Self::Call(_)
             | Self::Refused(_)

@@ -50,7 +50,8 @@ pub(super) struct DevArgs {
     /// Endpoint that is told of every event; its secret is printed.
     #[arg(long, value_name = "URL", value_parser = webhook_url)]
     webhook: Option<WebhookUrl>,
-    /// Configuration file, if you want to try one; its [ses] section has no effect.
+    /// Configuration file, if you want to try one. Its [ses] section, `data_dir` and `admin_socket`
+    /// have no effect. A store that `pillarbox dev` did not make is refused.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -214,6 +214,7 @@ mod tests {
             provider_code: None,
             message: "no".to_owned(),
             retry_after: None,
+            answer: crate::domain::attempt::ProviderAnswer::Missing,
         };
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
         let queue = Arc::new(MessageQueue::new(1 << 20));

@@ -30,11 +30,11 @@ use crate::simulator::{
     CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
 };
 use crate::store::{
-    FeedPage, NewApiKey, NewWebhook, Store, StoreError, WebhookAdded, create_directory,
+    FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded, create_directory,
 };
 use crate::webhooks;
 
-const ORGANISATION: &str = "dev";
+const ORGANISATION: &str = StoreOwner::ORGANISATION_OF_DEV;
 /// How many events are read at one time to be logged.
 const EVENTS_AT_ONCE: usize = 100;
 const DOMAIN: &str = "example.com";
@@ -98,15 +98,18 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
         (None, None) => unreachable!("one of the two is there"),
     };
     create_directory(&data_dir).map_err(failed)?;
-    // A new store is as it should be here, and no reason for a warning.
-    Store::create_if_missing(&data_dir)
-        .map_err(|source| ServiceError::Store { directory: data_dir.clone(), source })?;
     let simulator = start_simulator().await?;
     let config = configure(&options, &data_dir, &simulator);
     let secret = SecretString::from(ACCESS_KEY);
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
-    let service =
-        Service::start(&config, Clock::system(), credentials, Inherited::default()).await?;
+    let service = Service::start_as(
+        StoreOwner::Dev,
+        &config,
+        Clock::system(),
+        credentials,
+        Inherited::default(),
+    )
+    .await?;
     service.operators.show_caught(Arc::new(Memory(simulator.captured_mail())));
     service.show_welcome(WELCOME.replace("{page}", page_without_key(&service)));
     let key = match options.api_key {
@@ -209,6 +212,8 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     }
     data_dir.clone_into(&mut config.data_dir);
     config.admin_socket = data_dir.join(SOCKET);
+    // First all of it: nothing that the configuration says of SES may lead to SES.
+    config.ses = Config::default().ses;
     config.ses.region = Options::default().region;
     config.ses.endpoint =
         Some(simulator.endpoint().parse().expect("the simulator's address is a URL"));

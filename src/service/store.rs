@@ -18,7 +18,7 @@ use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
 use crate::ses::SesClient;
 use crate::store::{
-    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store,
+    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store, StoreOwner,
     create_directory,
 };
 
@@ -37,15 +37,16 @@ const KEY_USE_INTERVAL: Duration = Duration::from_mins(5);
 /// Opens the store and settles what the last process left; the log says what that was. The lock of
 /// the data directory is to be held as long as the store.
 pub(super) async fn open(
+    owner: StoreOwner,
     config: &Config,
     clock: &Clock,
 ) -> Result<(Store, Option<File>), ServiceError> {
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
     let (store, lock) = match &config.store {
-        StoreConfig::Redb => (open_file(config, clock).await?, None),
+        StoreConfig::Redb => (open_file(owner, config, clock).await?, None),
         StoreConfig::Postgres(postgres) => {
-            let (store, lock) = connect(config, postgres, clock).await?;
+            let (store, lock) = connect(owner, config, postgres, clock).await?;
             (store, Some(lock))
         }
     };
@@ -61,6 +62,7 @@ pub(super) async fn open(
 
 /// Joins the other nodes on a database.
 async fn connect(
+    owner: StoreOwner,
     config: &Config,
     postgres: &Postgres,
     clock: &Clock,
@@ -76,7 +78,7 @@ async fn connect(
         least_dead_after: postgres.least_dead_after,
     };
     let (store, bodies_lost) =
-        Store::connect(&server, identity, postgres.answer_timeout, |reading| {
+        Store::connect_as(owner, &server, identity, postgres.answer_timeout, |reading| {
             clock.follow(reading);
             clock.now()
         })
@@ -168,15 +170,24 @@ pub(super) async fn end_if_task_ends(store: Store) {
     std::process::exit(EXIT_TASK_ENDED);
 }
 
-async fn open_file(config: &Config, clock: &Clock) -> Result<Store, ServiceError> {
+async fn open_file(
+    owner: StoreOwner,
+    config: &Config,
+    clock: &Clock,
+) -> Result<Store, ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
-    let opened = tokio::task::spawn_blocking(move || Store::open(&directory, now))
+    let open = match owner {
+        StoreOwner::Service => Store::open,
+        StoreOwner::Dev => Store::open_for_dev,
+    };
+    let opened = tokio::task::spawn_blocking(move || open(&directory, now))
         .await
         .expect("opening the store does not panic");
     let (store, recovery) = opened
         .map_err(|source| ServiceError::Store { directory: config.data_dir.clone(), source })?;
-    if recovery.file == FileOrigin::Created {
+    // A new one is as it should be in a trial.
+    if recovery.file == FileOrigin::Created && owner == StoreOwner::Service {
         warn!(
             "there was no data file in {}: the service starts with an empty store. If it has run \
              before, stop it, then run: pillarbox restore FILE --replace{}",

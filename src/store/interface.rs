@@ -32,6 +32,20 @@ pub enum Change {
     None,
 }
 
+/// Program that a store belongs to. Neither takes the other's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreOwner {
+    /// The service.
+    Service,
+    /// `pillarbox dev`. Its store has a mark.
+    Dev,
+}
+
+impl StoreOwner {
+    /// Name of the only organisation of a data file that `dev` made before there were marks.
+    pub const ORGANISATION_OF_DEV: &str = "dev";
+}
+
 /// Whether the store takes writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {

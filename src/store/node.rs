@@ -7,14 +7,40 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 
 use crate::domain::id::MessageId;
-use crate::domain::time::ClockReading;
+use crate::domain::time::{ClockReading, Timestamp};
 use crate::store::cluster::{DatabaseStatus, DrainOrder, Duty, Forgotten, NodeLoad, NodeStatus};
-use crate::store::interface::Change;
-use crate::store::postgres::{ConnectError, Import, PostgresServer, PostgresStore};
+use crate::store::interface::{Change, StoreOwner};
+use crate::store::postgres::{ConnectError, Import, NodeIdentity, PostgresServer, PostgresStore};
 use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
 use crate::store::{Engine, Store, StoreError};
 
 impl Store {
+    /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
+    /// the messages that dead ones held; returns how many those were. `now` is given the server's
+    /// clock, and returns the time to go by.
+    pub async fn connect(
+        server: &PostgresServer,
+        identity: NodeIdentity,
+        answer_timeout: Duration,
+        now: impl FnOnce(ClockReading) -> Timestamp,
+    ) -> Result<(Self, usize), ConnectError> {
+        Self::connect_as(StoreOwner::Service, server, identity, answer_timeout, now).await
+    }
+
+    /// As [`Store::connect`], for the service or for `pillarbox dev`. Refuses the other's database
+    /// before anything in it changes.
+    pub async fn connect_as(
+        owner: StoreOwner,
+        server: &PostgresServer,
+        identity: NodeIdentity,
+        answer_timeout: Duration,
+        now: impl FnOnce(ClockReading) -> Timestamp,
+    ) -> Result<(Self, usize), ConnectError> {
+        let (postgres, bodies_lost) =
+            PostgresStore::connect(owner, server, identity, answer_timeout, now).await?;
+        Ok((Self { engine: Engine::Postgres(postgres) }, bodies_lost))
+    }
+
     /// Leaves the other nodes, with nothing held. Nobody has to wait until this one is taken for
     /// dead.
     pub async fn leave(&self) {

@@ -23,7 +23,7 @@ use crate::store::directory::KeyUse;
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
 use crate::store::suppression_filter::SuppressionFilter;
-use crate::store::{DamagedRow, Health, StoreError};
+use crate::store::{DamagedRow, Health, StoreError, StoreOwner};
 use accept::Request;
 use calls::Calls;
 use connection::{Connection, Connector, Slot};
@@ -138,6 +138,7 @@ impl PostgresStore {
     /// Connects, makes the schema if there is none, joins the other nodes, and fails the messages
     /// that dead ones held; returns how many those were.
     pub(in crate::store) async fn connect(
+        owner: StoreOwner,
         server: &PostgresServer,
         identity: NodeIdentity,
         answer_timeout: Duration,
@@ -145,7 +146,7 @@ impl PostgresStore {
     ) -> Result<(Self, usize), ConnectError> {
         let connector = Connector::new(server);
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
-        schema::prepare(&connector.connect().await.map_err(failed)?).await?;
+        schema::prepare(&connector.connect().await.map_err(failed)?, owner).await?;
         let connection = connector.connect_for(Purpose::Start).await.map_err(failed)?;
         let dead = node::watch_namesake(&connection, &identity).await?;
         let database = cluster::database(&connection).await.map_err(failed)?;

@@ -19,7 +19,7 @@ use crate::store::directory::{KeyUse, OrganisationIndex};
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
 use crate::store::suppression_filter::SuppressionFilter;
-use crate::store::{DamagedRow, Health, StoreError};
+use crate::store::{DamagedRow, Health, StoreError, StoreOwner};
 use database::{SharedDatabase, Unwritable};
 use error::ReadError;
 use feed::FeedIndex;
@@ -62,6 +62,7 @@ mod open;
 mod organisations;
 mod outcomes;
 mod overlay;
+mod owner;
 mod published_tables;
 mod purge;
 mod quarantine;
@@ -104,22 +105,38 @@ impl RedbStore {
         pending: Pending,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
+        Self::open_by(directory, pending, None, now)
+    }
+
+    /// As [`Self::open`]. Refuses a file that is not this program's; commands have none of their own.
+    pub(in crate::store) fn open_by(
+        directory: &Path,
+        pending: Pending,
+        owner: Option<StoreOwner>,
+        now: Timestamp,
+    ) -> Result<(Self, Recovery), OpenError> {
         let path = directory.join(FILE_NAME);
-        let file = open::create_if_missing(&path)?;
-        let (store, recovery) = Self::start(Opener::file(&path, CACHE_BYTES)?, pending, now)?;
+        let file = open::create_if_missing(&path, owner)?;
+        let opener = Opener::file(&path, CACHE_BYTES)?;
+        let (store, recovery) = Self::start_by(opener, pending, owner, now)?;
         // Not before the file's lock is held: two starts at one time must not take each other's.
         temp_files::remove(directory, temp_files::NEW);
         Ok((store, Recovery { file, ..recovery }))
     }
 
-    /// Makes an empty store in a directory that has none.
-    pub(in crate::store) fn create_if_missing(directory: &Path) -> Result<FileOrigin, OpenError> {
-        open::create_if_missing(&directory.join(FILE_NAME))
-    }
-
+    #[cfg(test)]
     pub(in crate::store) fn start(
         opener: Opener,
         pending: Pending,
+        now: Timestamp,
+    ) -> Result<(Self, Recovery), OpenError> {
+        Self::start_by(opener, pending, None, now)
+    }
+
+    fn start_by(
+        opener: Opener,
+        pending: Pending,
+        owner: Option<StoreOwner>,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
         let (damage, feed, start) =
@@ -129,7 +146,7 @@ impl RedbStore {
             Pending::Leave => Unwritable::Refuse,
         };
         let (database, bodies_lost, refused) =
-            SharedDatabase::open(opener, &damage, unwritable, |database, laid| {
+            SharedDatabase::open(opener, owner, &damage, unwritable, |database, laid| {
                 start.set_right(database, &feed, laid)
             })?;
         let shared = Arc::new(Shared::new(database, damage, feed, start));

@@ -70,6 +70,8 @@ pub(super) struct Facts {
     /// Last position of the feed.
     pub(super) feed_last: u64,
     pub(super) time_record: Option<Vec<u8>>,
+    /// True if `pillarbox dev` made it.
+    pub(super) made_by_dev: bool,
     /// Rows that cannot be brought over, because what the database searches by cannot be read.
     pub(super) left_out: u64,
 }

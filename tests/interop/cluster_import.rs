@@ -142,3 +142,25 @@ async fn files_of_every_version_of_the_format_are_imported() {
     }
     assert!(imported > 1, "there are files of several versions");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_dev_made_does_not_become_the_services_by_an_import() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let mut dev = kit::DevProcess::start(&["--data-dir", data.to_str().unwrap()]);
+    dev.line(|line| line.starts_with("Messages as they move"));
+    assert!(dev.interrupt().1.success());
+    let copy = directory.path().join("copy.backup");
+    let mut backup = kit::pillarbox(&["backup", copy.to_str().unwrap()]);
+    backup.env("PILLARBOX_DATA_DIR", &data);
+    backup.env("PILLARBOX_ADMIN_SOCKET", data.join("admin.sock"));
+    let backup = backup.output().unwrap();
+    assert!(backup.status.success(), "{backup:?}");
+    psql("postgres", "CREATE DATABASE imported_dev");
+    let site = Site::empty(&configuration("a", "imported_dev"), Options::default()).await;
+    let imported = site.run_alone(&["cluster", "import", copy.to_str().unwrap()]);
+    assert!(imported.status.success(), "{imported:?}");
+    let refused = kit::Process::spawn(site.service()).wait_at_most(kit::PATIENCE);
+    assert_eq!(refused.0, Some(78), "{}", refused.1);
+    assert!(refused.1.contains("was made by `pillarbox dev`"), "{}", refused.1);
+}

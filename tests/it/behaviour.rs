@@ -12,6 +12,7 @@ mod credentials;
 mod data_file;
 mod destinations;
 mod dev;
+mod dev_store;
 #[cfg(feature = "interop")]
 mod disk;
 mod events;

@@ -24,6 +24,13 @@ impl DevProcess {
         Self::start_with_errors_to(arguments, Stdio::from)
     }
 
+    /// A `dev` by a command line of its own.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let (output, writer) = pipe().unwrap();
+        let child = command.stderr(Stdio::null()).stdout(writer).spawn().unwrap();
+        Self { child, output: BufReader::new(output).lines() }
+    }
+
     fn start_with_errors_to(arguments: &[&str], errors: impl FnOnce(PipeWriter) -> Stdio) -> Self {
         let (output, writer) = pipe().unwrap();
         let mut command = pillarbox(&["dev", "--listen", "127.0.0.1:0"]);

@@ -133,6 +133,18 @@ pub enum ConnectError {
         /// The schema's version.
         version: i32,
     },
+    /// The database is of `pillarbox dev`, and the service does not take it.
+    #[error(
+        "the database was made by `pillarbox dev`, for trials: its keys and domains are not real; \
+         give the service a database of its own in [store.postgres] database"
+    )]
+    MadeByDev,
+    /// The database is of the service, and `pillarbox dev` does not take it.
+    #[error(
+        "the database was not made by `pillarbox dev`, which would put an organisation, a domain and \
+         a key into it, and take a part of its pace; give `pillarbox dev` an empty database of its own"
+    )]
+    NotMadeByDev,
     /// What is stored cannot be read.
     #[error("{0}")]
     Damaged(String),

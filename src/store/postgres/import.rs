@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
+use crate::store::StoreOwner;
 use crate::store::postgres::accept::digest;
 use crate::store::postgres::connection::{Connection, Connector, PostgresServer};
 use crate::store::postgres::error::QueryError;
@@ -27,7 +28,7 @@ SELECT NOT (EXISTS (SELECT FROM organisation) OR EXISTS (SELECT FROM message)
 const FACTS: &str = "
 UPDATE cluster SET directory_version = directory_version + 1, last_organisation = $1,
     last_key = $2, last_webhook = $3, id_lead = $4, lost_messages = $5, lost_messages_at = $6,
-    feed_id = $7, time_record = $8";
+    feed_id = $7, time_record = $8, made_by_dev = $9";
 const FEED_COUNTER: &str = "UPDATE feed_counter SET last = greatest(last, $1, 1)";
 
 /// Tables into which rows go first that may be there twice: a provider's id by mistake of the
@@ -106,7 +107,7 @@ pub(in crate::store) struct Import {
 impl Import {
     pub(in crate::store) async fn begin(server: &PostgresServer) -> Result<Self, ImportError> {
         let connection = Connector::new(server).connect_for(Purpose::Import).await?;
-        let prepared = schema::prepare(&connection).await;
+        let prepared = schema::prepare(&connection, StoreOwner::Service).await;
         prepared.map_err(|error| ImportError::Server(error.to_string()))?;
         connection.batch(NO_LIMITS).await?;
         connection.batch("BEGIN").await?;
@@ -178,6 +179,7 @@ impl Import {
                     &large(facts.lost_messages_at),
                     &facts.feed_id.cast_signed(),
                     &facts.time_record,
+                    &facts.made_by_dev,
                 ],
             )
             .await?;

@@ -1,19 +1,21 @@
 //! Schema: made when the first node comes, and brought to this version by the first newer one.
 
+use crate::store::StoreOwner;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::{ConnectError, QueryError};
 
 /// Version of the schema that this pillarbox makes.
-pub(super) const VERSION: i32 = 5;
+pub(super) const VERSION: i32 = 6;
 /// The oldest version that can work beside nodes of this one.
 const OLDEST_READER: i32 = 1;
 /// Statements that bring a schema to the next version, from the first one on. Nodes of the version
 /// before go on working meanwhile and after: a step only adds, and what it adds has defaults.
-const STEPS: [&str; 4] = [
+const STEPS: [&str; 5] = [
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
     include_str!("schema/5.sql"),
+    include_str!("schema/6.sql"),
 ];
 /// Number of the advisory lock that whoever makes the schema holds.
 const LOCK: i64 = 0x7069_6c6c_6172_0001;
@@ -22,24 +24,55 @@ const UPGRADE: &str = "UPDATE cluster SET version = $1, oldest_reader = $2";
 
 const EXISTS: &str = "SELECT to_regclass('cluster') IS NOT NULL";
 const VERSIONS: &str = "SELECT version, oldest_reader FROM cluster";
+/// The first version whose tables say whether `pillarbox dev` made them.
+const FIRST_WITH_MARK: i32 = 6;
+const IS_MARKED: &str = "SELECT made_by_dev FROM cluster";
+const MARK: &str = "UPDATE cluster SET made_by_dev = true";
 const BEGIN_CLUSTER: &str =
     "INSERT INTO cluster (version, oldest_reader, feed_id) VALUES ($1, $2, $3)";
 
-/// Makes the tables if there are none, and checks that this version can work on them.
-pub(super) async fn prepare(connection: &Connection) -> Result<(), ConnectError> {
-    let (version, oldest_reader) =
-        versions(connection).await.map_err(|error| ConnectError::Server(error.to_string()))?;
+/// Makes the tables if there are none, and checks that this version can work on them. Refuses those
+/// of another owner, and leaves them as they are.
+pub(super) async fn prepare(
+    connection: &Connection,
+    owner: StoreOwner,
+) -> Result<(), ConnectError> {
+    let failed = |error: QueryError| ConnectError::Server(error.to_string());
+    // Another node may be at it.
+    let begin = "BEGIN; SET LOCAL lock_timeout = '20s'";
+    connection.batch(begin).await.map_err(failed)?;
+    connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
+    let refused = match (owner, found_owner(connection).await.map_err(failed)?) {
+        (StoreOwner::Service, Some(StoreOwner::Dev)) => Some(ConnectError::MadeByDev),
+        (StoreOwner::Dev, Some(StoreOwner::Service)) => Some(ConnectError::NotMadeByDev),
+        _ => None,
+    };
+    if let Some(refused) = refused {
+        connection.batch("ROLLBACK").await.map_err(failed)?;
+        return Err(refused);
+    }
+    let (version, oldest_reader) = versions(connection, owner).await.map_err(failed)?;
     if oldest_reader > VERSION {
         return Err(ConnectError::Newer { version });
     }
     Ok(())
 }
 
-async fn versions(connection: &Connection) -> Result<(i32, i32), QueryError> {
-    // Another node may be at it.
-    connection.batch("BEGIN; SET LOCAL lock_timeout = '20s'").await?;
-    connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+/// Returns the program that made the tables; `None` if there are none.
+async fn found_owner(connection: &Connection) -> Result<Option<StoreOwner>, QueryError> {
     if !connection.query_one(EXISTS, &[]).await?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    let version: i32 = connection.query_one(VERSIONS, &[]).await?.get(0);
+    let is_marked =
+        version >= FIRST_WITH_MARK && connection.query_one(IS_MARKED, &[]).await?.get::<_, bool>(0);
+    Ok(Some(if is_marked { StoreOwner::Dev } else { StoreOwner::Service }))
+}
+
+/// Makes or extends the tables in the transaction that was begun, and ends it.
+async fn versions(connection: &Connection, owner: StoreOwner) -> Result<(i32, i32), QueryError> {
+    let is_new = !connection.query_one(EXISTS, &[]).await?.get::<_, bool>(0);
+    if is_new {
         connection.batch(TABLES).await?;
         connection.batch("INSERT INTO feed_counter DEFAULT VALUES").await?;
         let feed_id = i64::from_ne_bytes(fastrand::u64(..).to_ne_bytes());
@@ -54,6 +87,9 @@ async fn versions(connection: &Connection) -> Result<(i32, i32), QueryError> {
     if version < VERSION {
         connection.execute(UPGRADE, &[&VERSION, &OLDEST_READER]).await?;
         tracing::info!(version = VERSION, "the tables have the version of this pillarbox now");
+    }
+    if is_new && owner == StoreOwner::Dev {
+        connection.batch(MARK).await?;
     }
     connection.batch("COMMIT").await?;
     Ok((version, oldest_reader))

@@ -15,6 +15,7 @@ use redb::{
 };
 
 use crate::domain::id::MessageId;
+use crate::store::StoreOwner;
 use crate::store::damage::Damage;
 use crate::store::redb::changes::{Changes, LaterChanges};
 use crate::store::redb::checkpoint::{forget_journal, keep_checkpoint, replay_kept};
@@ -28,7 +29,7 @@ use crate::store::redb::tables::{
     IdKey, MESSAGES, META, PROBE, Row, Tables, begin_write, make_later, number_of, set_durable,
     write,
 };
-use crate::store::redb::{read_lock, write_lock};
+use crate::store::redb::{owner, read_lock, write_lock};
 
 /// Changes that wait at most before their tables get them. Few in tests, so that they meet both.
 const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };
@@ -36,6 +37,8 @@ const LATER_CHANGES: usize = if cfg!(test) { 40 } else { 250 };
 /// Database handle that readers and the writer share, and that is opened again after a failure.
 pub(super) struct SharedDatabase {
     opener: Opener,
+    /// Whose file it must be; `None` for commands.
+    owner: Option<StoreOwner>,
     handle: RwLock<Handle>,
     /// `None` while the file is not open.
     published: RwLock<Option<PublishedTables>>,
@@ -94,19 +97,25 @@ impl SharedDatabase {
     /// file is open to be read afterwards, prepared in memory, and the error says why.
     pub(super) fn open<T>(
         opener: Opener,
+        owner: Option<StoreOwner>,
         damage: &Damage,
         unwritable: Unwritable,
         prepare: impl Fn(&Database, Laid) -> Result<T, ReadError>,
     ) -> Result<(Self, T, Option<OpenError>), OpenError> {
-        require_format(&(opener.open_for_reading)()?)?;
+        let looked_at = (opener.open_for_reading)()?;
+        require_format(&looked_at)?;
+        owner::refuse_others(&looked_at, owner)?;
+        drop(looked_at);
         let epoch = new_epoch()?;
         let written = open_to_write(&opener, epoch, damage).and_then(|(database, journal)| {
+            owner::require(&database, owner)?;
             let prepared = prepare(&database, Laid::Down)?;
             Ok((Handle::Writing(database), Some(journal), prepared, None))
         });
         let (handle, journal, prepared, refused) = match written {
             Err(error) if unwritable == Unwritable::Read && is_of_disk(&error) => {
                 let read = open_to_read(&opener, damage).and_then(|database| {
+                    owner::refuse_others(&database, owner)?;
                     let prepared = prepare(&database, Laid::Over)?;
                     Ok((Handle::Reading(database), prepared))
                 });
@@ -125,6 +134,7 @@ impl SharedDatabase {
         };
         let database = Self {
             opener,
+            owner,
             handle: RwLock::new(handle),
             published: RwLock::new(published),
             epoch,
@@ -158,6 +168,7 @@ impl SharedDatabase {
         (*published, *guard) = (None, Handle::Closed);
         let written =
             open_to_write(&self.opener, self.epoch, damage).and_then(|(database, journal)| {
+                owner::require(&database, self.owner)?;
                 prepare(&database, Laid::Down)?;
                 Ok((PublishedTables::open(&database)?, database, journal))
             });

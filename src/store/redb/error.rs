@@ -59,6 +59,19 @@ pub enum OpenError {
     /// The disk failed.
     #[error("the file cannot be read or written: {0}")]
     Io(redb::Error),
+    /// It is of `pillarbox dev`, and the service does not take it.
+    #[error(
+        "the data file was made by `pillarbox dev`, for trials: its keys and domains are not real; \
+         give the service a directory of its own in data_dir"
+    )]
+    MadeByDev,
+    /// It is of the service, and `pillarbox dev` does not take it.
+    #[error(
+        "the data file was not made by `pillarbox dev`, which would put an organisation, a domain \
+         and a key into it; give `pillarbox dev` a directory of its own with --data-dir, or none. (If an earlier \
+         version of `dev` made it, remove the organisations that you added.)"
+    )]
+    NotMadeByDev,
     /// Another process put another file in its place meanwhile.
     #[error("another process replaced the file while it was opened; start again")]
     Replaced,

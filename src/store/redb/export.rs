@@ -12,8 +12,8 @@ use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{
     API_KEYS, BY_ORGANISATION, CLOCK, DEAD_LETTERS, DOMAINS, EVENTS, FEED, FEED_ID, HISTORY,
     ID_LEAD, IDEMPOTENCY, KEY_USE, LAST_KEY, LAST_ORGANISATION, LAST_WEBHOOK, LOST_MESSAGES,
-    LOST_MESSAGES_AT, MESSAGES, META, ORGANISATIONS, OVERTURNED, PENDING, SENT, SUPPRESSIONS,
-    TIME_KEY, UNMATCHED, WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING, WEBHOOKS,
+    LOST_MESSAGES_AT, MADE_BY_DEV, MESSAGES, META, ORGANISATIONS, OVERTURNED, PENDING, SENT,
+    SUPPRESSIONS, TIME_KEY, UNMATCHED, WEBHOOK_CURSORS, WEBHOOK_FAILED, WEBHOOK_WAITING, WEBHOOKS,
 };
 use crate::store::transfer::{CHUNK_ROWS, Chunk, Facts, Field, TransferTable};
 
@@ -58,6 +58,7 @@ fn facts(transaction: &ReadTransaction) -> Result<Facts, ReadError> {
         feed_id: number(FEED_ID)?,
         feed_last: 0,
         time_record: clock.get(TIME_KEY)?.map(|row| row.value().to_vec()),
+        made_by_dev: meta.get(MADE_BY_DEV)?.is_some(),
         left_out: 0,
     })
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable};
 
 use crate::domain::id::MessageId;
+use crate::store::StoreOwner;
 use crate::store::damage::Damage;
 use crate::store::record::decode_message;
 use crate::store::redb::checkpoint::{keep_checkpoint, kept_checkpoint};
@@ -20,7 +21,7 @@ use crate::store::redb::tables::{
     self, FORMAT_KEY, FORMAT_VERSION, IdKey, MESSAGES, META, Tables, begin_write, write,
     write_tables,
 };
-use crate::store::redb::{JOURNAL_NAME, temp_files};
+use crate::store::redb::{JOURNAL_NAME, owner, temp_files};
 
 /// How many messages one transaction of a migration takes over.
 const MIGRATION_STEP: usize = 50_000;
@@ -234,18 +235,21 @@ fn format(database: &Database) -> Result<Option<u64>, ReadError> {
 /// Makes the file where there is none, whole or not at all: it is made under another name in the
 /// same directory, made durable, and only then renamed. A crash at any moment leaves either no
 /// file or a good one.
-pub(super) fn create_if_missing(path: &Path) -> Result<FileOrigin, OpenError> {
+pub(super) fn create_if_missing(
+    path: &Path,
+    owner: Option<StoreOwner>,
+) -> Result<FileOrigin, OpenError> {
     if path.exists() {
         return Ok(FileOrigin::Existing);
     }
-    match create(path) {
+    match create(path, owner) {
         // Another process was first, and took what is made here for a stray; its file is as good.
         Err(_) if path.exists() => Ok(FileOrigin::Existing),
         made => made.map(|()| FileOrigin::Created),
     }
 }
 
-fn create(path: &Path) -> Result<(), OpenError> {
+fn create(path: &Path, owner: Option<StoreOwner>) -> Result<(), OpenError> {
     let directory = path.parent().expect("the file's path has a directory");
     let made = (|| {
         create_directory(directory)?;
@@ -255,6 +259,9 @@ fn create(path: &Path) -> Result<(), OpenError> {
     let database =
         Database::builder().create_file(new.reopen().map_err(|e| OpenError::Io(e.into()))?)?;
     initialize(&database)?;
+    if owner == Some(StoreOwner::Dev) {
+        owner::mark(&database)?;
+    }
     drop(database);
     let renamed = (|| {
         new.as_file().sync_all()?;

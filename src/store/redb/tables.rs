@@ -41,6 +41,8 @@ pub(super) const LOST_MESSAGES_AT: &str = "lost_messages_at";
 /// The key of [`META`] that holds the number by which the feed's cursors are told from those of
 /// other files.
 pub(super) const FEED_ID: &str = "feed_id";
+/// The key of [`META`] that marks a file as made by `pillarbox dev`.
+pub(super) const MADE_BY_DEV: &str = "made_by_dev";
 /// The key of [`META`] that is written to see whether the file takes writes again.
 pub(super) const PROBE: &str = "probe";
 

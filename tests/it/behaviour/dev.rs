@@ -17,6 +17,8 @@ pub(crate) struct Dev {
     pub(crate) client: reqwest::Client,
     /// The operators' page: where it is, and its key.
     pub(crate) page: (String, String),
+    /// The data directory.
+    pub(crate) data: String,
     process: DevProcess,
 }
 
@@ -25,9 +27,10 @@ impl Dev {
         Self::of(DevProcess::start(arguments))
     }
 
-    fn of(mut process: DevProcess) -> Self {
+    pub(crate) fn of(mut process: DevProcess) -> Self {
         let page = process.told("page");
         let (page, page_key) = page.split_once("/#").expect("the page's key");
+        let data = process.told("data");
         let pasted = process.line(|line| line.contains(" -d '"));
         let between = |from: &str, to: &str| {
             let (_, rest) = pasted.split_once(from).unwrap();
@@ -39,8 +42,20 @@ impl Dev {
             body: between(" -d '", "'"),
             client: http_client(),
             page: (page.to_owned(), page_key.to_owned()),
+            data,
             process,
         }
+    }
+
+    /// Posts the message of the printed line.
+    pub(crate) async fn post_its_line(&self) -> (u16, Value) {
+        self.post(self.body.clone()).await
+    }
+
+    /// Stops it as Ctrl-C does.
+    pub(crate) fn end(self) {
+        let (_, status) = self.process.interrupt();
+        assert!(status.success(), "{status}");
     }
 
     pub(crate) async fn post(&self, body: String) -> (u16, Value) {
