@@ -22,6 +22,7 @@ use crate::intake::Intake;
 use crate::ses::SesClient;
 use crate::store::{ListError, Snapshot, Store, StoreError};
 
+pub mod all_nodes;
 mod backup;
 pub mod checks;
 pub mod client;

@@ -14,6 +14,7 @@ use error::CliError;
 mod aws;
 mod backup;
 mod cluster;
+mod confirmation;
 mod connect;
 mod dead_letter;
 mod destination;
@@ -122,8 +123,9 @@ pub fn run() -> ExitCode {
             }
         },
         Err(error) => {
-            if let CliError::Incomplete { report, .. } | CliError::NotDelivered { report, .. } =
-                &error
+            if let CliError::Incomplete { report, .. }
+            | CliError::NodesWithoutAnswer { report, .. }
+            | CliError::NotDelivered { report, .. } = &error
             {
                 let _ = print(report);
             }

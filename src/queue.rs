@@ -286,6 +286,20 @@ impl MessageQueue {
         Selected { taken: Claim::all(taken, self), ..selected }
     }
 
+    /// Counts the messages of a selection that are not final.
+    pub fn count(&self, selection: &Selection) -> usize {
+        let (mut all, mut after) = (0, None);
+        loop {
+            // In steps, so that sending does not wait for all of it.
+            let (count, next) = self.lock().count(selection, after);
+            all += count;
+            match next {
+                Some(_) => after = next,
+                None => return all,
+            }
+        }
+    }
+
     /// An event proved that a message was sent: a waiting retry is cancelled and the body
     /// dropped; a call under way will not be repeated.
     pub fn proved_sent(&self, id: MessageId) {

@@ -15,6 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
+use crate::admin;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::Sending;
@@ -175,6 +176,7 @@ impl Service {
         let (live, facts) = (Arc::new(live), Some(facts(config, &listeners, &intake, &page)?));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
+        background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
         let (admin_drain, admin_signal) = Drain::new();
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));

@@ -184,6 +184,9 @@ pub struct DomainRemoved {
     /// Messages from it whose call to the provider was under way. They are not tried again after
     /// it.
     pub calls_under_way: usize,
+    /// Nodes that did not answer. What they hold ends as its turn comes, and is not counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
 }
 
 impl Call for DomainAdd {
@@ -270,17 +273,19 @@ impl Call for DomainRemove {
             sender_domain: Some(name.clone().into_owned()),
         };
         let cancelled = admin.cancel(selection, Cancellation::DomainRemoved).await;
-        let Cancelled { cancelled, calls_under_way, .. } = cancelled.map_err(|error| {
+        let cancelled = cancelled.map_err(|error| {
             Refusal::new(format!(
                 "{name} was withdrawn, and nothing from it is sent any more; but not all queued \
                  messages are recorded as failed yet ({error}): each is as its turn comes"
             ))
         })?;
+        let Cancelled { cancelled: messages_failed, calls_under_way, .. } = cancelled.sum;
         Ok(DomainRemoved {
             organisation: organisation.name.as_str().to_owned(),
             domain: name.as_str().to_owned(),
-            messages_failed: cancelled,
+            messages_failed,
             calls_under_way,
+            nodes_without_answer: cancelled.silent,
         })
     }
 }

@@ -49,6 +49,11 @@ pub trait LiveView: Send + Sync {
     /// How a pending message stands this moment; `None` where it is not pending.
     fn message(&self, id: MessageId) -> Option<Live>;
 
+    /// Counts pending messages.
+    fn count(&self, _selection: &Selection) -> usize {
+        0
+    }
+
     /// Cancels pending messages.
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_>;
 }
@@ -113,6 +118,10 @@ impl<P: Provider> LiveView for Sending<P> {
 
     fn message(&self, id: MessageId) -> Option<Live> {
         self.queue.live(id)
+    }
+
+    fn count(&self, selection: &Selection) -> usize {
+        self.queue.count(selection)
     }
 
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_> {

@@ -16,7 +16,7 @@ use crate::domain::search::SearchText;
 use crate::domain::suppression::SuppressedAddress;
 use crate::listing;
 use crate::queue::{Live, Selection, View};
-use crate::store::{Lister, MessageFilter, StoreError};
+use crate::store::{Lister, MessageFilter};
 use crate::views::{DetailView, EventView, MessageView};
 
 /// The most messages that one call cancels by their ids.
@@ -68,6 +68,14 @@ pub struct MessageList {
 #[serde(deny_unknown_fields)]
 pub struct MessageCancel {
     /// Which.
+    pub messages: QueuedMessages,
+}
+
+/// Counts the messages that [`MessageCancel`] would end or keep from another attempt.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageCount {
+    /// The messages.
     pub messages: QueuedMessages,
 }
 
@@ -160,7 +168,7 @@ pub struct FoundMessages {
 }
 
 /// What became of the messages that were to be cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessagesCancelled {
     /// Messages that were queued and have failed now.
@@ -169,6 +177,20 @@ pub struct MessagesCancelled {
     pub calls_under_way: usize,
     /// Messages that were named and are not pending: they have a final status, or do not exist.
     pub not_pending: usize,
+    /// Nodes that did not answer. What they hold is not stopped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
+}
+
+/// Count of messages that are not final.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessagesCounted {
+    /// Messages that are not final.
+    pub pending: usize,
+    /// Nodes that did not answer. What they hold is not counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
 }
 
 impl Call for MessageShow {
@@ -260,27 +282,18 @@ impl Call for MessageCancel {
                  body_lost_on_restart",
             ));
         }
-        let selection = match &self.messages {
-            QueuedMessages::WithIds(ids) if ids.len() > MAX_MESSAGES => {
-                return Err(Refusal::new(format!(
-                    "one request takes at most {MAX_MESSAGES} messages; send them in parts"
-                )));
-            }
-            QueuedMessages::WithIds(ids) => {
-                Selection::Ids(ids.iter().map(|id| message_id(id)).collect::<Result<_, _>>()?)
-            }
-            QueuedMessages::OfOrganisation { name, key, domain } => Selection::Organisation {
-                organisation: admin.organisation_or_removed(name)?,
-                key: key.map(KeyId),
-                sender_domain: match domain {
-                    Some(text) => Some(domain_name(text)?.into_owned()),
-                    None => None,
-                },
-            },
-        };
-        let cancelled = admin.cancel(selection, Cancellation::ByOperator).await?;
-        let Cancelled { cancelled, calls_under_way, not_pending } = cancelled;
-        Ok(MessagesCancelled { cancelled, calls_under_way, not_pending })
+        let selection = admin.selection(&self.messages)?;
+        let stopped = admin.cancel(selection, Cancellation::ByOperator).await?;
+        let Cancelled { cancelled, calls_under_way, not_pending } = stopped.sum;
+        let nodes_without_answer = stopped.silent;
+        Ok(MessagesCancelled { cancelled, calls_under_way, not_pending, nodes_without_answer })
+    }
+}
+
+impl Call for MessageCount {
+    async fn answer(self, admin: &Admin) -> Result<MessagesCounted, Refusal> {
+        let counted = admin.count_pending(&admin.selection(&self.messages)?).await?;
+        Ok(MessagesCounted { pending: counted.sum, nodes_without_answer: counted.silent })
     }
 }
 
@@ -295,16 +308,25 @@ impl Admin {
         }
     }
 
-    /// Cancels pending messages; none are where no service runs.
-    pub(super) async fn cancel(
-        &self,
-        selection: Selection,
-        why: Cancellation,
-    ) -> Result<Cancelled, StoreError> {
-        match &self.place {
-            Place::Service { live, .. } => live.cancel(selection, why).await,
-            Place::File => Ok(Cancelled::default()),
-        }
+    fn selection(&self, messages: &QueuedMessages) -> Result<Selection, Refusal> {
+        Ok(match messages {
+            QueuedMessages::WithIds(ids) if ids.len() > MAX_MESSAGES => {
+                return Err(Refusal::new(format!(
+                    "one request takes at most {MAX_MESSAGES} messages; send them in parts"
+                )));
+            }
+            QueuedMessages::WithIds(ids) => {
+                Selection::Ids(ids.iter().map(|id| message_id(id)).collect::<Result<_, _>>()?)
+            }
+            QueuedMessages::OfOrganisation { name, key, domain } => Selection::Organisation {
+                organisation: self.organisation_or_removed(name)?,
+                key: key.map(KeyId),
+                sender_domain: match domain {
+                    Some(text) => Some(domain_name(text)?.into_owned()),
+                    None => None,
+                },
+            },
+        })
     }
 }
 

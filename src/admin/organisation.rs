@@ -60,6 +60,9 @@ pub struct OrganisationRemoved {
     pub messages_cancelled: usize,
     /// Messages whose call to the provider was under way. They are not tried again after it.
     pub calls_under_way: usize,
+    /// Nodes that did not answer. What they hold ends as its turn comes, and is not counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes_without_answer: Vec<String>,
 }
 
 impl Call for OrganisationAdd {
@@ -91,18 +94,20 @@ impl Call for OrganisationRemove {
         }
         let selection = Selection::of(organisation.id);
         let cancelled = admin.cancel(selection, Cancellation::OrganisationRemoved).await;
-        let Cancelled { cancelled, calls_under_way, .. } = cancelled.map_err(|error| {
+        let cancelled = cancelled.map_err(|error| {
             Refusal::new(format!(
                 "{name} was removed, and nothing of it is sent any more; but not all of its queued \
                  messages are recorded as cancelled yet ({error}): each is as its turn comes"
             ))
         })?;
+        let Cancelled { cancelled: messages_cancelled, calls_under_way, .. } = cancelled.sum;
         Ok(OrganisationRemoved {
             name: organisation.name.as_str().to_owned(),
             keys_revoked: keys.iter().filter(|k| k.organisation == organisation.id).count(),
             domains_removed: domains.iter().filter(|d| d.organisation == organisation.id).count(),
-            messages_cancelled: cancelled,
+            messages_cancelled,
             calls_under_way,
+            nodes_without_answer: cancelled.silent,
         })
     }
 }

@@ -33,7 +33,8 @@ use crate::admin::domain::{
 use crate::admin::identity::{Identify, Identity};
 use crate::admin::key::{Key, KeyAdd, KeyAdded, KeyList, KeyRevoke, Keys};
 use crate::admin::message::{
-    MessageCancel, MessageList, MessageShow, MessageShown, Messages, MessagesCancelled,
+    MessageCancel, MessageCount, MessageList, MessageShow, MessageShown, Messages,
+    MessagesCancelled, MessagesCounted,
 };
 use crate::admin::node::{NodeDrain, NodeDrained, NodeForget, NodeForgotten, NodeList, Nodes};
 use crate::admin::organisation::{
@@ -119,6 +120,7 @@ calls![
     "message-show": MessageShow => MessageShown,
     "message-list": MessageList => Messages,
     "message-cancel": MessageCancel => MessagesCancelled,
+    "message-count": MessageCount => MessagesCounted,
     "dead-letter-list": DeadLetterList => DeadLetters,
     "dead-letter-show": DeadLetterShow => DeadLetterShown,
     "dead-letter-clear": DeadLetterClear => DeadLettersCleared,

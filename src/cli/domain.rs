@@ -8,6 +8,8 @@ use crate::admin::domain::{
     self, DnsRecord, DomainAdd, DomainCheck, DomainChecked, DomainList, DomainRemove,
     DomainRemoved, DomainReport, Domains, MailFrom, SesAnswer, Verification,
 };
+use crate::admin::message::QueuedMessages;
+use crate::cli::confirmation::{Confirmation, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped};
@@ -49,6 +51,8 @@ pub(super) enum Domain {
         org: String,
         /// Domain.
         domain: String,
+        #[command(flatten)]
+        confirmation: Confirmation,
     },
 }
 
@@ -63,11 +67,29 @@ impl Commands for Domain {
             }
             Self::List { org } => session.run(DomainList { organisation: org }, table).await,
             Self::Check { domain } => session.run(DomainCheck { domain }, checked).await,
-            Self::Remove { org, domain } => {
-                session.run(DomainRemove { organisation: org, domain }, removed).await
+            Self::Remove { org, domain, confirmation } => {
+                remove(session, org, domain, confirmation).await
             }
         }
     }
+}
+
+async fn remove(
+    session: &Session,
+    organisation: String,
+    domain: String,
+    confirmation: Confirmation,
+) -> Result<String, CliError> {
+    let messages = QueuedMessages::OfOrganisation {
+        name: organisation.clone(),
+        key: None,
+        domain: Some(domain.clone()),
+    };
+    let what = format!("Removing the domain {domain} from {organisation}");
+    confirmation.ask(session, messages, &what).await?;
+    let answer = session.call(DomainRemove { organisation, domain }).await?;
+    let report = session.show(&answer, removed);
+    on_all_nodes(report, answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
 fn table(list: &Domains) -> String {

@@ -184,6 +184,16 @@ pub(super) enum CliError {
         /// How many steps were not.
         open: usize,
     },
+    /// Nodes did not answer, so what they hold is not done.
+    #[error("{}: {advice}", silent(nodes))]
+    NodesWithoutAnswer {
+        /// Their names.
+        nodes: Vec<String>,
+        /// Report of the others, to be printed.
+        report: String,
+        /// Advice on what they hold.
+        advice: &'static str,
+    },
     /// An endpoint did not take a test event; its answer has been printed.
     #[error("the endpoint {id} did not take the test event")]
     NotDelivered {
@@ -233,6 +243,7 @@ impl CliError {
             | Self::NotClearedAtSes { .. }
             | Self::ImportStopped { .. }
             | Self::Incomplete { .. }
+            | Self::NodesWithoutAnswer { .. }
             | Self::NotDelivered { .. }
             | Self::Runtime(_)
             | Self::Run(_) => EXIT_FAILED,
@@ -252,6 +263,13 @@ impl From<CallError> for CliError {
 impl From<Refusal> for CliError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal.message)
+    }
+}
+
+fn silent(nodes: &[String]) -> String {
+    match nodes {
+        [node] => format!("node {node} does not answer"),
+        nodes => format!("nodes {} do not answer", nodes.join(", ")),
     }
 }
 

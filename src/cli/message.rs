@@ -13,6 +13,7 @@ use crate::admin::message::{
     MAX_MESSAGES, MessageCancel, MessageList, MessageShow, MessageShown, Messages,
     MessagesCancelled, OperatorsView, QueuedMessages,
 };
+use crate::cli::confirmation::{Confirmation, on_all_nodes};
 use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{Table, escaped, painted, style_of};
@@ -52,6 +53,8 @@ pub(super) struct CancelArgs {
     /// Only messages from this domain.
     #[arg(long, value_name = "DOMAIN", requires = "org")]
     domain: Option<String>,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 #[derive(Debug, Args)]
@@ -135,9 +138,13 @@ impl Commands for Message {
 }
 
 async fn cancel(session: &Session, args: CancelArgs) -> Result<String, CliError> {
-    let CancelArgs { ids, org, key, domain } = args;
+    let CancelArgs { ids, org, key, domain, confirmation } = args;
     let selections = match org {
-        Some(name) => vec![QueuedMessages::OfOrganisation { name, key, domain }],
+        Some(name) => {
+            let messages = QueuedMessages::OfOrganisation { name, key, domain };
+            confirmation.ask(session, messages.clone(), "This").await?;
+            vec![messages]
+        }
         None => ids.chunks(MAX_MESSAGES).map(|ids| QueuedMessages::WithIds(ids.to_vec())).collect(),
     };
     let mut all = MessagesCancelled::default();
@@ -146,8 +153,11 @@ async fn cancel(session: &Session, args: CancelArgs) -> Result<String, CliError>
         all.cancelled += some.cancelled;
         all.calls_under_way += some.calls_under_way;
         all.not_pending += some.not_pending;
+        all.nodes_without_answer.extend(some.nodes_without_answer);
     }
-    Ok(session.show(&all, |all| {
+    all.nodes_without_answer.sort();
+    all.nodes_without_answer.dedup();
+    let report = session.show(&all, |all| {
         let mut text = format!(
             "cancelled: {}; calls already under way, not tried again: {}",
             all.cancelled, all.calls_under_way
@@ -157,7 +167,9 @@ async fn cancel(session: &Session, args: CancelArgs) -> Result<String, CliError>
         }
         text.push('\n');
         text
-    }))
+    });
+    let advice = "what it holds is not cancelled; give the command again once it answers";
+    on_all_nodes(report, all.nodes_without_answer, advice)
 }
 
 async fn list(session: &Session, listing: Listing) -> Result<String, CliError> {

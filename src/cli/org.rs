@@ -2,10 +2,12 @@
 
 use clap::Subcommand;
 
+use crate::admin::message::QueuedMessages;
 use crate::admin::organisation::{
     Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
     Organisations,
 };
+use crate::cli::confirmation::{Confirmation, ENDS_BY_ITSELF, on_all_nodes};
 use crate::cli::connect::{Commands, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::Table;
@@ -24,6 +26,8 @@ pub(super) enum Org {
     Remove {
         /// Name.
         name: String,
+        #[command(flatten)]
+        confirmation: Confirmation,
     },
 }
 
@@ -32,9 +36,22 @@ impl Commands for Org {
         match self {
             Self::Add { name } => session.run(OrganisationAdd { name }, added).await,
             Self::List => session.run(OrganisationList {}, table).await,
-            Self::Remove { name } => session.run(OrganisationRemove { name }, removed).await,
+            Self::Remove { name, confirmation } => remove(session, name, confirmation).await,
         }
     }
+}
+
+async fn remove(
+    session: &Session,
+    name: String,
+    confirmation: Confirmation,
+) -> Result<String, CliError> {
+    let messages = QueuedMessages::OfOrganisation { name: name.clone(), key: None, domain: None };
+    let what = format!("Removing the organisation {name}");
+    confirmation.ask(session, messages, &what).await?;
+    let answer = session.call(OrganisationRemove { name }).await?;
+    let report = session.show(&answer, removed);
+    on_all_nodes(report, answer.nodes_without_answer, ENDS_BY_ITSELF)
 }
 
 fn added(added: &Organisation) -> String {

@@ -351,6 +351,23 @@ impl Entries {
         (taken, selected)
     }
 
+    /// Counts the messages of a bounded part of a selection that are not final, whether or not a call
+    /// of theirs is under way; returns the one to go on after, if there may be more.
+    pub(super) fn count(
+        &self,
+        selection: &Selection,
+        after: Option<MessageId>,
+    ) -> (usize, Option<MessageId>) {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let (mut count, mut seen, mut last) = (0, 0, None);
+        for (id, entry) in self.by_id.range(range).take(SELECTION_STEP) {
+            count += usize::from(selection.covers(&entry.parcel));
+            seen += 1;
+            last = Some(*id);
+        }
+        (count, last.filter(|_| seen == SELECTION_STEP))
+    }
+
     pub(super) fn proved_sent(&mut self, id: MessageId) -> Option<Box<Entry>> {
         let entry = self.by_id.get_mut(&id)?;
         match &mut entry.place {

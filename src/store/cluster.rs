@@ -14,6 +14,8 @@ pub const LEASE: Duration = Duration::from_secs(20);
 pub const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// First schema whose nodes look whether they are to drain.
 pub const FIRST_WITH_DRAIN: i32 = 2;
+/// First schema whose nodes answer each other's requests.
+pub(super) const FIRST_WITH_REQUESTS: i32 = 7;
 /// Connections by which a node accepts messages, each with a transaction under way.
 pub const ACCEPTING_CONNECTIONS: u8 = 2;
 /// Connections that a node holds.
@@ -120,6 +122,24 @@ pub enum Forgotten {
     Lives(Duration),
     /// There is no node of this name.
     Unknown,
+}
+
+/// Request of another node, as that one encoded it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRequest {
+    /// Number to answer it by.
+    pub id: i64,
+    /// The request.
+    pub request: Vec<u8>,
+}
+
+/// Answer of another node to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeAnswer {
+    /// Name of the node.
+    pub node: String,
+    /// Its answer, as it encoded it; `None` if it did not answer in time.
+    pub answer: Option<Vec<u8>>,
 }
 
 /// State of the database.

@@ -1,6 +1,7 @@
 //! Node: the store as one of several on a database, which shares the pace and the duties with the
 //! others. A data file is a node alone.
 
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -8,7 +9,9 @@ use tokio::task::spawn_blocking;
 
 use crate::domain::id::MessageId;
 use crate::domain::time::{ClockReading, Timestamp};
-use crate::store::cluster::{DatabaseStatus, DrainOrder, Duty, Forgotten, NodeLoad, NodeStatus};
+use crate::store::cluster::{
+    DatabaseStatus, DrainOrder, Duty, Forgotten, NodeAnswer, NodeLoad, NodeRequest, NodeStatus,
+};
 use crate::store::interface::{Change, StoreOwner};
 use crate::store::postgres::{ConnectError, Import, NodeIdentity, PostgresServer, PostgresStore};
 use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
@@ -115,6 +118,35 @@ impl Store {
         match &self.engine {
             Engine::Redb(_) => Ok(Forgotten::Unknown),
             Engine::Postgres(engine) => engine.forget_node(name).await,
+        }
+    }
+
+    /// Asks all other nodes that work on the store, and returns what each answered until `patience`
+    /// was over. A node that is removed meanwhile is left out: it holds nothing any more.
+    pub async fn ask_other_nodes(
+        &self,
+        request: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Vec<NodeAnswer>, StoreError> {
+        match &self.engine {
+            Engine::Redb(_) => Ok(Vec::new()),
+            Engine::Postgres(engine) => engine.ask_other_nodes(request, patience).await,
+        }
+    }
+
+    /// Waits for the next request of another node.
+    pub async fn next_request(&self) -> NodeRequest {
+        match &self.engine {
+            Engine::Redb(_) => pending().await,
+            Engine::Postgres(engine) => engine.next_request().await,
+        }
+    }
+
+    /// Answers a request of another node.
+    pub async fn answer_request(&self, id: i64, answer: Vec<u8>) -> Result<(), StoreError> {
+        match &self.engine {
+            Engine::Redb(_) => Ok(()),
+            Engine::Postgres(engine) => engine.answer_request(id, answer).await,
         }
     }
 

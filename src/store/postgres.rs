@@ -32,6 +32,7 @@ use error::QueryError;
 use feed::Feeds;
 use node::Node;
 use outcomes::Job;
+use requests::Requests;
 use session::{Session, Transaction};
 use silence::Purpose;
 use tasks::Tasks;
@@ -61,6 +62,7 @@ mod outcomes;
 mod peers;
 mod purge;
 mod replays;
+mod requests;
 mod schema;
 mod session;
 mod silence;
@@ -121,6 +123,7 @@ struct Shared {
     suppression_epoch: AtomicU64,
     feed: Feeds,
     calls: Calls,
+    requests: Requests,
     /// The most that an id is known to be ahead of its acceptance, in milliseconds.
     id_lead: AtomicI64,
     /// Whether the last attempt to reach the server failed.
@@ -169,6 +172,7 @@ impl PostgresStore {
             suppression_epoch: AtomicU64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
+            requests: Requests::default(),
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
             health_changed: Notify::new(),
@@ -427,7 +431,8 @@ async fn follow(shared: Arc<Shared>) {
             let connection = shared.readers.get(&shared.connector).await?;
             shared.directory.follow(&connection).await?;
             shared.follow_suppressions(&connection).await?;
-            shared.feed.follow(&connection).await
+            shared.feed.follow(&connection).await?;
+            shared.take_requests(&connection).await
         };
         if let Err(error) = followed.await {
             shared.lost(&error);

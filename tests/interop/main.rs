@@ -23,6 +23,7 @@ use pillarbox::simulator::Options;
 
 mod alarms;
 mod browser;
+mod cancel;
 mod cluster;
 mod cluster_import;
 mod dashboard;

@@ -1,6 +1,8 @@
 //! Queued mail that an operator stops, on the real binary: `message cancel`, `org remove`,
 //! `domain remove` and `key revoke`.
 
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::{Fault, Faults, Options};
@@ -288,4 +290,56 @@ async fn a_kill_in_the_middle_of_a_cancellation_loses_no_message() {
     assert_eq!(counts.len(), 2, "{counts:?}");
     assert_eq!((pending(&site), site.simulator.accepted_total()), (0, 0));
     server.kill();
+}
+
+/// Runs a command on a terminal, where somebody types this; gives what the terminal shows.
+fn on_terminal(site: &Site, arguments: &[&str], typed: &str) -> (bool, String) {
+    let command = site.command(arguments);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = script.spawn().expect("script is part of util-linux");
+    let mut keyboard = running.stdin.take().unwrap();
+    keyboard.write_all(typed.as_bytes()).unwrap();
+    let output = running.wait_with_output().unwrap();
+    drop(keyboard);
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_that_end_messages_say_how_many_on_a_terminal_and_ask() {
+    let site = paused_site("").await;
+    let server = site.start();
+    for _ in 0..3 {
+        server.send(&message()).await;
+    }
+    let commands: [&[&str]; 3] = [
+        &["message", "cancel", "--org", "acme"],
+        &["domain", "remove", "--org", "acme", "example.com"],
+        &["org", "remove", "acme"],
+    ];
+    for arguments in commands {
+        for typed in ["n\n", "\n", "\x04"] {
+            let (is_done, shown) = on_terminal(&site, arguments, typed);
+            assert!(!is_done, "{shown}");
+            assert!(shown.contains("ends 3 messages that are not sent yet"), "{shown}");
+            assert!(shown.contains("nothing was changed"), "{shown}");
+        }
+    }
+    assert_eq!(pending(&site), 3);
+    // What names its messages one by one does not ask.
+    let unknown = "019a5b7c-0000-7000-8000-000000000000";
+    let (is_done, shown) = on_terminal(&site, &["message", "cancel", unknown], "");
+    assert!(is_done && !shown.contains("Go on?"), "{shown}");
+    let (is_done, shown) = on_terminal(&site, commands[0], "y\n");
+    assert!(is_done && shown.contains("cancelled: 3"), "{shown}");
+    server.send(&message()).await;
+    let (is_done, shown) = on_terminal(&site, &[commands[1], &["--yes"]].concat(), "");
+    assert!(is_done && shown.contains("queued messages failed: 1"), "{shown}");
+    assert!(!shown.contains("Go on?"), "{shown}");
+    // Without a terminal, they go on.
+    let removed = text(&site, commands[2]);
+    assert!(removed.contains("removed acme"), "{removed}");
 }

@@ -1,0 +1,68 @@
+//! Confirmation of commands that end messages: on a terminal they say how many, and ask. Also their
+//! error if a node did not answer.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::Args;
+
+use crate::admin::message::{MessageCount, QueuedMessages};
+use crate::cli::connect::Session;
+use crate::cli::error::CliError;
+
+/// End of messages on a node that did not answer, once their organisation or domain is gone.
+pub(super) const ENDS_BY_ITSELF: &str =
+    "what it holds is not counted here, and ends as its turn comes";
+
+#[derive(Debug, Args)]
+pub(super) struct Confirmation {
+    /// Go on without asking. Without a terminal, the command never asks.
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Confirmation {
+    /// Says how many messages a command ends, and asks whether to go on.
+    pub(super) async fn ask(
+        &self,
+        session: &Session,
+        messages: QueuedMessages,
+        what: &str,
+    ) -> Result<(), CliError> {
+        if self.yes || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return Ok(());
+        }
+        let counted = session.call(MessageCount { messages }).await?;
+        let mut said = match counted.pending {
+            1 => format!("{what} ends 1 message that is not sent yet."),
+            count => format!("{what} ends {count} messages that are not sent yet."),
+        };
+        if !counted.nodes_without_answer.is_empty() {
+            let silent = counted.nodes_without_answer.join(", ");
+            write!(said, " More may wait on nodes that do not answer: {silent}.")
+                .expect("text takes everything");
+        }
+        // Standard output has the command's answer alone.
+        let mut errors = io::stderr();
+        let asked = write!(errors, "{said} Go on? [y/N] ").and_then(|()| errors.flush());
+        asked.map_err(CliError::Print)?;
+        let mut answer = String::new();
+        let read = io::stdin().read_line(&mut answer);
+        match (read, answer.trim().to_ascii_lowercase().as_str()) {
+            (Ok(_), "y" | "yes") => Ok(()),
+            _ => Err(CliError::Refused("not confirmed: nothing was changed".to_owned())),
+        }
+    }
+}
+
+/// Returns what to print, as an error if a node did not answer.
+pub(super) fn on_all_nodes(
+    report: String,
+    silent: Vec<String>,
+    advice: &'static str,
+) -> Result<String, CliError> {
+    if silent.is_empty() {
+        return Ok(report);
+    }
+    Err(CliError::NodesWithoutAnswer { nodes: silent, report, advice })
+}
