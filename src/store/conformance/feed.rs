@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::domain::clock_corrections::{Correction, WindowTime};
 use crate::domain::event::{Event, EventDetail};
 use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedPosition, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Status, Transition};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
+use crate::domain::webhook::{AttemptFailure, Redelivery, SigningSecret, WebhookUrl};
 use crate::store::conformance::{Fixture, MILLISECOND, START, event, hard_bounce, in_directory};
-use crate::store::{NewMessage, Reference, Report};
+use crate::store::{
+    DeadLetter, NewMessage, NewWebhook, Reference, Report, Settlement, WebhookAdded,
+};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -299,4 +303,62 @@ async fn a_reader_that_polls_while_four_write_skips_nothing_and_sees_nothing_twi
         let both = |id: &MessageId| [(FeedEventType::Sent, *id), (FeedEventType::Delivery, *id)];
         assert_eq!(own, writer.iter().flat_map(both).collect::<Vec<_>>());
     }
+}
+
+/// The clock was 95 days behind when all of it was stored, and has been put right since.
+#[tokio::test]
+async fn what_was_stored_under_a_wrong_clock_is_purged_by_its_true_age() {
+    const BEHIND: Duration = Duration::from_hours(95 * 24);
+    let (_directory, fixture) = fixture().await;
+    let (store, organisation) = (&fixture.store, fixture.organisation);
+    let new = NewWebhook {
+        url: WebhookUrl::parse("https://hooks.example.net/").unwrap(),
+        types: FeedTypes::ALL,
+        authority: None,
+        secret: SigningSecret::generate().unwrap(),
+    };
+    let added = store.add_webhook(organisation, new, START).await.unwrap();
+    let WebhookAdded::Added(webhook) = added else { panic!("{added:?}") };
+    let id = fixture.new_message().await;
+    store.record(id, 1, sent(id), START).await.unwrap();
+    let position = fixture.feed().await[0].position;
+    let attempt = (START, AttemptFailure::Status(500));
+    let failed = Redelivery { position, attempts: 9, last: Some(attempt) };
+    let settlement = Settlement {
+        cursor: Some(position),
+        waiting: Vec::new(),
+        tried: Vec::new(),
+        failed: vec![failed],
+        gone: None,
+    };
+    store.settle_deliveries(webhook.id, 0, settlement).await.unwrap();
+    let early = Report { message: Reference::ProviderId, ..report(id, Some(delivery(START))) };
+    let early = Report { ses_message_id: "ses-unknown".to_owned(), ..early };
+    store.apply(early, START).await.unwrap();
+    store.keep_dead_letters(vec![DeadLetter::new(START, "no JSON", "{")]).await.unwrap();
+
+    let right = START.plus(BEHIND);
+    let shift_millis = i64::try_from(BEHIND.as_millis()).unwrap();
+    let corrections =
+        [Correction { from: START, shift_millis }, Correction { from: right, shift_millis: 0 }];
+    let at = |now: Timestamp| WindowTime::new(now, &corrections.into());
+    let purge = async |now: Timestamp| {
+        store.purge(at(now), 100).await.unwrap();
+        store.sweep_webhooks(at(now), 100).await.unwrap();
+    };
+    let left = async || {
+        let backlog = store.event_backlog().await.unwrap();
+        let failed = store.failed_deliveries(webhook.id, 9).await.unwrap().len();
+        (store.rows_of_feed().await, failed, backlog.unmatched, backlog.dead_letters)
+    };
+    purge(right.plus(MINUTE)).await;
+    assert_eq!(left().await, (1, 1, 1, 1), "a minute old");
+    purge(right.plus(Duration::from_hours(24)).minus(MILLISECOND)).await;
+    assert_eq!(left().await, (1, 1, 1, 1), "nearly a day old");
+    purge(right.plus(Duration::from_hours(24))).await;
+    assert_eq!(left().await, (1, 1, 0, 1), "a day old");
+    purge(right.plus(RECORD_RETENTION).minus(MILLISECOND)).await;
+    assert_eq!(left().await, (1, 1, 0, 1), "nearly 90 days old");
+    purge(right.plus(RECORD_RETENTION).plus(MILLISECOND)).await;
+    assert_eq!(left().await, (0, 0, 0, 0), "90 days old");
 }

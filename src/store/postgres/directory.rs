@@ -80,7 +80,9 @@ impl Directory {
         for row in connection.query("SELECT id, webhook FROM webhook ORDER BY id", &[]).await? {
             index.add_webhook(row.get::<_, i32>(0).unsigned_abs(), row.get(1));
         }
-        self.known.store(Arc::new(Known { version, index: Arc::new(index) }));
+        let read = Arc::new(Known { version, index: Arc::new(index) });
+        // Another read may have begun later and ended earlier: its directory is newer and stays.
+        self.known.rcu(|known| if known.version > version { known } else { &read }.clone());
         self.changed.send_replace(());
         Ok(())
     }

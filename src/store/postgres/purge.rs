@@ -32,10 +32,20 @@ DELETE FROM feed WHERE (organisation, position) IN (
     SELECT feed.organisation, feed.position FROM feed_end
     CROSS JOIN LATERAL (
         SELECT organisation, position FROM feed
-        WHERE feed.organisation = feed_end.organisation AND position < $1
-        ORDER BY position LIMIT $2
-    ) AS feed LIMIT $2
+        WHERE feed.organisation = feed_end.organisation AND position >= $1 AND position < $2
+        ORDER BY position LIMIT $3
+    ) AS feed LIMIT $3
 )";
+const UNMATCHED: &str = "DELETE FROM unmatched_event WHERE received_at >= $1 AND received_at < $2";
+const LETTERS: &str = "DELETE FROM dead_letter WHERE received_at >= $1 AND received_at < $2";
+
+/// Returns the runs of positions whose entries are past the retention of records, each as its first
+/// one and the first one after it. A position has the stored instant of its commit.
+pub(super) fn feed_runs(window_now: &WindowTime) -> Vec<(i64, i64)> {
+    let position = |instant| position_number(FeedPosition::first_of(instant));
+    let runs = window_now.past(RECORD_RETENTION).into_iter();
+    runs.map(|run| (position(run.start), position(run.end))).collect()
+}
 
 impl PostgresStore {
     pub(in crate::store) async fn purge(
@@ -53,8 +63,14 @@ impl PostgresStore {
         };
         let (records, keys) = (runs(RECORD_RETENTION), runs(IDEMPOTENCY_WINDOW));
         let retained = window_now.now().minus(RECORD_RETENTION);
-        let waiting = millis(window_now.now().minus(UNMATCHED_WAIT));
-        let end = position_number(FeedPosition::first_of(retained));
+        let feeds = feed_runs(&window_now);
+        let times = |window: Duration| -> Vec<(i64, i64)> {
+            // What is exactly so old goes too.
+            let end = window_now.now().minus(window).plus(Duration::from_millis(1));
+            let runs = window_now.before(end).into_iter();
+            runs.map(|run| (millis(run.start), millis(run.end))).collect()
+        };
+        let (unmatched, letters) = (times(UNMATCHED_WAIT), times(RECORD_RETENTION));
         let hour = i32::try_from(Hour::of(retained).number()).unwrap_or(i32::MAX);
         let mut damaged: Vec<Uuid> = Vec::new();
         let purged = self.changed(async {
@@ -93,12 +109,17 @@ impl PostgresStore {
                 let removed = connection.execute(KEYS, &[start, end, &most]).await?;
                 purged.idempotency_keys += usize::try_from(removed).unwrap_or(usize::MAX);
             }
-            let removed = connection.execute(FEED, &[&end, &most]).await?;
-            purged.feed_entries = usize::try_from(removed).unwrap_or(usize::MAX);
-            let unmatched = "DELETE FROM unmatched_event WHERE received_at <= $1";
-            connection.execute(unmatched, &[&waiting]).await?;
-            let letters = "DELETE FROM dead_letter WHERE received_at <= $1";
-            connection.execute(letters, &[&millis(retained)]).await?;
+            let mut left = most;
+            for (start, end) in &feeds {
+                let removed = connection.execute(FEED, &[start, end, &left]).await?;
+                purged.feed_entries += usize::try_from(removed).unwrap_or(usize::MAX);
+                left -= i64::try_from(removed).unwrap_or(left);
+            }
+            for (statement, runs) in [(UNMATCHED, &unmatched), (LETTERS, &letters)] {
+                for (start, end) in runs {
+                    connection.execute(statement, &[start, end]).await?;
+                }
+            }
             connection.execute("DELETE FROM history WHERE hour < $1", &[&hour]).await?;
             change.commit(purged).await
         });

@@ -9,6 +9,8 @@ mod nodes;
 #[cfg(feature = "interop")]
 mod proxy;
 #[cfg(feature = "interop")]
+mod races;
+#[cfg(feature = "interop")]
 mod silence;
 #[cfg(feature = "interop")]
 mod standby;

@@ -5,7 +5,6 @@ use tokio::sync::watch;
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::feed::FeedPosition;
 use crate::domain::id::OrganisationId;
-use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{
     PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor, WebhookId,
@@ -15,6 +14,7 @@ use crate::store::error::DamagedRow;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::directory::organisation_exists;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::purge::feed_runs;
 use crate::store::postgres::working_set::position_number;
 use crate::store::postgres::{PostgresStore, millis, number, timestamp};
 use crate::store::record::webhooks::{
@@ -289,16 +289,19 @@ impl PostgresStore {
         const FAILED: &str = "
             DELETE FROM webhook_failed WHERE (webhook, position) IN (
                 SELECT webhook, position FROM webhook_failed
-                WHERE webhook NOT IN (SELECT id FROM webhook) OR position < $2 LIMIT $1)";
+                WHERE webhook NOT IN (SELECT id FROM webhook)
+                    OR EXISTS (
+                        SELECT FROM unnest($2::bigint[], $3::bigint[]) AS past (first, after_last)
+                        WHERE position >= first AND position < after_last)
+                LIMIT $1)";
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
-        let retained = window_now.now().minus(RECORD_RETENTION);
-        let end = position_number(FeedPosition::first_of(retained));
+        let (firsts, ends): (Vec<i64>, Vec<i64>) = feed_runs(&window_now).into_iter().unzip();
         let swept = self.changed(async {
             let change = self.begin().await?;
             let connection = change.connection();
             let cursors = connection.execute(CURSORS, &[]).await?;
             let waiting = connection.execute(WAITING, &[&most]).await?;
-            let failed = connection.execute(FAILED, &[&most, &end]).await?;
+            let failed = connection.execute(FAILED, &[&most, &firsts, &ends]).await?;
             change.commit(cursors + waiting + failed).await
         });
         Ok(usize::try_from(swept.await?).unwrap_or(usize::MAX))

@@ -135,6 +135,8 @@ struct Changes {
     taken: BTreeSet<String>,
     unmatched: Vec<(String, Vec<u8>, Timestamp, Vec<u8>)>,
     suppressions: BTreeMap<(OrganisationId, String), Vec<u8>>,
+    /// What was read of each of them, by which it was decided.
+    known_suppressions: BTreeMap<(OrganisationId, String), Option<Vec<u8>>>,
     feed: Vec<(OrganisationId, FeedRow, Timestamp)>,
     lost: (i64, i64),
     increments: Vec<(OrganisationId, Increment)>,
@@ -262,10 +264,7 @@ impl WorkingSet {
                 })
                 .collect();
             let (organisations, addresses): (Vec<i32>, Vec<&str>) = pairs.into_iter().unzip();
-            for row in connection.query(FIND_SUPPRESSIONS, &[&organisations, &addresses]).await? {
-                let organisation = OrganisationId(row.get::<_, i32>(0).unsigned_abs());
-                self.suppressions.insert((organisation, row.get(1)), row.get(2));
-            }
+            self.suppressions = find_suppressions(connection, &organisations, &addresses).await?;
         }
         Ok(())
     }
@@ -373,6 +372,20 @@ async fn write_reports(
     Ok(())
 }
 
+/// Reads suppressions of organisations, each with the address at the same place.
+async fn find_suppressions(
+    connection: &Connection,
+    organisations: &[i32],
+    addresses: &[&str],
+) -> Result<HashMap<(OrganisationId, String), Vec<u8>>, QueryError> {
+    let rows = connection.query(FIND_SUPPRESSIONS, &[&organisations, &addresses]).await?;
+    let suppression = |row: &tokio_postgres::Row| {
+        let organisation = OrganisationId(row.get::<_, i32>(0).unsigned_abs());
+        ((organisation, row.get(1)), row.get(2))
+    };
+    Ok(rows.iter().map(suppression).collect())
+}
+
 /// Writes what has a position in the order of commits: suppressions and entries of the feed.
 async fn write_positions(
     connection: &Connection,
@@ -393,6 +406,13 @@ async fn write_positions(
         let organisations: Vec<i32> =
             keys().map(|(organisation, _)| number(*organisation)).collect();
         let addresses: Vec<&str> = keys().map(|(_, address)| address.as_str()).collect();
+        // Whoever suppresses holds the counter, so from here on nobody else does. What came since it
+        // was read counts: the transaction decides anew.
+        let found = find_suppressions(connection, &organisations, &addresses).await?;
+        let mut known = changes.known_suppressions.iter();
+        if !known.all(|(key, known)| found.get(key) == known.as_ref()) {
+            return Err(QueryError::NotMade);
+        }
         let rows: Vec<&[u8]> = changes.suppressions.values().map(Vec::as_slice).collect();
         connection.execute(WRITE_SUPPRESSIONS, &[&organisations, &addresses, &rows, &last]).await?;
     }
@@ -520,7 +540,9 @@ impl Rows for WorkingSet {
     ) -> Result<(), QueryError> {
         let key = (organisation, suppression.address.as_str().to_owned());
         let row = encode_suppression(suppression);
-        self.suppressions.insert(key.clone(), row.clone());
+        let known = self.suppressions.insert(key.clone(), row.clone());
+        // Of several changes of one address, the first was decided by what was read.
+        self.changes.known_suppressions.entry(key.clone()).or_insert(known);
         self.changes.suppressions.insert(key, row);
         Ok(())
     }

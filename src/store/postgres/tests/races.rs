@@ -1,0 +1,103 @@
+//! Changes that several connections make at one time.
+
+use std::sync::Arc;
+
+use crate::domain::event::{BounceType, Event, EventDetail};
+use crate::domain::id::MessageIds;
+use crate::domain::message::Transition;
+use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use crate::store::postgres::connection::Connector;
+use crate::store::postgres::directory::Directory;
+use crate::store::postgres::tests::nodes::{Database, START, accept, organisation, until};
+use crate::store::postgres::tests::proxy::Proxy;
+use crate::store::{PostgresServer, Reference, Report};
+
+/// Backends of the database that wait for a lock.
+const WAITING: &str = "
+    SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+
+/// Another node has read that the address is not suppressed when the operator suppresses it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bounce_leaves_an_operators_suppression_of_that_moment_as_it_is() {
+    let database = Database::new().await;
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    let organisation = organisation(&one).await;
+    let id = MessageIds::new().next(START);
+    accept(&one, organisation, id, None, &Arc::default()).await.unwrap();
+    let sent = Transition::Sent { ses_message_id: "ses-1".to_owned(), sent_at: START };
+    one.record(id, 1, sent, START).await.unwrap();
+    let address = SuppressedAddress::parse("bob@example.org").unwrap();
+    let manual = Suppression {
+        address: address.clone(),
+        reason: SuppressionReason::Manual,
+        since: START,
+        cause: None,
+    };
+    let bounce = Report {
+        message: Reference::Tag(id),
+        organisation: None,
+        ses_message_id: "ses-1".to_owned(),
+        accepted_at: START,
+        event: Some(Event {
+            occurred_at: START,
+            recipients: vec!["bob@example.org".to_owned()],
+            detail: EventDetail::Bounce {
+                bounce_type: BounceType::Permanent,
+                sub_type: "General".to_owned(),
+                diagnostic_code: None,
+            },
+        }),
+    };
+    let holder = Connector::new(&database.server).connect().await.unwrap();
+    let watching = Connector::new(&database.server).connect().await.unwrap();
+    let waiting = async |count: usize| {
+        until("the wait", async || watching.query(WAITING, &[]).await.unwrap().len() == count)
+            .await;
+    };
+    holder.batch("BEGIN; UPDATE feed_counter SET last = last").await.unwrap();
+    let (operator, suppressed) = (other.clone(), manual.clone());
+    let by_operator =
+        tokio::spawn(async move { operator.suppress(Some(organisation), suppressed).await });
+    waiting(1).await;
+    let events = one.clone();
+    let by_event = tokio::spawn(async move { events.apply(bounce, START).await });
+    waiting(2).await;
+    holder.batch("COMMIT").await.unwrap();
+    by_operator.await.unwrap().unwrap();
+    by_event.await.unwrap().unwrap();
+    let known = one.suppressions(None, 10).await.unwrap().suppressions;
+    assert_eq!(known, [(Some(organisation), manual)]);
+    assert_eq!(one.events(id).await.unwrap().len(), 1, "the event itself is there");
+}
+
+/// A read of the directory that began before a change ends after one that has seen the change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_read_of_the_directory_does_not_bring_back_what_is_gone() {
+    let database = Database::new().await;
+    let store = database.node("a").await;
+    let organisation = organisation(&store).await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let hosts = vec![("127.0.0.1".to_owned(), proxy.port)];
+    let behind = PostgresServer { hosts, ..database.server.clone() };
+    let directory = Arc::new(Directory::default());
+    let slow = Connector::new(&behind).connect().await.unwrap();
+    let quick = Connector::new(&database.server).connect().await.unwrap();
+    let holder = Connector::new(&database.server).connect().await.unwrap();
+    directory.read(&slow).await.unwrap();
+    assert_eq!(directory.load().organisations.len(), 1);
+
+    holder.batch("BEGIN; LOCK TABLE organisation IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let reader = Arc::clone(&directory);
+    let late = tokio::spawn(async move { reader.read(&slow).await });
+    until("the wait", async || quick.query(WAITING, &[]).await.unwrap().len() == 1).await;
+    holder.batch("COMMIT").await.unwrap();
+    proxy.stand_still();
+    // Its answer may be on its way already: then there is nothing to see.
+    store.remove_organisation(organisation).await.unwrap();
+    directory.read(&quick).await.unwrap();
+    let (version, known) = (directory.version(), directory.load().organisations.len());
+    assert_eq!(known, 0);
+    proxy.go_on();
+    late.await.unwrap().unwrap();
+    assert_eq!((directory.version(), directory.load().organisations.len()), (version, 0));
+}
