@@ -32,8 +32,8 @@ use redb::{Pending, RedbStore};
 
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
-    FIRST_WITH_DRAIN, Forgotten, LEASE, NodeAnswer, NodeLoad, NodeRequest, NodeState, NodeStatus,
-    SeenFrom, Standby,
+    FIRST_WITH_DRAIN, Forgotten, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest, NodeState,
+    NodeStatus, SeenFrom, Standby,
 };
 pub use error::{DamagedRow, ListError, StoreError};
 pub use interface::{

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, PostgresServer, Store};
+use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
 
 use crate::Scale;
 use crate::process::{directory, set_up};
@@ -245,6 +245,7 @@ async fn accepts(
         let identity = NodeIdentity {
             name: format!("n{number}"),
             directory: [u8::try_from(number)?; 16],
+            place: NodePlace::default(),
             dead_after: DEAD_AFTER,
             least_dead_after: Duration::ZERO,
         };

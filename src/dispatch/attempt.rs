@@ -29,8 +29,10 @@ use crate::store::{Store, StoreError};
 
 /// How long a call takes until other nodes are told that it is under way.
 const LONG_CALL: Duration = Duration::from_secs(1);
-/// How long to wait before an outcome that the store refused is offered to it again.
-const RECORD_AGAIN: Duration = Duration::from_millis(20);
+/// How long to wait before an outcome that the store refused is offered to it again. It becomes twice
+/// as long each time, up to [`RECORD_AGAIN_MAX`]: the store may take others and refuse this one.
+pub(super) const RECORD_AGAIN: Duration = Duration::from_millis(20);
+const RECORD_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 impl<P: Provider> Dispatcher<P> {
     /// Makes a claimed message's call, and takes what came of it further.
@@ -314,6 +316,7 @@ impl<P: Provider> Dispatcher<P> {
     /// provider has happened, and must not happen again for want of a note.
     async fn record(&self, id: MessageId, attempts: u32, transition: Transition) -> Recorded {
         let mut refused = None;
+        let mut pause = RECORD_AGAIN;
         let outcome = KnownOutcome { id, attempts, transition };
         let mut outcome = Unwritten { outcome: Some(outcome), left: &self.unwritten };
         loop {
@@ -326,14 +329,15 @@ impl<P: Provider> Dispatcher<P> {
                 return recorded;
             }
             refused.get_or_insert_with(|| self.unrecorded.enter());
-            self.takes_outcomes_again().await;
+            self.takes_outcomes_again(pause).await;
+            pause = RECORD_AGAIN_MAX.min(pause * 2);
         }
     }
 
-    /// Waits until an outcome can be offered again.
-    pub(super) async fn takes_outcomes_again(&self) {
+    /// Waits until the store takes outcomes, and then for `pause`.
+    pub(super) async fn takes_outcomes_again(&self, pause: Duration) {
         self.store.takes_outcomes().await;
-        tokio::time::sleep(RECORD_AGAIN).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

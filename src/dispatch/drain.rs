@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 
-use crate::dispatch::attempt::{KnownOutcome, offer};
+use crate::dispatch::attempt::{KnownOutcome, RECORD_AGAIN, offer};
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{Dispatcher, Phase};
 use crate::domain::attempt::Provider;
@@ -122,7 +122,9 @@ impl<P: Provider> Dispatcher<P> {
                     known.push(outcome);
                 }
             }
-            if !known.is_empty() && timeout_at(end, self.takes_outcomes_again()).await.is_err() {
+            if !known.is_empty()
+                && timeout_at(end, self.takes_outcomes_again(RECORD_AGAIN)).await.is_err()
+            {
                 break;
             }
         }

@@ -18,8 +18,8 @@ use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
 use crate::ses::SesClient;
 use crate::store::{
-    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, PostgresServer, Store, StoreOwner,
-    create_directory,
+    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, NodePlace, PostgresServer, Store,
+    StoreOwner, create_directory,
 };
 
 /// File with the node's random number, which is locked as long as it runs.
@@ -69,11 +69,13 @@ async fn connect(
 ) -> Result<(Store, File), ServiceError> {
     let unusable = |source| ServiceError::System { what: "cannot use the data directory", source };
     let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
+    let place = NodePlace::of(&lock).map_err(unusable)?;
     let server = postgres_server(postgres)?;
     let node = postgres.node.clone();
     let identity = NodeIdentity {
         name: node.clone(),
         directory,
+        place,
         dead_after: postgres.dead_after,
         least_dead_after: postgres.least_dead_after,
     };

@@ -1,6 +1,9 @@
 //! Cluster: the nodes that work on one database and the state of that database, as one node sees
 //! them. Operators' commands, metrics and the page read it; nothing is decided by it.
 
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +23,29 @@ pub(super) const FIRST_WITH_REQUESTS: i32 = 7;
 pub const ACCEPTING_CONNECTIONS: u8 = 2;
 /// Connections that a node holds.
 pub const CONNECTIONS_OF_A_NODE: i32 = 5 + ACCEPTING_CONNECTIONS as i32;
+
+/// Place of a node: the boot of its machine, and the file by which it holds its data directory. Two
+/// processes never have the same one, because that file is locked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodePlace(Vec<u8>);
+
+impl NodePlace {
+    /// Returns the place of the process that has locked this file. It is like no other if the system
+    /// does not say which boot this is.
+    pub fn of(file: &File) -> io::Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot.trim();
+        if boot.is_empty() {
+            return Ok(Self::default());
+        }
+        let file = file.metadata()?;
+        Ok(Self(format!("{boot} {} {}", file.dev(), file.ino()).into_bytes()))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 /// Node, as another one or itself sees it.
 #[derive(Debug, Clone, PartialEq)]

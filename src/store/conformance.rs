@@ -19,7 +19,7 @@ use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReas
 use crate::domain::time::Timestamp;
 use crate::store::{
     Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage, NodeIdentity,
-    PostgresServer, Reference, Report, Store, StoreError,
+    NodePlace, PostgresServer, Reference, Report, Store, StoreError,
 };
 
 mod batch;
@@ -115,6 +115,7 @@ async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize)
     let identity = NodeIdentity {
         name: "test".to_owned(),
         directory: *digest.first_chunk().unwrap(),
+        place: NodePlace::of(&std::fs::File::open(directory).unwrap()).unwrap(),
         dead_after: Duration::from_mins(3),
         least_dead_after: Duration::ZERO,
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -32,8 +32,9 @@ use error::QueryError;
 use feed::Feeds;
 use node::Node;
 use outcomes::Job;
+use refusals::Refusals;
 use requests::Requests;
-use session::{Session, Transaction};
+use session::{Session, Sessions, Transaction};
 use silence::Purpose;
 use tasks::Tasks;
 
@@ -61,6 +62,7 @@ mod node;
 mod outcomes;
 mod peers;
 mod purge;
+mod refusals;
 mod replays;
 mod requests;
 mod schema;
@@ -123,6 +125,8 @@ struct Shared {
     suppression_epoch: AtomicU64,
     feed: Feeds,
     calls: Calls,
+    sessions: Sessions,
+    refusals: Refusals,
     requests: Requests,
     /// The most that an id is known to be ahead of its acceptance, in milliseconds.
     id_lead: AtomicI64,
@@ -172,6 +176,8 @@ impl PostgresStore {
             suppression_epoch: AtomicU64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
+            sessions: Sessions::default(),
+            refusals: Refusals::default(),
             requests: Requests::default(),
             id_lead: AtomicI64::new(0),
             is_lost: AtomicBool::new(false),
@@ -364,7 +370,9 @@ impl Shared {
             _ => {}
         }
         if error.is_refusal() {
-            tracing::error!(%error, "PostgreSQL refused a request");
+            if let Some(times) = self.refusals.note(error, Instant::now()) {
+                tracing::error!(%error, times, "PostgreSQL refused a request");
+            }
             return;
         }
         if matches!(error, QueryError::Fenced) {
@@ -444,6 +452,9 @@ async fn follow(shared: Arc<Shared>) {
 async fn settle(shared: Arc<Shared>, changing: mpsc::Sender<Job>) {
     loop {
         tokio::time::sleep(SETTLE).await;
+        if let Err(error) = session::remove_unused(&shared).await {
+            tracing::debug!(%error, "rows of lost connections stay for now");
+        }
         let now = shared.clock.borrow().time;
         match node::settle_orphans(&shared, &changing, now).await {
             Ok(0) => {}

@@ -39,6 +39,7 @@ mod openapi;
 mod pasted;
 #[cfg(feature = "long")]
 mod patroni;
+mod restored;
 mod setup;
 mod smtp;
 mod webhooks;

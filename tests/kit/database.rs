@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use pillarbox::domain::time::Timestamp;
-use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, PostgresServer, Store};
+use pillarbox::store::{ACCEPTING_CONNECTIONS, NodeIdentity, NodePlace, PostgresServer, Store};
 
 /// Name of the only node of a site.
 const NODE: &str = "a";
@@ -95,10 +95,12 @@ impl Database {
         if !file.exists() {
             std::fs::write(&file, [1; 16]).unwrap();
         }
+        let place = NodePlace::of(&std::fs::File::open(&file).unwrap()).unwrap();
         let directory = std::fs::read(file).unwrap().try_into().unwrap();
         let identity = NodeIdentity {
             name: NODE.to_owned(),
             directory,
+            place,
             dead_after: Duration::from_mins(3),
             least_dead_after: Duration::ZERO,
         };

@@ -47,7 +47,9 @@ const NAMES: ResolverLimits = ResolverLimits {
 const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
                        -c lock_timeout=8s -c idle_in_transaction_session_timeout=10s \
                        -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
-                       -c enable_hashjoin=off -c enable_mergejoin=off";
+                       -c enable_hashjoin=off -c enable_mergejoin=off \
+                       -c default_transaction_isolation=read\\ committed \
+                       -c default_transaction_deferrable=off";
 
 /// Server that the store is on.
 #[derive(Debug, Clone)]

@@ -48,10 +48,17 @@ pub(super) enum QueryError {
 }
 
 impl QueryError {
+    /// Returns the server's code (SQLSTATE), if it answered.
+    pub(super) fn code(&self) -> Option<&str> {
+        match self {
+            Self::Server(error) => error.code().map(SqlState::code),
+            _ => None,
+        }
+    }
+
     /// Returns true if the server answered, and refused this one request: others may go on.
     pub(super) fn is_refusal(&self) -> bool {
-        let Self::Server(error) = self else { return false };
-        let code = error.code().map(SqlState::code);
+        let code = self.code();
         // Class 57 is an operator's intervention, such as a shutdown; 25006 a server that only reads.
         code.is_some_and(|code| !code.starts_with("57P") && code != "25006")
     }
@@ -123,8 +130,9 @@ pub enum ConnectError {
     Server(String),
     /// Another node has the name, and lives.
     #[error(
-        "a node of the name {0:?} with another data directory works on this database; give this one \
-         another name in [cluster] node"
+        "a node of the name {0:?} works on this database from another place: another machine, \
+         another data directory, or another copy of this one; give this one another name in \
+         [cluster] node, and a data directory of its own"
     )]
     NameTaken(String),
     /// The schema was made by a newer pillarbox that this one cannot work beside.

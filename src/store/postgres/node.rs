@@ -18,13 +18,13 @@ use uuid::Uuid;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
-use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad};
+use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
 use crate::store::postgres::cluster::read_clock;
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::ConnectError;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::outcomes::Job;
-use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers, span};
+use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::{PostgresStore, Shared, message_id};
@@ -38,12 +38,17 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
-const FIND: &str = "SELECT id, directory, beat FROM node WHERE name = $1 FOR UPDATE";
-const LOOK: &str =
-    "SELECT id, beat, least_dead_after FROM node WHERE name = $1 AND directory <> $2";
+/// Silence of a node of the same name after which a start elsewhere takes its place. It has started
+/// nothing for a while by then: see [`LEASE`].
+const NAMESAKE_SILENCE: Duration = Duration::from_secs(25);
+
+const FIND: &str = "
+SELECT id, directory = $2 AND place = $3 AND place <> '', beat FROM node WHERE name = $1 FOR UPDATE";
+const LOOK: &str = "
+SELECT id, beat FROM node WHERE name = $1 AND NOT (directory = $2 AND place = $3 AND place <> '')";
 const JOIN: &str = "
-INSERT INTO node (name, directory, version, schema, started_at, least_dead_after)
-VALUES ($1, $2, $3, $4, $5, $6) RETURNING id";
+INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
+VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
 const SAY: &str = "
 UPDATE node SET beat = beat + 1, pending = $2, conditions = $3, demand = $4
 WHERE id = $1 RETURNING draining";
@@ -122,6 +127,8 @@ pub struct NodeIdentity {
     pub name: String,
     /// Random number that lies in its data directory.
     pub directory: [u8; 16],
+    /// Place in which it holds that directory. A copy of the directory has another one.
+    pub place: NodePlace,
     /// How long others have to be silent until it takes them for dead.
     pub dead_after: Duration,
     /// The least that this may be for its own calls. Others wait for so long if theirs is shorter.
@@ -266,28 +273,30 @@ impl Node {
     }
 }
 
-/// Node of the same name with another data directory, as it was seen.
+/// Node of the same name in another place, as it was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Namesake {
     id: i32,
     beat: i64,
 }
 
-/// Watches a node of the same name with another data directory, if there is one. Returns it once it
-/// was silent for as long as others watch a node before they take it for dead.
+/// Watches a node of the same name in another place, if there is one: on another machine or before
+/// this boot, with another data directory or a copy of it. Returns it once it was silent for
+/// [`NAMESAKE_SILENCE`].
 pub(super) async fn watch_namesake(
     connection: &Connection,
     identity: &NodeIdentity,
 ) -> Result<Option<Namesake>, ConnectError> {
-    let NodeIdentity { name, directory, .. } = identity;
+    let NodeIdentity { name, directory, place, .. } = identity;
+    let silence = NAMESAKE_SILENCE.min(identity.dead_after);
     let mut seen = None;
     let (mut since, mut last) = (boot_time(), boot_time());
     loop {
-        let row = connection.query_opt(LOOK, &[name, &directory.as_slice()]).await;
+        let row =
+            connection.query_opt(LOOK, &[name, &directory.as_slice(), &place.as_bytes()]).await;
         let row = row.map_err(|error| ConnectError::Server(error.to_string()))?;
         let Some(row) = row else { return Ok(None) };
         let namesake = Namesake { id: row.get(0), beat: row.get(1) };
-        let dead_after = identity.dead_after.max(span(&row, 2));
         let now = boot_time();
         match seen.replace(namesake) {
             Some(before) if before != namesake => {
@@ -295,16 +304,17 @@ pub(super) async fn watch_namesake(
             }
             // Who was away himself has observed nothing.
             Some(_) if now.saturating_sub(last) > LEASE => since = now,
-            Some(_) if now.saturating_sub(since) >= dead_after => return Ok(seen),
+            Some(_) if now.saturating_sub(since) >= silence => return Ok(seen),
             Some(_) => {}
             None => {
                 since = now;
                 tracing::warn!(
                     node = name,
-                    until = %humantime::format_rfc3339_seconds(SystemTime::now() + dead_after),
-                    "the database has a node of this name with another data directory; if it gives \
-                     no sign of life until then, this one takes its place, and the messages that it \
-                     held fail. Not to wait, run on another node: pillarbox node forget {name}"
+                    until = %humantime::format_rfc3339_seconds(SystemTime::now() + silence),
+                    "the database has a node of this name from another machine or boot, or with \
+                     another data directory or copy of it; if it gives no sign of life until then, \
+                     this one takes its place, and the messages that it held fail. Not to wait, run \
+                     on another node: pillarbox node forget {name}"
                 );
             }
         }
@@ -313,22 +323,23 @@ pub(super) async fn watch_namesake(
     }
 }
 
-/// Joins the others under the configured name. The life before of the same data directory is over,
-/// because that directory's lock is held. Of the nodes of the same name elsewhere, only `dead` is.
+/// Joins the others under the configured name. The life before in the same place is over, because
+/// the lock of the data directory is held. Of the nodes of the same name elsewhere, only `dead` is.
 pub(super) async fn join(
     node: &Node,
     connection: &Connection,
     dead: Option<Namesake>,
     now: Timestamp,
 ) -> Result<(), ConnectError> {
-    let NodeIdentity { name, directory, least_dead_after, .. } = &node.identity;
+    let NodeIdentity { name, directory, place, least_dead_after, .. } = &node.identity;
+    let (directory, place) = (directory.as_slice(), place.as_bytes());
     let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
     let sent = boot_time();
     let joined = async {
         connection.batch("BEGIN").await?;
-        if let Some(row) = connection.query_opt(FIND, &[name]).await? {
+        if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
             let namesake = Namesake { id: row.get(0), beat: row.get(2) };
-            if row.get::<_, Vec<u8>>(1) != directory && dead != Some(namesake) {
+            if !row.get::<_, bool>(1) && dead != Some(namesake) {
                 connection.batch("ROLLBACK").await?;
                 return Ok::<_, QueryError>(None);
             }
@@ -340,11 +351,10 @@ pub(super) async fn join(
         }
         let version = env!("CARGO_PKG_VERSION");
         let started_at = super::millis(now);
-        let directory = directory.as_slice();
         let row = connection
             .query_one(
                 JOIN,
-                &[name, &directory, &version, &VERSION, &started_at, &least_dead_after],
+                &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
             )
             .await?;
         connection.batch("COMMIT").await?;

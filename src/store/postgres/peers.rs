@@ -114,7 +114,7 @@ pub(super) async fn peers(
 }
 
 /// Time of a row, which has it in milliseconds.
-pub(super) fn span(row: &Row, column: usize) -> Duration {
+fn span(row: &Row, column: usize) -> Duration {
     Duration::from_millis(row.get::<_, i64>(column).unsigned_abs())
 }
 

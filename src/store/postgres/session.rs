@@ -5,10 +5,11 @@
 //! the count says whether the transaction was made: the row is read and removed once no
 //! transaction of the old connection holds it, and nothing older can follow.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, RwLock};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -32,6 +33,57 @@ const OPEN: &str = "INSERT INTO session (node) SELECT id FROM node WHERE id = $1
 const COUNT: &str = "UPDATE session SET writes = writes + 1 WHERE id = $1";
 const LOCK: &str = "SELECT writes FROM session WHERE id = $1 FOR UPDATE";
 const REMOVE: &str = "DELETE FROM session WHERE id = $1";
+/// A row that a transaction of a lost connection still holds is left for the next time.
+const REMOVE_UNUSED: &str = "
+DELETE FROM session WHERE id IN (
+    SELECT id FROM session WHERE node = $1 AND id < $2 AND id <> ALL($3) FOR UPDATE SKIP LOCKED
+)";
+
+/// Sessions of this node that are in use. Rows of others are left behind by lost connections.
+#[derive(Default)]
+pub(super) struct Sessions {
+    used: std::sync::Mutex<HashSet<i64>>,
+    /// Held for reading while one is opened: its row is there before its number is known.
+    opening: RwLock<()>,
+}
+
+impl Sessions {
+    fn used(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Mark that a session is in use, or that the outcome of its last transaction is.
+struct Used {
+    shared: Arc<Shared>,
+    id: i64,
+}
+
+impl Used {
+    fn new(shared: &Arc<Shared>, id: i64) -> Self {
+        shared.sessions.used().insert(id);
+        Self { shared: Arc::clone(shared), id }
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        self.shared.sessions.used().remove(&self.id);
+    }
+}
+
+/// Removes rows of sessions that are not in use any more.
+pub(super) async fn remove_unused(shared: &Shared) -> Result<(), QueryError> {
+    let used: Vec<i64> = match shared.sessions.opening.try_write() {
+        Ok(_none_opens) => shared.sessions.used().iter().copied().collect(),
+        Err(_) => return Ok(()),
+    };
+    // Later ones have greater numbers: however late the server does this, it spares them.
+    let Some(last) = used.iter().max() else { return Ok(()) };
+    let connection = shared.readers.get(&shared.connector).await?;
+    connection.execute(REMOVE_UNUSED, &[&shared.node.id(), last, &used]).await?;
+    Ok(())
+}
 
 /// Connection that writes. If it is lost, the next use opens it again.
 pub(super) struct Session {
@@ -43,6 +95,7 @@ pub(super) struct Session {
 struct OpenSession {
     connection: Connection,
     id: i64,
+    used: Used,
     /// Transactions that were made.
     writes: i64,
     /// Whether a transaction was begun and not ended.
@@ -200,8 +253,10 @@ impl Session {
     /// the session, the others do not wait for it.
     async fn settle_doubt(&mut self, old: OpenSession) -> Result<Doubt, QueryError> {
         let (id, before) = (old.id, old.writes);
-        // Closed first: a statement that is on its way finds nobody who waits for its answer.
-        drop(old);
+        // Closed first: a statement that is on its way finds nobody who waits for its answer. Its row
+        // stays until it has been read.
+        let _used = old.used;
+        drop(old.connection);
         let mut seen = None;
         let began = Instant::now();
         let mut logged = began;
@@ -259,12 +314,15 @@ fn count(rows: &[Row]) -> Option<i64> {
 }
 
 impl OpenSession {
-    async fn open(shared: &Shared, purpose: Purpose) -> Result<Self, QueryError> {
+    async fn open(shared: &Arc<Shared>, purpose: Purpose) -> Result<Self, QueryError> {
         let connection = shared.connector.connect_for(purpose).await?;
+        connection.prepare(OPEN).await?;
+        let _opening = shared.sessions.opening.read().await;
         let Some(row) = connection.query_opt(OPEN, &[&shared.node.id()]).await? else {
             return Err(QueryError::Fenced);
         };
-        Ok(Self { connection, id: row.get(0), writes: 0, is_begun: false })
+        let id = row.get(0);
+        Ok(Self { connection, id, used: Used::new(shared, id), writes: 0, is_begun: false })
     }
 }
 

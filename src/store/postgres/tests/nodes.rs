@@ -23,7 +23,7 @@ use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
     Accepted, ConnectError, Duty, Health, ListError, Lister, MessageFilter, NewMessage,
-    NodeIdentity, NodeLoad, NodeState, PostgresServer, Store, StoreError,
+    NodeIdentity, NodeLoad, NodePlace, NodeState, PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -70,11 +70,17 @@ impl Database {
         let identity = NodeIdentity {
             name: name.to_owned(),
             directory: *Sha256::digest(directory).first_chunk().unwrap(),
+            place: here(),
             dead_after,
             least_dead_after: Duration::ZERO,
         };
         Store::connect(&self.server, identity, Duration::from_secs(8), |_| START).await
     }
+}
+
+/// Place of a node of this process.
+fn here() -> NodePlace {
+    NodePlace::of(&std::fs::File::open("/").unwrap()).unwrap()
 }
 
 fn name_of(path: &Path) -> String {
@@ -440,6 +446,7 @@ async fn a_node_is_not_taken_for_dead_while_its_own_calls_may_be_under_way() {
     let identity = NodeIdentity {
         name: "a".to_owned(),
         directory: [7; 16],
+        place: here(),
         dead_after: LONGEST,
         least_dead_after: LONGEST,
     };

@@ -1,6 +1,7 @@
 //! Changes that several connections make at one time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::domain::event::{BounceType, Event, EventDetail};
 use crate::domain::id::MessageIds;
@@ -9,7 +10,7 @@ use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReas
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::directory::Directory;
 use crate::store::postgres::tests::nodes::{Database, START, accept, organisation, until};
-use crate::store::postgres::tests::proxy::Proxy;
+use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{PostgresServer, Reference, Report};
 
 /// Backends of the database that wait for a lock.
@@ -100,4 +101,71 @@ async fn a_late_read_of_the_directory_does_not_bring_back_what_is_gone() {
     proxy.go_on();
     late.await.unwrap().unwrap();
     assert_eq!((directory.version(), directory.load().organisations.len()), (version, 0));
+}
+
+/// Rows of sessions that nobody uses any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_leaves_no_session_behind() {
+    const LOST: usize = 12;
+    let database = Database::new().await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let direct = database.node("direct").await;
+    let organisation = organisation(&direct).await;
+    let node = database.behind(&proxy).node("a").await;
+    let (ids, handed_over) = (MessageIds::new(), Arc::default());
+    let watching = Connector::new(&database.server).connect().await.unwrap();
+    let sessions = async || {
+        let count = "SELECT count(*) FROM session JOIN node ON node.id = session.node
+            WHERE node.name = 'a'";
+        watching.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let before = sessions().await;
+    let kill = "
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    for round in 0..LOST {
+        if round % 3 == 0 {
+            proxy.cut(Cut::AfterTheCommit, 0);
+        } else {
+            watching.query(kill, &[]).await.unwrap();
+        }
+        let id = ids.next(START);
+        until("the acceptance", async || {
+            node.writable().await;
+            accept(&node, organisation, id, None, &handed_over).await.is_ok()
+        })
+        .await;
+    }
+    until("rows of lost sessions go", async || sessions().await <= before).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(sessions().await <= before, "and no new ones come");
+    let id = ids.next(START);
+    accept(&node, organisation, id, None, &handed_over).await.unwrap();
+    assert!(!node.is_fenced() && !direct.is_fenced());
+    let index = "
+        SELECT FROM pg_indexes WHERE tablename = 'session' AND indexdef LIKE '%(node)%'";
+    assert_eq!(watching.query(index, &[]).await.unwrap().len(), 1);
+}
+
+/// An administrator may have set another level for the database or the user.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_isolation_level_is_the_nodes_own() {
+    let database = Database::new().await;
+    let connection = Connector::new(&database.server).connect().await.unwrap();
+    let name = database.server.database.clone();
+    for setting in
+        ["default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on"]
+    {
+        connection.batch(&format!("ALTER DATABASE {name} SET {setting}")).await.unwrap();
+    }
+    let connection = Connector::new(&database.server).connect().await.unwrap();
+    let level = "SELECT current_setting('transaction_isolation')";
+    let level: String = connection.query_one(level, &[]).await.unwrap().get(0);
+    assert_eq!(level, "read committed");
+    let (one, other) = (database.node("a").await, database.node("b").await);
+    let organisation = organisation(&one).await;
+    for node in [&one, &other] {
+        let id = MessageIds::new().next(START);
+        accept(node, organisation, id, Some("key"), &Arc::default()).await.unwrap();
+    }
 }

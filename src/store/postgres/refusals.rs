@@ -1,0 +1,65 @@
+//! Refusals of the server: the log has one line a minute of each kind, with how many there were.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::postgres::error::QueryError;
+
+/// Time between two lines of one kind.
+const INTERVAL: Duration = Duration::from_mins(1);
+
+/// Refusals by their codes. The server has a few hundred.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<HashMap<String, Kind>>);
+
+/// Refusals of one code.
+struct Kind {
+    logged_at: Instant,
+    /// Those since then.
+    unlogged: u64,
+}
+
+impl Refusals {
+    /// Notes a refusal. Returns how many there were since the last line, if there is to be another.
+    pub(super) fn note(&self, error: &QueryError, now: Instant) -> Option<u64> {
+        self.note_code(error.code().unwrap_or_default(), now)
+    }
+
+    fn note_code(&self, code: &str, now: Instant) -> Option<u64> {
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kind) = kinds.get_mut(code) else {
+            kinds.insert(code.to_owned(), Kind { logged_at: now, unlogged: 0 });
+            return Some(1);
+        };
+        kind.unlogged += 1;
+        if now.duration_since(kind.logged_at) < INTERVAL {
+            return None;
+        }
+        kind.logged_at = now;
+        Some(std::mem::take(&mut kind.unlogged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_a_line_a_minute_that_counts_all() {
+        let refusals = Refusals::default();
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        assert_eq!(refusals.note_code("P0001", start), Some(1));
+        assert_eq!(refusals.note_code("23505", after(1)), Some(1), "another kind");
+        for millis in 2..=100 {
+            assert_eq!(refusals.note_code("P0001", after(millis)), None);
+        }
+        assert_eq!(refusals.note_code("P0001", after(59_999)), None);
+        assert_eq!(refusals.note_code("P0001", after(60_000)), Some(101));
+        assert_eq!(refusals.note_code("P0001", after(60_001)), None);
+        assert_eq!(refusals.note_code("P0001", after(200_000)), Some(2));
+    }
+}
