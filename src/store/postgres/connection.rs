@@ -13,7 +13,7 @@ use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::RwLock;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
@@ -41,6 +41,18 @@ const NAMES: ResolverLimits = ResolverLimits {
     patience: Duration::from_millis(2_500),
     kept: Duration::ZERO,
 };
+/// Time that other hosts have to answer once one has. One of them may have taken over from it.
+const GRACE: Duration = Duration::from_millis(200);
+/// The same for the first connection of a process: it has no server yet to compare with.
+const FIRST_GRACE: Duration = Duration::from_secs(1);
+/// Time between two lines of the log that say that a server was refused.
+const WRONG_SERVER_INTERVAL: Duration = Duration::from_mins(1);
+/// The name of a file of the write-ahead log begins with its timeline, in hexadecimal.
+const SERVER: &str = "
+SELECT system_identifier,
+    ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
+FROM pg_control_system()";
+const BEAT: &str = "SELECT beat::bigint FROM node WHERE id = $1";
 /// Settings of each connection. Plans that scan whole tables are never right here: statistics of
 /// tables that grow by the hour are always behind. A wait for a lock ends before the connection is
 /// given up.
@@ -68,12 +80,54 @@ pub struct PostgresServer {
     pub accepting_connections: u8,
 }
 
+/// Server that a connection leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ServerId {
+    /// Number of the server's data, which its standbys have too.
+    system: i64,
+    /// Number of its timeline: each standby that takes over begins a new one.
+    timeline: i64,
+}
+
+/// Server that a node holds to: the one of its last confirmed beat.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    server: ServerId,
+    /// The node, with its last beat that this server confirmed.
+    beat: Option<(i32, i64)>,
+}
+
+impl Held {
+    /// Returns the reason why a server must not be used, if there is one: it lacks what the held one
+    /// has confirmed. `beat` is the node's last one there.
+    fn objection(&self, server: ServerId, beat: Option<i64>) -> Option<&'static str> {
+        let (before, now) = (self.server.timeline, server.timeline);
+        if server.system != self.server.system {
+            return Some(
+                "it is not the database that this node works on; a node takes a restored database \
+                 when it starts, so restart it if that is what you want",
+            );
+        }
+        let is_behind = now < before
+            || (now == before
+                && beat < self.beat.map(|(_, confirmed)| confirmed)
+                && beat.is_some());
+        is_behind.then_some(
+            "it is behind the server that this node last worked on, as an old primary is that comes \
+             back; stop it, or make it a standby again",
+        )
+    }
+}
+
 /// Makes connections.
 pub(super) struct Connector {
     /// One for each host, by its name.
     configs: Vec<(String, Config)>,
     tls: Option<Tls>,
     resolver: Resolver<()>,
+    held: Mutex<Option<Held>>,
+    /// Time of the last line that said that a server was refused.
+    told_at: Mutex<Option<Instant>>,
     /// Tasks of the connections that there are.
     drivers: Mutex<Vec<AbortHandle>>,
     silence: Arc<Silence>,
@@ -109,6 +163,8 @@ impl Connector {
             configs: configs.collect(),
             tls,
             resolver,
+            held: Mutex::default(),
+            told_at: Mutex::default(),
             drivers: Mutex::default(),
             silence: Arc::default(),
         }
@@ -124,8 +180,9 @@ impl Connector {
         self.connect_for(Purpose::Schema).await
     }
 
-    /// Connects to the host that takes writes. All hosts are asked at once: one that takes
-    /// connections and does not answer must not keep the node from the others.
+    /// Connects to the host that takes writes, and is not behind the one that the node holds to. All
+    /// hosts are asked at once: one that takes connections and does not answer must not keep the
+    /// node from the others. If several take writes, the one of the latest timeline is right.
     pub(super) async fn connect_for(&self, purpose: Purpose) -> Result<Connection, QueryError> {
         match self.connect_to_one(purpose).await {
             // Signs of life say whether the server answers at all.
@@ -138,29 +195,75 @@ impl Connector {
     }
 
     async fn connect_to_one(&self, purpose: Purpose) -> Result<Connection, QueryError> {
+        let held = *self.held();
         let mut attempts = JoinSet::new();
         for host in self.configs.iter().cloned() {
             let resolver = self.resolver.clone();
             let used = Use { purpose, silence: Arc::clone(&self.silence) };
             match self.tls.clone() {
-                Some(tls) => attempts.spawn(connect_to(host, resolver, tls, used)),
-                None => attempts.spawn(connect_to(host, resolver, NoTls, used)),
+                Some(tls) => attempts.spawn(connect_to(host, resolver, tls, used, held)),
+                None => attempts.spawn(connect_to(host, resolver, NoTls, used, held)),
             };
         }
+        let grace = if held.is_some() { GRACE } else { FIRST_GRACE };
         let mut last_error = QueryError::NotMade;
-        while let Some(connected) = attempts.join_next().await {
-            match connected {
-                Ok(Ok(connection)) => {
-                    let mut drivers = self.drivers();
-                    drivers.retain(|driver| !driver.is_finished());
-                    drivers.push(connection.driver.abort_handle());
-                    return Ok(connection);
+        let mut best: Option<Connection> = None;
+        let mut end: Option<Instant> = None;
+        loop {
+            let next = match end {
+                None => attempts.join_next().await,
+                Some(end) => timeout_at(end, attempts.join_next()).await.unwrap_or(None),
+            };
+            match next {
+                None => break,
+                Some(Ok(Ok(connection))) => {
+                    end.get_or_insert_with(|| Instant::now() + grace);
+                    let timeline = |one: &Connection| one.server.map(|server| server.timeline);
+                    if best.as_ref().is_none_or(|best| timeline(best) < timeline(&connection)) {
+                        best = Some(connection);
+                    }
                 }
-                Ok(Err(error)) => last_error = error,
-                Err(error) => tracing::error!(%error, "an attempt to connect ended"),
+                Some(Ok(Err(error))) => {
+                    self.tell_of_wrong_server(&error);
+                    last_error = error;
+                }
+                Some(Err(error)) => tracing::error!(%error, "an attempt to connect ended"),
             }
         }
-        Err(last_error)
+        let connection = best.ok_or(last_error)?;
+        if let Some(server) = connection.server {
+            // Those that follow need not look around. Another server may be held meanwhile.
+            let held = *self.held().get_or_insert(Held { server, beat: None });
+            if let Some(reason) = held.objection(server, None) {
+                return Err(QueryError::WrongServer(reason));
+            }
+        }
+        let mut drivers = self.drivers();
+        drivers.retain(|driver| !driver.is_finished());
+        drivers.push(connection.driver.abort_handle());
+        drop(drivers);
+        Ok(connection)
+    }
+
+    /// Notes that the server of a connection has confirmed a beat of a node. Connections to a server
+    /// that is behind it are refused from now on.
+    pub(super) fn hold(&self, connection: &Connection, node: i32, beat: i64) {
+        let Some(server) = connection.server else { return };
+        *self.held() = Some(Held { server, beat: Some((node, beat)) });
+    }
+
+    /// Logs that a server was refused, once a minute: another one may be right.
+    fn tell_of_wrong_server(&self, error: &QueryError) {
+        let QueryError::WrongServer(_) = error else { return };
+        let mut told_at = self.told_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if told_at.is_none_or(|at| at.elapsed() >= WRONG_SERVER_INTERVAL) {
+            *told_at = Some(Instant::now());
+            tracing::warn!(%error, "a PostgreSQL server that takes writes is not used");
+        }
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes all other connections. What waits for an answer by one of them learns that it is
@@ -187,12 +290,13 @@ struct Use {
     silence: Arc<Silence>,
 }
 
-/// Connects to one host, if it takes writes.
+/// Connects to one host, if it takes writes and is not behind the server that the node holds to.
 async fn connect_to<T>(
     (name, config): (String, Config),
     resolver: Resolver<()>,
     tls: T,
     used: Use,
+    held: Option<Held>,
 ) -> Result<Connection, QueryError>
 where
     T: MakeTlsConnect<Socket> + Send + 'static,
@@ -228,7 +332,12 @@ where
     });
     let statements = Mutex::default();
     let is_given_up = AtomicBool::new(false);
-    Ok(Connection { client, statements, cancelled_waits, driver, used, is_given_up })
+    let server = None;
+    let mut connection =
+        Connection { client, statements, cancelled_waits, driver, used, is_given_up, server };
+    let looked = timeout(CONNECT_TIMEOUT, connection.look_at_server(held)).await;
+    looked.map_err(|_| QueryError::TimedOut(CONNECT_TIMEOUT))??;
+    Ok(connection)
 }
 
 /// Adds the addresses of the host's name. The library itself would look it up on the threads that
@@ -262,6 +371,8 @@ pub(super) struct Connection {
     driver: JoinHandle<()>,
     used: Use,
     is_given_up: AtomicBool,
+    /// `None` if the server does not say which one it is.
+    server: Option<ServerId>,
 }
 
 impl Drop for Connection {
@@ -271,6 +382,26 @@ impl Drop for Connection {
 }
 
 impl Connection {
+    /// Reads which server it leads to, and refuses one that is behind the held one.
+    async fn look_at_server(&mut self, held: Option<Held>) -> Result<(), QueryError> {
+        let row = match self.query_one(SERVER, &[]).await {
+            Ok(row) => row,
+            // A service that keeps this from its users has one address and sees to it by itself.
+            Err(error) if error.is_refusal() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let server = ServerId { system: row.get(0), timeline: row.get(1) };
+        self.server = Some(server);
+        let Some(held) = held else { return Ok(()) };
+        let beat = match held.beat {
+            Some((node, _)) if server == held.server => {
+                self.query_opt(BEAT, &[&node]).await?.map(|row| row.get(0))
+            }
+            _ => None,
+        };
+        held.objection(server, beat).map_or(Ok(()), |reason| Err(QueryError::WrongServer(reason)))
+    }
+
     /// Returns true if nothing can be asked any more.
     pub(super) fn is_closed(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire) || self.client.is_closed()
@@ -439,5 +570,27 @@ impl Slot {
         let connection = Arc::new(connector.connect_for(self.purpose).await?);
         *slot = Some(Arc::clone(&connection));
         Ok(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_behind_the_held_one_or_another_is_refused() {
+        let server = |system, timeline| ServerId { system, timeline };
+        let held = Held { server: server(7, 3), beat: Some((1, 100)) };
+        let is_refused = |server, beat| held.objection(server, beat).is_some();
+        assert!(!is_refused(server(7, 3), Some(100)), "the same");
+        assert!(!is_refused(server(7, 3), Some(101)));
+        assert!(!is_refused(server(7, 3), None), "the node is gone there: others took it for dead");
+        assert!(!is_refused(server(7, 4), Some(90)), "a standby took over, without the last beats");
+        assert!(is_refused(server(7, 2), Some(100)), "an old primary");
+        assert!(is_refused(server(7, 2), None));
+        assert!(is_refused(server(7, 3), Some(99)), "an older copy of the same server");
+        assert!(is_refused(server(8, 3), Some(100)) && is_refused(server(8, 9), None), "another");
+        let first = Held { server: server(7, 3), beat: None };
+        assert!(first.objection(server(7, 3), Some(1)).is_none());
     }
 }

@@ -27,6 +27,9 @@ pub(super) enum QueryError {
     /// The transaction was not made, because the connection was lost or the server gave no answer.
     #[error("the connection was lost before the transaction was made")]
     NotMade,
+    /// The server takes writes, and is not the one to work on.
+    #[error("a server was refused: {0}")]
+    WrongServer(&'static str),
     /// The server did not answer in time.
     #[error("the server did not answer within {0:?}")]
     TimedOut(std::time::Duration),

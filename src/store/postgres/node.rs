@@ -51,7 +51,7 @@ INSERT INTO node (name, directory, place, version, schema, started_at, least_dea
 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
 const SAY: &str = "
 UPDATE node SET beat = beat + 1, pending = $2, conditions = $3, demand = $4
-WHERE id = $1 RETURNING draining";
+WHERE id = $1 RETURNING draining, beat";
 const ORPHANS: &str = "
 SELECT id, calling FROM pending WHERE NOT EXISTS (SELECT FROM node WHERE node.id = pending.node)
 ORDER BY id LIMIT $1";
@@ -430,9 +430,14 @@ async fn beat(
     let load = shared.node.load();
     let pending = i64::try_from(load.pending).unwrap_or(i64::MAX);
     let demand = i32::try_from(load.demand).unwrap_or(i32::MAX);
+    let warnings = connection.warnings();
     let said = connection.query_opt(SAY, &[&id, &pending, &load.conditions, &demand]).await?;
     let Some(said) = said else { return Err(QueryError::Fenced) };
-    shared.node.confirm(sent);
+    // If the wait for the standby was cancelled, nobody knows whether it has the beat.
+    if connection.warnings() == warnings {
+        shared.node.confirm(sent);
+        shared.connector.hold(connection, id, said.get(1));
+    }
     shared.clock.send_replace(read_clock(connection).await?);
     let drain = if said.get(0) { DrainOrder::Begin } else { DrainOrder::End };
     shared.node.drains.send_if_modified(|known| std::mem::replace(known, drain) != drain);
