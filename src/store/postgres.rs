@@ -205,9 +205,15 @@ impl PostgresStore {
         let (replaying, questions) = replays::queue();
         let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
         tasks.spawn("replays", replays);
+        feed::confirm(&shared, &writer).await.map_err(failed)?;
+        let confirming = feed::confirm_others(Arc::clone(&shared), Arc::clone(&writer));
+        tasks.spawn("confirmation of the feed", confirming);
         for slot in [&shared.readers, &shared.listers] {
             slot.get(&shared.connector).await.map_err(failed)?;
         }
+        let connection = shared.readers.get(&shared.connector).await.map_err(failed)?;
+        shared.feed.follow(&connection).await.map_err(failed)?;
+        drop(connection);
         tasks.spawn("signs of life", node::live(Arc::clone(&shared)));
         tasks.spawn("changes of other nodes", follow(Arc::clone(&shared)));
         tasks.spawn("state of the database", cluster::watch_database(Arc::clone(&shared)));
@@ -434,7 +440,10 @@ async fn follow(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(FOLLOW);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.feed.now_confirmed() => {}
+        }
         let followed = async {
             let connection = shared.readers.get(&shared.connector).await?;
             shared.directory.follow(&connection).await?;

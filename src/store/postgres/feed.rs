@@ -1,10 +1,12 @@
 //! Event feed: entries as they are read, and the ends of all feeds, followed in memory.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::domain::clock_corrections::WindowTime;
@@ -17,8 +19,11 @@ use crate::store::feed_entries::{self, FeedRows, Query};
 use crate::store::listing::{self, Turn};
 use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::session::{Session, Transaction};
 use crate::store::postgres::working_set::position_number;
-use crate::store::postgres::{PostgresStore, blocking, events, message_id, number, uuid_of};
+use crate::store::postgres::{
+    PostgresStore, Shared, blocking, events, message_id, number, uuid_of,
+};
 use crate::store::record::{EventKey, FeedRow, ReportedChange, decode_feed, decode_message};
 use crate::store::{FeedPage, ListError, Lister, StoreError};
 
@@ -26,17 +31,36 @@ use crate::store::{FeedPage, ListError, Lister, StoreError};
 /// several looks.
 const FIRST_LOOK: usize = 1_000;
 const ROWS_PER_LOOK: usize = 10_000;
+/// Wait before a node confirms entries. Mostly they are its own, and their commit is about to be known.
+const CONFIRM_AFTER: Duration = Duration::from_millis(20);
+/// Pause after a commit that confirmed entries.
+const CONFIRM_PAUSE: Duration = Duration::from_millis(200);
+/// Pause after one that was not made.
+const CONFIRM_AGAIN: Duration = Duration::from_secs(1);
 
 const READ: &str = "
-SELECT position, entry FROM feed WHERE organisation = $1 AND position > $2
+SELECT position, entry FROM feed WHERE organisation = $1 AND position > $2 AND position <= $4
 ORDER BY position LIMIT $3";
 const READ_ONE: &str = "SELECT position, entry FROM feed WHERE organisation = $1 AND position = $2";
 const MESSAGES: &str = "SELECT id, record FROM message WHERE id = ANY($1)";
 const OVERTURNED: &str = "SELECT id, failure FROM overturned_failure WHERE id = ANY($1)";
 
 /// Ends of the feeds, as far as this node has followed them.
+///
+/// An entry shows once its commit is confirmed: it is on the standby too, if there is one. Entries of
+/// others are visible before if an administrator cancels a wait for the standby. They would be told
+/// of twice if that standby took over. Positions are in the order of commits, so a commit that is
+/// confirmed confirms all positions before its own.
 pub(super) struct Feeds {
     id: AtomicU64,
+    /// Last position that is known to be confirmed.
+    confirmed: AtomicI64,
+    /// Last position that is visible.
+    visible: AtomicI64,
+    /// Told if entries are visible that are not known to be confirmed.
+    unconfirmed: Notify,
+    /// Told if that is done.
+    now_confirmed: Notify,
     ends: RwLock<BTreeMap<OrganisationId, FeedPosition>>,
     grew: watch::Sender<FeedPosition>,
 }
@@ -44,7 +68,15 @@ pub(super) struct Feeds {
 impl Default for Feeds {
     fn default() -> Self {
         let grew = watch::Sender::new(FeedPosition::START);
-        Self { id: AtomicU64::new(0), ends: RwLock::default(), grew }
+        Self {
+            id: AtomicU64::new(0),
+            confirmed: AtomicI64::new(0),
+            visible: AtomicI64::new(0),
+            unconfirmed: Notify::new(),
+            now_confirmed: Notify::new(),
+            ends: RwLock::default(),
+            grew,
+        }
     }
 }
 
@@ -61,17 +93,47 @@ impl Feeds {
         const GROWN: &str = "SELECT organisation, last FROM feed_end WHERE last > $1";
         let known = position_number(*self.grew.borrow());
         let rows = connection.query(GROWN, &[&known]).await?;
-        let ends = rows.iter().map(|row| {
-            let end = FeedPosition::from_number(row.get::<_, i64>(1).unsigned_abs());
-            (OrganisationId(row.get::<_, i32>(0).unsigned_abs()), end)
+        let confirmed = self.confirmed();
+        let visible = rows.iter().map(|row| row.get(1)).max().unwrap_or(known);
+        self.visible.store(visible, Ordering::Release);
+        if visible > confirmed {
+            self.unconfirmed.notify_one();
+        }
+        // A feed that never stands still shows up to there as well.
+        let shown = rows.iter().map(|row| (row.get::<_, i32>(0), confirmed.min(row.get(1))));
+        let ends = shown.filter(|(_, end)| *end > known).map(|(organisation, end)| {
+            let end = FeedPosition::from_number(end.unsigned_abs());
+            (OrganisationId(organisation.unsigned_abs()), end)
         });
         self.raise(&ends.collect());
         Ok(())
     }
 
+    /// Last position that is known to be confirmed.
+    fn confirmed(&self) -> i64 {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// Notes that a commit was confirmed which found this position taken.
+    fn confirm(&self, position: i64) {
+        self.confirmed.fetch_max(position, Ordering::AcqRel);
+    }
+
+    /// Waits until there is more to follow at once: entries that were visible are confirmed.
+    pub(super) async fn now_confirmed(&self) {
+        self.now_confirmed.notified().await;
+    }
+
     /// Notes entries of this node's own that are durable. Others' before them may not be known
     /// yet: they are followed.
     pub(super) fn grow(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
+        if let Some(last) = ends.values().max() {
+            self.confirm(position_number(*last));
+        }
+        self.note(ends);
+    }
+
+    fn note(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
         if ends.is_empty() {
             return;
         }
@@ -84,13 +146,46 @@ impl Feeds {
 
     fn raise(&self, ends: &BTreeMap<OrganisationId, FeedPosition>) {
         let Some(last) = ends.values().max().copied() else { return };
-        self.grow(ends);
+        self.note(ends);
         self.grew.send_replace(last);
     }
 
     fn end(&self, organisation: OrganisationId) -> FeedPosition {
         let ends = self.ends.read().unwrap_or_else(PoisonError::into_inner);
         ends.get(&organisation).copied().unwrap_or(FeedPosition::START)
+    }
+}
+
+/// Confirms what is visible: makes a commit of its own, which waits for the standby.
+pub(super) async fn confirm(
+    shared: &Shared,
+    writer: &Arc<Mutex<Session>>,
+) -> Result<(), QueryError> {
+    // Whoever takes a position holds the counter until the end of its commit.
+    const LAST: &str = "SELECT last FROM feed_counter";
+    let change = Transaction::begin(writer).await?;
+    let last: i64 = change.connection().query_one(LAST, &[]).await?.get(0);
+    shared.feed.confirm(change.commit(last).await?);
+    Ok(())
+}
+
+/// Confirms what other nodes wrote, each time that there is something.
+pub(super) async fn confirm_others(shared: Arc<Shared>, writer: Arc<Mutex<Session>>) {
+    loop {
+        shared.feed.unconfirmed.notified().await;
+        sleep(CONFIRM_AFTER).await;
+        if shared.feed.visible.load(Ordering::Acquire) > shared.feed.confirmed() {
+            match confirm(&shared, &writer).await {
+                Ok(()) => {
+                    shared.feed.now_confirmed.notify_one();
+                    sleep(CONFIRM_PAUSE).await;
+                }
+                Err(error) => {
+                    shared.lost(&error);
+                    sleep(CONFIRM_AGAIN).await;
+                }
+            }
+        }
     }
 }
 
@@ -140,6 +235,9 @@ impl PostgresStore {
         let window_now = window_now.into();
         let query = Query { organisation, types: FeedTypes::ALL, limit: 1, window_now };
         let at = position_number(position);
+        if at > self.shared.feed.confirmed() {
+            return Ok(None);
+        }
         let rows = entries_of(&self.query(READ_ONE, &[&number(organisation), &at]).await?);
         let referred = Referred::read(self, &query, &rows).await?;
         let Some((position, row)) = rows.first() else { return Ok(None) };
@@ -171,7 +269,8 @@ impl PostgresStore {
         loop {
             let (from, most) = (position_number(after), i64::try_from(step).unwrap_or(i64::MAX));
             let organisation = number(query.organisation);
-            let rows = self.list_rows(READ, &[&organisation, &from, &most]).await?;
+            let confirmed = self.shared.feed.confirmed();
+            let rows = self.list_rows(READ, &[&organisation, &from, &most, &confirmed]).await?;
             let mut rows = entries_of(&rows);
             let is_end = rows.len() < step;
             let is_cut = keep_wanted(&mut rows, query);

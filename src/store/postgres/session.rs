@@ -321,6 +321,10 @@ impl OpenSession {
         let Some(row) = connection.query_opt(OPEN, &[&shared.node.id()]).await? else {
             return Err(QueryError::Fenced);
         };
+        // The wait for the standby was cancelled. A doubt is settled by this commit, too.
+        if connection.warnings() > 0 {
+            return Err(QueryError::NotMade);
+        }
         let id = row.get(0);
         Ok(Self { connection, id, used: Used::new(shared, id), writes: 0, is_begun: false })
     }

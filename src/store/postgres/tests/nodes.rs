@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::domain::admission::admit;
+use crate::domain::feed::{FeedPosition, FeedTypes};
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, Transition};
@@ -618,15 +619,14 @@ async fn an_outcome_is_recorded_once_though_the_answer_is_lost() {
             .await;
         sent.push(id);
     }
-    let feed = direct.feed(
-        organisation,
-        crate::domain::feed::FeedPosition::START,
-        crate::domain::feed::FeedTypes::ALL,
-        1_000,
-        START,
-    );
-    let told: Vec<MessageId> = feed.await.unwrap().entries.iter().map(|e| e.message.id).collect();
-    assert_eq!(told, sent, "each is told of once, in order");
+    let told = async || {
+        let feed = direct.feed(organisation, FeedPosition::START, FeedTypes::ALL, 1_000, START);
+        let entries = feed.await.unwrap().entries;
+        entries.iter().map(|entry| entry.message.id).collect::<Vec<_>>()
+    };
+    // The other node shows them once it has confirmed them.
+    until("all of it", async || told().await.len() >= sent.len()).await;
+    assert_eq!(told().await, sent, "each is told of once, in order");
 }
 
 /// A paused machine keeps its connections, takes new ones, and answers nothing.
