@@ -1,4 +1,4 @@
-//! The engine on PostgreSQL under faults of its own and of single processes of the server.
+//! The engine on `PostgreSQL` under faults of its own and of single processes of the server.
 //! `tests/with-postgres.sh` starts that.
 
 use std::process::Command;

@@ -55,9 +55,10 @@ FROM pg_control_system()";
 const BEAT: &str = "SELECT beat::bigint FROM node WHERE id = $1";
 /// Settings of each connection. Plans that scan whole tables are never right here: statistics of
 /// tables that grow by the hour are always behind. A wait for a lock ends before the connection is
-/// given up.
+/// given up, and what still runs when that happens soon after.
 const OPTIONS: &str = "-c TimeZone=UTC -c synchronous_commit=on -c statement_timeout=30s \
-                       -c lock_timeout=8s -c idle_in_transaction_session_timeout=10s \
+                       -c lock_timeout=8s -c client_connection_check_interval=2s \
+                       -c idle_in_transaction_session_timeout=10s \
                        -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
                        -c enable_hashjoin=off -c enable_mergejoin=off \
                        -c default_transaction_isolation=read\\ committed \

@@ -459,10 +459,8 @@ async fn beat(
     let demands = peers.values().filter(|peer| silent(peer) < HELD).map(Peer::demand);
     let ask = part_of_pace(load.demand, demands);
     let is_alone = !peers.values().any(|peer| !peer.is_this() && silent(peer) < LEASE);
-    let duties = match shared.connector.silence().keeps_from_duties() {
-        true if !is_alone => Duties::GiveUp,
-        true | false => Duties::Take,
-    };
+    let gives_up = shared.connector.silence().keeps_from_duties() && !is_alone;
+    let duties = if gives_up { Duties::GiveUp } else { Duties::Take };
     shared.node.take_part(connection, ask, duties).await?;
     let sight = Arc::new(Sight { at: now, peers: peers.clone() });
     *shared.node.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
