@@ -44,7 +44,9 @@ impl<P: Provider> Dispatcher<P> {
         let (dispatcher, selection) = (Arc::clone(self), selection.clone());
         {
             let mut cancelling = self.cancelling();
-            while cancelling.try_join_next().is_some() {}
+            while let Some(ended) = cancelling.try_join_next() {
+                Self::ended(ended);
+            }
             cancelling.spawn(async move {
                 // The caller may have disconnected.
                 let _ = reply.send(dispatcher.cancel_all(&selection, why).await);
