@@ -219,7 +219,7 @@ mod tests {
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
         let queue = Arc::new(MessageQueue::new(1 << 20));
         let domains = PausedDomains::new(Arc::clone(&queue));
-        for round in 0..20_000 {
+        for round in 0..50_000 {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let fault = Fault { problem: &problem, started: Instant::now(), backoff };

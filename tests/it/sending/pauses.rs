@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::circuit_breaker::{BreakerState, Cause};
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
@@ -334,7 +335,8 @@ async fn the_accounts_own_count_takes_nothing_back_that_it_was_not_charged() {
         (Answer::Lose, 90.0),
         (Answer::Refuse(ProblemKind::Crashed), 90.0),
     ] {
-        let sim = sim(settings()).await;
+        // None is tried again meanwhile.
+        let sim = sim(Settings { on_unknown: OnUnknown::Fail, ..settings() }).await;
         sim.dispatcher.set_quota(Some(QUOTA));
         sim.provider.set_latency(SECOND);
         sim.provider.always(answer);

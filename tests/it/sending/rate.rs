@@ -10,8 +10,9 @@ use pillarbox::dispatch::Settings;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::mailbox::{DomainName, Mailbox};
-use pillarbox::domain::message::Status;
+use pillarbox::domain::message::{Cancellation, Status};
 use pillarbox::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
+use pillarbox::queue::Selection;
 
 use crate::sending::harness::{Answer, DOMAINS, Limit, Mail, Sim, Simulated, settings};
 
@@ -236,6 +237,7 @@ enum End {
     Suppression,
     RemovedDomain,
     RemovedOrganisation,
+    Expiry,
 }
 
 async fn end_all_of_a(sim: &Sim, end: End) {
@@ -258,6 +260,9 @@ async fn end_all_of_a(sim: &Sim, end: End) {
         End::RemovedOrganisation => {
             sim.store.remove_organisation(organisation).await.unwrap();
         }
+        End::Expiry => {
+            sim.dispatcher.set_settings(Settings { retry_for: SECOND, ..settings() });
+        }
     }
 }
 
@@ -265,12 +270,13 @@ async fn end_all_of_a(sim: &Sim, end: End) {
 #[tokio::test(start_paused = true)]
 async fn messages_that_end_without_a_call_hold_up_nobody_else() {
     const BACKLOG: usize = 3_000;
-    for end in [End::Suppression, End::RemovedDomain, End::RemovedOrganisation] {
+    for end in [End::Suppression, End::RemovedDomain, End::RemovedOrganisation, End::Expiry] {
         let provider = Simulated::new(LATENCY, Limit::None);
         let sim = Sim::start(provider, settings(), Rate::PerSecond(0.01)).await;
         sim.accept_singles(1, 1).await;
         sim.run(SECOND, 5 * STEP).await;
         let backlog = sim.accept_singles(0, BACKLOG).await;
+        sim.run(2 * SECOND, SECOND).await;
         let urgent = sim.accept_singles(1, 1).await[0];
         end_all_of_a(&sim, end).await;
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -286,4 +292,33 @@ async fn messages_that_end_without_a_call_hold_up_nobody_else() {
         assert!(waiting > BACKLOG * 9 / 10, "{end:?}: {waiting} of {BACKLOG} were left");
         assert!(backlog.iter().all(|id| sim.status(*id) != Status::Sent));
     }
+}
+
+/// A cancellation takes no turns: it takes its messages out in steps, and others go between them.
+#[tokio::test(start_paused = true)]
+async fn a_large_cancellation_holds_up_nobody_else() {
+    const BACKLOG: usize = 5_000;
+    let provider = Simulated::new(LATENCY, Limit::None);
+    let sim = Sim::start(provider, settings(), Rate::PerSecond(0.01)).await;
+    sim.accept_singles(1, 1).await;
+    sim.run(SECOND, 5 * STEP).await;
+    sim.accept_singles(0, BACKLOG).await;
+    let urgent = sim.accept_singles(1, 1).await[0];
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let (queue, seen) = (Arc::clone(&sim.queue), Arc::clone(&waiting));
+    sim.provider.script(move |call| {
+        if call.message == urgent {
+            seen.store(queue.pending().messages, Ordering::Relaxed);
+        }
+        Answer::Accept
+    });
+    let (dispatcher, all) = (Arc::clone(&sim.dispatcher), Selection::of(sim.organisations[0].id));
+    let cancelling =
+        tokio::spawn(async move { dispatcher.cancel(&all, Cancellation::ByOperator).await });
+    sim.dispatcher.set_rate(Rate::Unlimited);
+    sim.run_until_empty(MINUTE, STEP).await;
+    let cancelled = cancelling.await.unwrap().unwrap().cancelled;
+    assert!(cancelled > BACKLOG / 2, "{cancelled}");
+    let waiting = waiting.load(Ordering::Relaxed);
+    assert!(waiting > BACKLOG / 2, "{waiting} of {BACKLOG} were left");
 }
