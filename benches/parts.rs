@@ -23,7 +23,7 @@ use pillarbox::domain::organisation::OrganisationName;
 use pillarbox::domain::request::SendRequest;
 use pillarbox::domain::suppression::SuppressedAddress;
 use pillarbox::domain::time::Timestamp;
-use pillarbox::ses::send::encode;
+use pillarbox::ses::send::{RequestOptions, encode};
 
 mod message;
 
@@ -92,8 +92,9 @@ fn main() -> anyhow::Result<()> {
     measure("validate", &|| {
         black_box(self::admitted(black_box(&document)).is_ok());
     })?;
+    let options = RequestOptions::default();
     measure("encode", &|| {
-        black_box(encode(black_box(&admitted), id, &name, None, 0));
+        black_box(encode(black_box(&admitted), id, &name, &options, 0));
     })?;
     measure("all", &|| {
         black_box(whole(black_box(body.as_bytes()), id, &name).is_ok());
@@ -115,7 +116,7 @@ fn admitted<'a>(document: &'a SendDocument<'a>) -> anyhow::Result<Admitted<'a>> 
 
 fn whole(body: &[u8], id: MessageId, name: &OrganisationName) -> anyhow::Result<usize> {
     let document = parsed(body)?;
-    Ok(encode(&admitted(&document)?, id, name, None, 0).len())
+    Ok(encode(&admitted(&document)?, id, name, &RequestOptions::default(), 0).len())
 }
 
 /// The median that criterion has written down, in nanoseconds.

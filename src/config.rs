@@ -23,6 +23,7 @@ use self::reader::Reader;
 pub use self::reference::{DefaultOrExample, KeyReference, reference};
 use self::sources::Overruled;
 pub use self::values::listen_address;
+pub use crate::domain::attempt::TrackingOverride;
 use crate::domain::retry::Backoff;
 
 /// A file with every key, its default and what it means.
@@ -199,6 +200,8 @@ pub struct Ses {
     pub endpoint: Option<Uri>,
     /// The configuration set that messages are sent with.
     pub configuration_set: Option<String>,
+    /// Whether messages turn open and click tracking off for themselves.
+    pub tracking_override: TrackingOverride,
     /// How delivery events arrive.
     pub events: Events,
 }
@@ -416,6 +419,11 @@ impl Ses {
             endpoint: reader.take_optional("ses.endpoint", values::url),
             configuration_set: reader
                 .take_optional("ses.configuration_set", values::configuration_set),
+            tracking_override: reader.take(
+                "ses.tracking_override",
+                default.tracking_override,
+                values::tracking_override,
+            ),
             events: Events { queue_url: reader.take_optional("ses.events.queue_url", values::url) },
         }
     }
@@ -520,6 +528,7 @@ impl Default for Ses {
             region: "eu-west-1".to_owned(),
             endpoint: None,
             configuration_set: None,
+            tracking_override: TrackingOverride::default(),
             events: Events { queue_url: None },
         }
     }

@@ -19,7 +19,7 @@ use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
 use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
-use crate::ses::send::encode;
+use crate::ses::send::{RequestOptions, encode};
 use crate::store::{Accepted, DrainOrder, NewMessage, Store, StoreError};
 
 pub use batch::{BatchRefusal, PreparedBatch};
@@ -68,7 +68,7 @@ pub struct Intake {
     queue: Arc<MessageQueue>,
     clock: Clock,
     ids: MessageIds,
-    configuration_set: Option<String>,
+    options: RequestOptions,
     closed: AtomicBool,
     /// Whether an operator drains this node.
     drained: AtomicBool,
@@ -77,12 +77,12 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// An intake into `queue`, whose messages name the configuration set.
+    /// An intake into `queue`, whose messages have these options.
     pub fn new(
         store: Store,
         queue: Arc<MessageQueue>,
         clock: Clock,
-        configuration_set: Option<String>,
+        options: RequestOptions,
     ) -> Self {
         let ids = MessageIds::new();
         Self {
@@ -90,7 +90,7 @@ impl Intake {
             queue,
             clock,
             ids,
-            configuration_set,
+            options,
             closed: AtomicBool::new(false),
             drained: AtomicBool::new(false),
             under_way: InFlight::default(),
@@ -193,8 +193,7 @@ impl Intake {
         let id = self.ids.next(created_at);
         let envelope = Envelope::from(admitted);
         let room = envelope.as_str().len();
-        let set = self.configuration_set.as_deref();
-        let request = encode(admitted, id, &organisation.name, set, room);
+        let request = encode(admitted, id, &organisation.name, &self.options, room);
         let content = Content::new(request, &envelope);
         let reserved = self.queue.budget().reserve(organisation.id, content.len_bytes());
         let reservation = reserved.map_err(Refusal::QueueFull)?;

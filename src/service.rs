@@ -37,6 +37,7 @@ use crate::operator::key::PageKey;
 use crate::queue::MessageQueue;
 use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
+use crate::ses::send::RequestOptions;
 use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesError, SesOptions};
 use crate::smtp::Smtp;
@@ -149,8 +150,7 @@ impl Service {
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
-        let set = config.ses.configuration_set.clone();
-        let intake = Arc::new(Intake::new(store.clone(), Arc::clone(&queue), clock.clone(), set));
+        let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
 
         let (phase, phases) = watch::channel(Phase::Running);
@@ -559,10 +559,20 @@ pub(crate) fn ses_options(config: &Config, credentials: Credentials) -> SesOptio
         region: config.ses.region.clone(),
         endpoint: config.ses.endpoint.as_ref().map(ToString::to_string),
         configuration_set: config.ses.configuration_set.clone(),
+        tracking_override: config.ses.tracking_override,
         request_timeout: config.sending.request_timeout,
         connect_timeout: CONNECT_TIMEOUT.min(config.sending.request_timeout),
         credentials,
     }
+}
+
+/// Makes the intake, whose messages have what the configuration says.
+fn intake(config: &Config, store: &Store, queue: &Arc<MessageQueue>, clock: &Clock) -> Arc<Intake> {
+    let options = RequestOptions {
+        configuration_set: config.ses.configuration_set.clone(),
+        tracking_override: config.ses.tracking_override,
+    };
+    Arc::new(Intake::new(store.clone(), Arc::clone(queue), clock.clone(), options))
 }
 
 fn settings(config: &Config) -> Settings {

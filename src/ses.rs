@@ -6,11 +6,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::Url;
 
 use crate::clock::Clock;
+use crate::domain::attempt::TrackingOverride;
 use crate::ses::call::CallSpacing;
 use crate::ses::endpoint::Endpoints;
 use crate::ses::transport::Transport;
@@ -48,6 +50,8 @@ pub struct SesOptions {
     pub endpoint: Option<String>,
     /// The configuration set that every message names.
     pub configuration_set: Option<String>,
+    /// Whether messages turn open and click tracking off for themselves.
+    pub tracking_override: TrackingOverride,
     /// The longest that one call may take, from connecting to the last byte of the answer. Loading
     /// credentials comes before it, and is bounded by itself.
     pub request_timeout: Duration,
@@ -84,6 +88,10 @@ struct Inner {
     endpoints: Endpoints,
     outbound_emails: Url,
     configuration_set: Option<String>,
+    tracking_override: TrackingOverride,
+    /// Whether the last message that was accepted went without the override, because the endpoint
+    /// refused it.
+    went_without_override: AtomicBool,
     spacing: CallSpacing,
 }
 
@@ -103,7 +111,15 @@ impl SesClient {
         let transport = Transport::new(&options, clock).map_err(SesError::Client)?;
         let configuration_set = options.configuration_set;
         let spacing = CallSpacing::default();
-        let inner = Inner { transport, endpoints, outbound_emails, configuration_set, spacing };
+        let inner = Inner {
+            transport,
+            endpoints,
+            outbound_emails,
+            configuration_set,
+            tracking_override: options.tracking_override,
+            went_without_override: AtomicBool::new(false),
+            spacing,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -126,6 +142,17 @@ impl SesClient {
     /// The configuration set that every message names.
     pub fn configuration_set(&self) -> Option<&str> {
         self.inner.configuration_set.as_deref()
+    }
+
+    /// Returns whether messages turn open and click tracking off for themselves.
+    pub fn tracking_override(&self) -> TrackingOverride {
+        self.inner.tracking_override
+    }
+
+    /// Returns true if the last accepted message went without the override of tracking, because
+    /// the endpoint refused it.
+    pub fn went_without_override(&self) -> bool {
+        self.inner.went_without_override.load(Ordering::Relaxed)
     }
 }
 

@@ -12,7 +12,7 @@ use pillarbox::api::wire::SendDocument;
 use pillarbox::domain::admission::admit;
 use pillarbox::domain::id::MessageIds;
 use pillarbox::domain::request::SendRequest;
-use pillarbox::ses::send::encode;
+use pillarbox::ses::send::{RequestOptions, encode};
 use pillarbox::store::FILE_NAME;
 
 use crate::Scale;
@@ -215,7 +215,8 @@ fn encoded_len() -> anyhow::Result<usize> {
         .expect("these facts are known at once")
         .map_err(|error| anyhow::anyhow!("it is not admitted: {error:?}"))?;
     let id = MessageIds::new().next(crate::process::now());
-    Ok(encode(&admitted, id, &organisation_name(0).parse()?, None, 0).len())
+    let options = RequestOptions::default();
+    Ok(encode(&admitted, id, &organisation_name(0).parse()?, &options, 0).len())
 }
 
 /// The file's growth per message of its whole life: accepted, sent, two events.

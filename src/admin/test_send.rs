@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 use crate::admin::{Admin, Call, Place, Refusal};
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::{DomainState, Organisation};
-use crate::domain::request::{Draft, SendRequest};
+use crate::domain::request::{Draft, RawMessage, SendRequest, Submission};
 use crate::intake;
 
 /// SES's mailbox simulator: it counts for no reputation, and is open to accounts in the sandbox
 /// (SES developer guide, "Using the mailbox simulator").
 const RECIPIENT: &str = "success@simulator.amazonses.com";
+const SUBJECT: &str = "A test of the set-up";
+const TEXT: &str = "pillarbox doctor sent this to see whether sending works.";
 /// The sender's address before the `@` where none is given.
 const LOCAL_PART: &str = "pillarbox-doctor";
 
@@ -20,6 +22,20 @@ const LOCAL_PART: &str = "pillarbox-doctor";
 pub struct TestSend {
     /// Its sender; an address of the first verified domain where it is not given.
     pub from: Option<String>,
+    /// The form in which SES gets it.
+    #[serde(default)]
+    pub form: MessageForm,
+}
+
+/// Form in which SES gets a message.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MessageForm {
+    /// In parts, as the API sends messages.
+    #[default]
+    Simple,
+    /// Whole, as SMTP submission sends them.
+    Raw,
 }
 
 /// A message of the examination's own was accepted.
@@ -41,16 +57,36 @@ impl Call for TestSend {
             ));
         };
         let (organisation, from) = admin.sender(self.from.as_deref())?;
-        let draft = Draft {
-            from: Some(&from),
-            to: Some(vec![RECIPIENT]),
-            subject: Some("A test of the set-up"),
-            text: Some("pillarbox doctor sent this to see whether sending works.".into()),
-            ..Draft::default()
+        let fields = match Mailbox::parse(&from) {
+            Ok(mailbox) => format!(
+                "From: {}\r\nTo: {RECIPIENT}\r\nSubject: {SUBJECT}\r\nMIME-Version: 1.0\r\n\
+                 Content-Type: text/plain; charset=utf-8\r\n",
+                mailbox.to_header()
+            ),
+            Err(_) => String::new(),
+        };
+        let rest = format!("\r\n{TEXT}\r\n");
+        let request = match self.form {
+            MessageForm::Simple => SendRequest::parse(Draft {
+                from: Some(&from),
+                to: Some(vec![RECIPIENT]),
+                subject: Some(SUBJECT),
+                text: Some(TEXT.into()),
+                ..Draft::default()
+            })
+            .ok(),
+            MessageForm::Raw => SendRequest::of_submission(Submission {
+                from: &from,
+                recipients: vec![RECIPIENT],
+                subject: SUBJECT,
+                message: RawMessage { fields: fields.as_bytes(), rest: rest.as_bytes() },
+                idempotency_key: None,
+            })
+            .ok(),
         };
         // The sender was read before, and the rest is ours.
-        let request = SendRequest::parse(draft)
-            .map_err(|_| Refusal::new(format!("{from:?} cannot be the sender")))?;
+        let request =
+            request.ok_or_else(|| Refusal::new(format!("{from:?} cannot be the sender")))?;
         let prepared = facts.intake.prepare(&organisation, None, request, "doctor").await;
         let prepared = prepared.map_err(|refusal| said(&refusal))?;
         let accepted = facts.intake.accept(prepared).await.map_err(|refusal| said(&refusal))?;

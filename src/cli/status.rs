@@ -122,6 +122,7 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::OrganisationPaused
         | Kind::RefusalsHeld
         | Kind::UnexpectedAnswers
+        | Kind::TrackingNotOverridden
         | Kind::NodeSilent
         | Kind::StandbyLost
         | Kind::DatabaseSilent

@@ -11,7 +11,7 @@ use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 35] = [
+pub(super) const KEYS: [&str; 36] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -37,6 +37,7 @@ pub(super) const KEYS: [&str; 35] = [
     "ses.region",
     "ses.endpoint",
     "ses.configuration_set",
+    "ses.tracking_override",
     "ses.events.queue_url",
     "store.engine",
     "store.postgres.hosts",

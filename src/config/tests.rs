@@ -87,14 +87,29 @@ fn the_example_names_every_key() {
 #[test]
 fn every_key_is_read_from_the_file_and_from_its_variable() {
     for key in KEYS {
+        let bad = if key == "ses.tracking_override" { "1" } else { "true" };
         let file = match key.rsplit_once('.') {
-            Some((section, name)) => format!("[{section}]\n{name} = true"),
-            None => format!("{key} = true"),
+            Some((section, name)) => format!("[{section}]\n{name} = {bad}"),
+            None => format!("{key} = {bad}"),
         };
         assert_eq!(bad_keys(&file, &[]), [key], "the file");
         let name = variable(key);
         assert_eq!(bad_keys("", &[(&name, "\0")]), [key], "{name}");
         assert_eq!(bad_keys("", &[(&name, "")]), [key], "{name}, empty");
+    }
+}
+
+#[test]
+fn tracking_is_turned_off_unless_it_is_said_otherwise() {
+    use TrackingOverride::{Always, Auto, Never};
+    let read = |file: &str, variables: &[(&str, &str)]| {
+        load(file, variables).unwrap().ses.tracking_override
+    };
+    assert_eq!(read("", &[]), Always);
+    for (value, expected) in [("true", Always), ("'auto'", Auto), ("false", Never)] {
+        assert_eq!(read(&format!("ses.tracking_override = {value}"), &[]), expected);
+        let variable = ("PILLARBOX_SES__TRACKING_OVERRIDE", value.trim_matches('\''));
+        assert_eq!(read("", &[variable]), expected);
     }
 }
 
@@ -187,6 +202,8 @@ fn values_out_of_bounds_are_refused() {
         ("sending.on_unknown = 'Retry'", "sending.on_unknown"),
         ("ses.region = '-'", "ses.region"),
         ("ses.configuration_set = 'a b'", "ses.configuration_set"),
+        ("ses.tracking_override = 'true'", "ses.tracking_override"),
+        ("ses.tracking_override = 'Auto'", "ses.tracking_override"),
     ] {
         let bad: Vec<_> = problems(file, &[])
             .into_iter()

@@ -12,7 +12,7 @@ use http::Uri;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
-use crate::config::{Engine, MaxRate, OnUnknown};
+use crate::config::{Engine, MaxRate, OnUnknown, TrackingOverride};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
@@ -227,6 +227,16 @@ pub(super) fn region(given: &Given) -> Result<String, String> {
         .filter(|text| !text.starts_with('-') && !text.ends_with('-'))
         .map(str::to_owned)
         .ok_or_else(|| "an AWS region's name, such as \"eu-west-1\"".to_owned())
+}
+
+/// Whether messages turn open and click tracking off for themselves.
+pub(super) fn tracking_override(given: &Given) -> Result<TrackingOverride, String> {
+    match (&given.value, given.text(), given.variable_text()) {
+        (ValueKind::Boolean(true), ..) | (.., Some("true")) => Ok(TrackingOverride::Always),
+        (ValueKind::Boolean(false), ..) | (.., Some("false")) => Ok(TrackingOverride::Never),
+        (_, Some("auto"), _) => Ok(TrackingOverride::Auto),
+        _ => Err("true, \"auto\" or false".to_owned()),
+    }
 }
 
 /// A configuration set's name, by the rule of SES's `CreateConfigurationSet`.

@@ -16,6 +16,7 @@ use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::intake::Intake;
 use crate::queue::Parcel;
+use crate::ses::send::RequestOptions;
 use crate::store::MessageFilter;
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -61,7 +62,8 @@ async fn until(mut done: impl FnMut() -> bool) {
 /// Accepts messages into a queue.
 async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, count: usize) {
     let clock = Clock::manual(START);
-    let intake = Arc::new(Intake::new(store.clone(), Arc::clone(queue), clock, None));
+    let intake =
+        Arc::new(Intake::new(store.clone(), Arc::clone(queue), clock, RequestOptions::default()));
     let mut accepting = JoinSet::new();
     for _ in 0..count {
         let (intake, acme) = (Arc::clone(&intake), acme.clone());

@@ -231,6 +231,19 @@ impl Problem {
     }
 }
 
+/// Whether messages turn open and click tracking off for themselves, whatever the account and the
+/// configuration set ask for (SES API v2, `TrackingConfigurationOverrides`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TrackingOverride {
+    /// They do.
+    #[default]
+    Always,
+    /// They do, unless the endpoint refuses that.
+    Auto,
+    /// They do not.
+    Never,
+}
+
 /// The text with an ellipsis for each ARN and each AWS account number (AWS: "Amazon Resource
 /// Names (ARNs)"; an account number has 12 digits).
 fn without_account(text: &str) -> String {

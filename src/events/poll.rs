@@ -231,6 +231,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
+    use crate::config::TrackingOverride;
     use crate::domain::time::Timestamp;
     use crate::events::metrics::DocumentType;
     use crate::queue::MessageQueue;
@@ -288,6 +289,7 @@ mod tests {
             region: "eu-west-1".to_owned(),
             endpoint: Some("http://127.0.0.1:1".to_owned()),
             configuration_set: None,
+            tracking_override: TrackingOverride::Always,
             request_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             credentials: Credentials::fixed("AKIDEXAMPLE", SecretString::from("secret")),

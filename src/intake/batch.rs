@@ -196,6 +196,7 @@ mod tests {
     use crate::domain::request::{Draft, RawMessage, Submission};
     use crate::domain::time::Timestamp;
     use crate::queue::MessageQueue;
+    use crate::ses::send::RequestOptions;
     use crate::store::Store;
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -217,7 +218,7 @@ mod tests {
         let domain = DomainName::parse("example.com").unwrap();
         store.put_domain(acme.id, domain, DomainState::Assumed, NOON).await.unwrap();
         let queue = Arc::new(MessageQueue::new(max_bytes));
-        (Intake::new(store, queue, Clock::manual(NOON), None), acme)
+        (Intake::new(store, queue, Clock::manual(NOON), RequestOptions::default()), acme)
     }
 
     #[tokio::test]

@@ -159,6 +159,8 @@ pub enum Kind {
     WebhookFailing,
     /// An endpoint wants no more events.
     WebhookGone,
+    /// Messages do not turn tracking off for themselves.
+    TrackingNotOverridden,
 }
 
 /// A kind of condition in the list.
@@ -273,6 +275,7 @@ impl Kind {
         Self::Complaints,
         Self::WebhookFailing,
         Self::WebhookGone,
+        Self::TrackingNotOverridden,
     ];
 
     /// The list.
@@ -620,6 +623,13 @@ impl Kind {
                 "An endpoint answered that it wants no more events: it is paused, and they wait",
                 "Ask the owner of the application. Then run: pillarbox webhook resume ID, or: \
                  pillarbox webhook remove ID",
+            ),
+            Self::TrackingNotOverridden => (
+                "tracking_not_overridden",
+                Ready,
+                Alerts::None("It follows from ses.tracking_override, and from the endpoint alone"),
+                "Messages do not turn open and click tracking off: SES may rewrite links",
+                "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
             ),
         };
         Definition { code, readiness, meaning, advice, alerts }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::admin::status::StoreHealth;
+use crate::config::TrackingOverride;
 use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
 use crate::domain::id::OrganisationId;
@@ -16,6 +17,7 @@ use crate::operator::process::Process;
 use crate::operator::{Parts, StoredState};
 use crate::queue::Fill;
 use crate::quota::AccountCheck;
+use crate::ses::SesClient;
 use crate::store::{
     CLOCKS_DIFFER, DamagedRow, DatabaseStatus, DrainOrder, Health, NodeState, NodeStatus, SeenFrom,
     Standby,
@@ -118,6 +120,7 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
     }
     let name = |id| parts.organisation_name(id);
     found.extend(webhooks(&parts.webhooks.all_statuses(), name));
+    found.extend(tracking(parts.dispatcher.provider()));
     found.extend(damaged(&parts.store.damaged()));
     found.extend(status.quota.and_then(quota));
     let most = parts.max_connections;
@@ -137,6 +140,20 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
         found.push(Kind::PurgeBehind.found());
     }
     found
+}
+
+/// Messages that do not turn tracking off for themselves.
+fn tracking(ses: &SesClient) -> Option<Condition> {
+    match ses.tracking_override() {
+        TrackingOverride::Never => Some(Kind::TrackingNotOverridden.found()),
+        TrackingOverride::Auto if ses.went_without_override() => {
+            Some(Kind::TrackingNotOverridden.says(
+                "The endpoint does not know ConfigurationOverrides, so messages go without it: SES \
+                 rewrites links and adds a pixel if the account or the configuration set asks for it",
+            ))
+        }
+        TrackingOverride::Always | TrackingOverride::Auto => None,
+    }
 }
 
 /// Other nodes that are silent, and a database that is not as it was.

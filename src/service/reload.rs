@@ -71,6 +71,7 @@ impl Service {
             ("ses.region", old.ses.region != new.ses.region),
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),
             ("ses.configuration_set", old.ses.configuration_set != new.ses.configuration_set),
+            ("ses.tracking_override", old.ses.tracking_override != new.ses.tracking_override),
             ("ses.events", old.ses.events != new.ses.events),
             ("store", old.store != new.store),
         ]

@@ -36,6 +36,17 @@ pub(super) fn classify(reply: &Reply, sender: &DomainName<'_>) -> Outcome {
     Outcome::NotSent(Problem { kind, provider_code: error.name, message, retry_after, answer })
 }
 
+/// Returns true if an endpoint refuses the override of tracking because it does not know that
+/// member of the request.
+pub(super) fn refuses_override(reply: &Reply) -> bool {
+    if !reply.status.is_client_error() {
+        return false;
+    }
+    let error = AwsError::read(reply);
+    let said = error.message.as_deref().unwrap_or_default();
+    is_of_the_request(error.stem()) && constant_member(said).is_some_and(is_override)
+}
+
 fn accepted(reply: &Reply) -> Outcome {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]

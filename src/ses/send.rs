@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::Write as _;
+use std::sync::atomic::Ordering;
 
 use base64::encoded_len;
 use base64::engine::general_purpose::STANDARD;
@@ -13,21 +14,36 @@ use bytes::Bytes;
 use http::Method;
 
 use crate::domain::admission::Admitted;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
+use crate::domain::attempt::{
+    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, TrackingOverride,
+};
 use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
 use crate::domain::organisation::OrganisationName;
 use crate::domain::request::{Attachment, Body, BodyText, RawMessage};
 use crate::ses::SesClient;
-use crate::ses::classify::classify;
+use crate::ses::classify::{classify, refuses_override};
 use crate::ses::error::{TransportError, redact};
-use crate::ses::request::{Call, JSON};
+use crate::ses::request::{Call, JSON, Reply};
 
 /// The message tag that carries our message id; events bring it back.
 pub const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
 /// The message tag that carries the organisation's name; events bring it back.
 pub const ORGANISATION_TAG: &str = "pillarbox-organisation";
+
+/// Members that have SES rewrite no link and add no pixel, whatever the account and the
+/// configuration set ask for (SES API v2, `TrackingConfigurationOverrides`).
+const TRACKING_OFF: &str = r#","ConfigurationOverrides":{"Tracking":{"OpenTrackingEnabled":"DISABLED","ClickTrackingEnabled":"DISABLED"}}"#;
+
+/// What every message's request has besides the message.
+#[derive(Debug, Clone, Default)]
+pub struct RequestOptions {
+    /// The configuration set that it names.
+    pub configuration_set: Option<String>,
+    /// Whether it turns open and click tracking off.
+    pub tracking_override: TrackingOverride,
+}
 
 /// The body of a message's `SendEmail` request, shared by all attempts.
 ///
@@ -37,13 +53,13 @@ pub fn encode(
     admitted: &Admitted<'_>,
     id: MessageId,
     organisation: &OrganisationName,
-    configuration_set: Option<&str>,
+    options: &RequestOptions,
     room: usize,
 ) -> String {
     let (text, html) = match admitted.body() {
         Body::Raw(message) => {
             let mut end = Json(String::with_capacity(SMALL_PART));
-            end.put("\"}}").tags(id, organisation, configuration_set);
+            end.put("\"}}").end(id, organisation, options);
             return encode_raw(admitted, message, &end.0, room);
         }
         Body::Html(html) => (None, Some(in_json(html))),
@@ -52,7 +68,7 @@ pub fn encode(
     };
     let before = before_body(admitted);
     let files: Vec<_> = admitted.attachments().iter().map(|file| (head(file), file)).collect();
-    let after = after_attachments(admitted, id, organisation, configuration_set);
+    let after = after_attachments(admitted, id, organisation, options);
     let mut parts = vec![before.as_str()];
     if let Some(text) = &text {
         parts.extend([TEXT, text, UTF_8]);
@@ -147,13 +163,13 @@ fn after_attachments(
     admitted: &Admitted<'_>,
     id: MessageId,
     organisation: &OrganisationName,
-    configuration_set: Option<&str>,
+    options: &RequestOptions,
 ) -> String {
     let mut json = Json(String::with_capacity(SMALL_PART));
     if !admitted.headers().is_empty() {
         json.put(r#","Headers":"#).pairs(admitted.headers());
     }
-    json.put("}}").tags(id, organisation, configuration_set);
+    json.put("}}").end(id, organisation, options);
     json.0
 }
 
@@ -209,17 +225,16 @@ impl Json {
         self.list(mailboxes, |json, mailbox| json.text(&mailbox.to_header()));
     }
 
-    /// The tags that events bring back, and the configuration set: the end of the request.
-    fn tags(
-        &mut self,
-        id: MessageId,
-        organisation: &OrganisationName,
-        configuration_set: Option<&str>,
-    ) {
+    /// The tags that events bring back, and what every message has: the end of the request.
+    fn end(&mut self, id: MessageId, organisation: &OrganisationName, options: &RequestOptions) {
         let tags = [(MESSAGE_ID_TAG, &*id.to_string()), (ORGANISATION_TAG, organisation.as_str())];
         self.put(r#","EmailTags":"#).pairs(&tags);
-        if let Some(name) = configuration_set {
+        if let Some(name) = &options.configuration_set {
             self.put(r#","ConfigurationSetName":"#).text(name);
+        }
+        // Last, so that it can be taken away.
+        if options.tracking_override != TrackingOverride::Never {
+            self.put(TRACKING_OFF);
         }
         self.put("}");
     }
@@ -234,8 +249,36 @@ impl Json {
     }
 }
 
+/// A request without the override of tracking; `None` if it has none.
+fn without_override(request: &[u8]) -> Option<Bytes> {
+    let rest = request.strip_suffix(b"}")?.strip_suffix(TRACKING_OFF.as_bytes())?;
+    Some([rest, b"}"].concat().into())
+}
+
 impl Provider for SesClient {
     async fn send(&self, envelope: &Envelope<'_>, request: Bytes) -> Outcome {
+        if self.inner.tracking_override != TrackingOverride::Auto {
+            return outcome(envelope, self.post_message(request).await);
+        }
+        let reply = self.post_message(request.clone()).await;
+        let refused = reply.as_ref().is_ok_and(refuses_override);
+        let bare = refused.then(|| without_override(&request)).flatten();
+        let is_bare = bare.is_some();
+        let reply = match bare {
+            Some(bare) => self.post_message(bare).await,
+            None => reply,
+        };
+        let outcome = outcome(envelope, reply);
+        if matches!(outcome, Outcome::Sent { .. }) {
+            self.inner.went_without_override.store(is_bare, Ordering::Relaxed);
+        }
+        outcome
+    }
+}
+
+impl SesClient {
+    /// Makes one call of `SendEmail`.
+    async fn post_message(&self, request: Bytes) -> Result<Reply, TransportError> {
         let call = Call {
             service: "ses",
             method: Method::POST,
@@ -244,25 +287,30 @@ impl Provider for SesClient {
             body: request,
         };
         let transport = &self.inner.transport;
-        match transport.call_on(transport.options_of(call.body.len()), &call).await {
-            Ok(reply) => classify(&reply, &envelope.sender_domain()),
-            Err(error) => {
-                let problem = |kind| Problem {
-                    kind,
-                    provider_code: None,
-                    message: redact(&error.to_string()),
-                    retry_after: None,
-                    answer: ProviderAnswer::Missing,
-                };
-                match &error {
-                    TransportError::Credentials(_) | TransportError::Signing(_) => {
-                        Outcome::NotCalled(problem(ProblemKind::SetupFault))
-                    }
-                    TransportError::NotWritten(_) => {
-                        Outcome::NotSent(problem(ProblemKind::Unavailable))
-                    }
-                    TransportError::NoAnswer(_) => Outcome::NotSent(problem(ProblemKind::Unknown)),
+        transport.call_on(transport.options_of(call.body.len()), &call).await
+    }
+}
+
+/// Returns what the result of a call means for the message with this envelope.
+fn outcome(envelope: &Envelope<'_>, reply: Result<Reply, TransportError>) -> Outcome {
+    match reply {
+        Ok(reply) => classify(&reply, &envelope.sender_domain()),
+        Err(error) => {
+            let problem = |kind| Problem {
+                kind,
+                provider_code: None,
+                message: redact(&error.to_string()),
+                retry_after: None,
+                answer: ProviderAnswer::Missing,
+            };
+            match &error {
+                TransportError::Credentials(_) | TransportError::Signing(_) => {
+                    Outcome::NotCalled(problem(ProblemKind::SetupFault))
                 }
+                TransportError::NotWritten(_) => {
+                    Outcome::NotSent(problem(ProblemKind::Unavailable))
+                }
+                TransportError::NoAnswer(_) => Outcome::NotSent(problem(ProblemKind::Unknown)),
             }
         }
     }

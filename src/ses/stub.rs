@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
+use crate::config::TrackingOverride;
 use crate::ses::credentials::Credentials;
 use crate::ses::{SesClient, SesOptions};
 
@@ -166,6 +167,7 @@ pub(crate) fn options(endpoint: &str) -> SesOptions {
         region: "eu-west-1".to_owned(),
         endpoint: Some(endpoint.to_owned()),
         configuration_set: None,
+        tracking_override: TrackingOverride::Always,
         request_timeout: Duration::from_secs(5),
         connect_timeout: Duration::from_secs(2),
         credentials: Credentials::fixed("AKIDEXAMPLE", SecretString::from("secret")),

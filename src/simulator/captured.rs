@@ -53,6 +53,10 @@ pub struct CapturedMessage {
     pub raw: Option<Bytes>,
     /// The configuration set, if one was named.
     pub configuration_set: Option<String>,
+    /// `ENABLED` or `DISABLED`, if the message overrides open tracking.
+    pub open_tracking: Option<String>,
+    /// The same of click tracking.
+    pub click_tracking: Option<String>,
     /// The fate of each recipient: to, then cc, then bcc.
     pub recipients: Vec<CapturedRecipient>,
 }

@@ -37,6 +37,8 @@ const BLOCKED_EXTENSIONS: &str = "ade adp app asp bas bat cer chm cmd com cpl cr
     prf prg reg scf scr sct shb shs sys ps1 ps1xml ps2 ps2xml psc1 psc2 tmp url vb vbe vbs vps \
     vsmacros vss vst vsw vxd ws wsc wsf wsh xnk";
 const DISPOSITIONS: [&str; 2] = ["ATTACHMENT", "INLINE"];
+/// SES: words for a feature that is on or off.
+const FEATURE_STATUSES: [&str; 2] = ["ENABLED", "DISABLED"];
 const TRANSFER_ENCODINGS: [&str; 3] = ["BASE64", "QUOTED_PRINTABLE", "SEVEN_BIT"];
 /// SES: message tags per message.
 const MAX_TAGS: usize = 50;
@@ -68,6 +70,20 @@ struct SendEmailWire {
     content: Option<EmailContentWire>,
     email_tags: Option<Vec<NameValueWire>>,
     configuration_set_name: Option<String>,
+    configuration_overrides: Option<OverridesWire>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct OverridesWire {
+    tracking: Option<TrackingWire>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TrackingWire {
+    open_tracking_enabled: Option<String>,
+    click_tracking_enabled: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -160,6 +176,8 @@ pub(super) fn read(
         None => (content.to, content.cc, content.bcc),
     };
     let recipients = recipients([&to, &cc, &bcc])?;
+    let tracking = request.configuration_overrides.and_then(|overrides| overrides.tracking);
+    let tracking = checked_tracking(tracking.unwrap_or_default())?;
     Ok(CapturedMessage {
         id,
         received_at,
@@ -176,8 +194,25 @@ pub(super) fn read(
         raw: content.raw,
         tags: tags(request.email_tags.unwrap_or_default())?,
         configuration_set: request.configuration_set_name,
+        open_tracking: tracking.open_tracking_enabled,
+        click_tracking: tracking.click_tracking_enabled,
         recipients,
     })
+}
+
+fn checked_tracking(tracking: TrackingWire) -> Result<TrackingWire, ErrorResponse> {
+    const PATH: &str = "configurationOverrides.tracking";
+    for (member, value) in [
+        ("openTrackingEnabled", &tracking.open_tracking_enabled),
+        ("clickTrackingEnabled", &tracking.click_tracking_enabled),
+    ] {
+        if value.as_deref().is_some_and(|value| !FEATURE_STATUSES.contains(&value)) {
+            let values = FEATURE_STATUSES.join(", ");
+            let rule = format!("Member must satisfy enum value set: [{values}]");
+            return Err(ErrorResponse::constraint(&format!("{PATH}.{member}"), &rule));
+        }
+    }
+    Ok(tracking)
 }
 
 /// Reads the content of a message, whether it came in parts or whole.

@@ -17,10 +17,39 @@ model = botocore.session.get_session().get_service_model("sesv2")
 operation = model.operation_model("SendEmail")
 serializer = create_serializer(model.metadata["protocol"])
 
+
+
+def check_enums(shape, value):
+    """The model's words, which botocore leaves to the service."""
+    if shape.type_name == "structure":
+        for name, member in value.items():
+            check_enums(shape.members[name], member)
+    elif shape.type_name == "list":
+        for member in value:
+            check_enums(shape.member, member)
+    elif "enum" in shape.metadata:
+        assert value in shape.metadata["enum"], (shape.name, value)
+
+
 count = 0
+raw = 0
 subjects = set()
 for line in open(got_file, "rb"):
     request = json.loads(line)
+    assert request["ConfigurationOverrides"]["Tracking"] == {
+        "OpenTrackingEnabled": "DISABLED",
+        "ClickTrackingEnabled": "DISABLED",
+    }, request
+    if "Raw" in request["Content"]:
+        parameters = copy.deepcopy(request)
+        content = parameters["Content"]["Raw"]
+        content["Data"] = base64.b64decode(content["Data"], validate=True)
+        validate_parameters(parameters, operation.input_shape)
+        check_enums(operation.input_shape, parameters)
+        written = serializer.serialize_to_request(parameters, operation)
+        assert json.loads(written["body"]) == request
+        raw += 1
+        continue
     subject = request["Content"]["Simple"]["Subject"]["Data"]
     subjects.add(subject)
     want = expected[subject]
@@ -38,6 +67,7 @@ for line in open(got_file, "rb"):
             if "enum" in metadata:
                 assert value in metadata["enum"], (name, value)
     validate_parameters(parameters, operation.input_shape)
+    check_enums(operation.input_shape, parameters)
     written = serializer.serialize_to_request(parameters, operation)
     assert json.loads(written["body"]) == request, subject
     got = [
@@ -48,4 +78,4 @@ for line in open(got_file, "rb"):
     assert got == want, (got[:3], want[:3])
     count += len(got)
 assert subjects == set(expected), "some messages never came"
-print(f"{len(subjects)} messages, {count} files")
+print(f"{len(subjects)} messages, {count} files, {raw} raw")

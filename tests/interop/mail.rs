@@ -22,7 +22,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
 use crate::beside;
-use crate::kit::{PATIENCE, Site};
+use crate::kit::{PATIENCE, Site, SmtpClient, accepted_id};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 20_000 } else { 500 };
 /// How many messages are posted before it is waited for the provider to have them all.
@@ -251,10 +251,11 @@ fn file(name: &str, media_type: &str, content_id: Option<&str>, content: &[u8]) 
 }
 
 #[tokio::test]
-async fn botocore_takes_every_file_that_was_posted() {
+async fn botocore_takes_every_request_and_every_file_that_was_posted() {
     const UNKNOWN: &str = "application/octet-stream";
     let (provider, got) = start_provider().await;
-    let more = "max_request_bytes = 33554432\n[sending]\nmax_pending_bytes = 268435456";
+    let more = "max_request_bytes = 33554432\n[smtp]\nlisten = \"127.0.0.1:0\"\n\
+                [sending]\nmax_pending_bytes = 268435456";
     let site = Site::with(more, Options::default()).await;
     site.reconfigure(&site.simulator.endpoint(), &provider);
     let server = site.start_with(&[("RUST_LOG", "warn,pillarbox::service=info")]);
@@ -287,6 +288,11 @@ async fn botocore_takes_every_file_that_was_posted() {
             .await;
         server.wait_for(&id, "sent").await;
     }
+    let address = server.process.smtp_listening();
+    let mut client = SmtpClient::login(&address, &server.key).await.unwrap();
+    let whole = "From: ann@example.com\r\nSubject: raw\r\n\r\nHi\r\n";
+    let reply = client.submit(&["bob@example.org"], whole).await.unwrap();
+    server.wait_for(accepted_id(&reply).unwrap(), "sent").await;
     let expected_file = site.directory().join("expected.json");
     std::fs::write(&expected_file, Value::from(expected).to_string()).unwrap();
     let got_file = site.directory().join("got.jsonl");
@@ -300,5 +306,5 @@ async fn botocore_takes_every_file_that_was_posted() {
     let (out, err) = (&output.stdout, &output.stderr);
     let (out, err) = (String::from_utf8_lossy(out), String::from_utf8_lossy(err));
     assert!(output.status.success(), "{err}");
-    assert_eq!(out.trim(), "4 messages, 57 files");
+    assert_eq!(out.trim(), "4 messages, 57 files, 1 raw");
 }

@@ -38,4 +38,5 @@ mod sockets;
 mod status;
 mod systemd;
 pub(crate) mod tls;
+mod tracking;
 mod windows;

@@ -127,6 +127,7 @@ async fn all_is_well_from_the_configuration_to_the_delivery_event() {
         "configuration set",
         "event destination",
         "tracking",
+        "tracking override",
         "event queue",
         "sending",
         "delivery event",
@@ -137,8 +138,14 @@ async fn all_is_well_from_the_configuration_to_the_delivery_event() {
     assert!(kernel.1.starts_with("the kernel"), "{kernel:?}");
     assert_eq!(examined.code, 0);
     let sent = site.simulator.messages();
-    assert_eq!(sent.len(), 1);
-    assert_eq!(sent[0].from, "pillarbox-doctor@example.com");
+    // One of each kind of request.
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent.iter().filter(|message| message.raw.is_some()).count(), 1);
+    for message in sent {
+        assert_eq!(message.from, "pillarbox-doctor@example.com");
+        assert_eq!(message.open_tracking.as_deref(), Some("DISABLED"));
+        assert_eq!(message.click_tracking.as_deref(), Some("DISABLED"));
+    }
 
     let Finished { code, out: text, .. } = Finished::run(site.command(&["doctor"])).await;
     assert!(code == 0 && text.contains("\nNothing is wrong"), "{text}");

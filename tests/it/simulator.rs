@@ -245,6 +245,34 @@ async fn malformed_messages_are_bad_requests() {
 }
 
 #[tokio::test]
+async fn overrides_of_tracking_are_kept_and_held_to_the_model() {
+    let (simulator, client) = start().await;
+    let send = async |overrides: Value| {
+        client.send(&message_with("/ConfigurationOverrides", overrides)).await
+    };
+    let both = json!({ "OpenTrackingEnabled": "DISABLED", "ClickTrackingEnabled": "ENABLED" });
+    for good in [json!({ "Tracking": both }), json!({ "Tracking": {} }), json!({})] {
+        assert_eq!(send(good.clone()).await.status, 200, "{good}");
+    }
+    let kept = simulator.messages();
+    let of = |n: usize| (kept[n].open_tracking.as_deref(), kept[n].click_tracking.as_deref());
+    assert_eq!(of(0), (Some("DISABLED"), Some("ENABLED")));
+    assert_eq!(of(1), (None, None));
+    for member in ["OpenTrackingEnabled", "ClickTrackingEnabled"] {
+        for word in ["disabled", "OFF", ""] {
+            let answer = send(json!({ "Tracking": { member: word } })).await;
+            assert_eq!(answer.refusal(), BAD_REQUEST, "{member} {word}");
+            assert!(answer.message().contains("enum value set: [ENABLED, DISABLED]"));
+        }
+        let answer = send(json!({ "Tracking": { member: false } })).await;
+        assert_eq!(answer.refusal(), (400, "SerializationException"));
+    }
+    simulator.set_faults(Faults::always(Fault::UnknownMember));
+    assert_eq!(send(json!({})).await.refusal(), BAD_REQUEST);
+    assert_eq!(client.send(&message()).await.status, 200, "it goes without the member");
+}
+
+#[tokio::test]
 async fn files_are_kept_and_held_to_sess_rules() {
     let (simulator, client) = start().await;
     let send =

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pillarbox::clock::Clock;
-use pillarbox::config::Config;
+use pillarbox::config::{Config, TrackingOverride};
 use pillarbox::domain::admission::admit;
 use pillarbox::domain::api_key::ApiKey;
 use pillarbox::domain::id::{MessageId, OrganisationId};
@@ -174,6 +174,7 @@ pub(crate) fn ses_client(endpoint: &str, clock: &Clock) -> SesClient {
         region: "eu-west-1".to_owned(),
         endpoint: Some(endpoint.to_owned()),
         configuration_set: None,
+        tracking_override: TrackingOverride::Always,
         request_timeout: Duration::from_secs(5),
         connect_timeout: Duration::from_secs(2),
         credentials: Credentials::fixed("simulator", SecretString::from("simulator")),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::admin::checks::{Examiner, Finding, unanswered};
+use crate::config::TrackingOverride;
 use crate::ses::account::Engagement;
 use crate::ses::configuration_set::{EventDestination, SetOptions};
 use crate::ses::error::CallError;
@@ -34,6 +35,41 @@ struct RedrivePolicy {
 
 impl Examiner<'_> {
     pub(super) async fn configuration_set(&self) -> Vec<Finding> {
+        let mut findings = vec![self.tracking_override()];
+        findings.extend(self.named_set().await);
+        findings
+    }
+
+    /// Whether messages turn tracking off for themselves.
+    fn tracking_override(&self) -> Finding {
+        const ABOUT: &str = "tracking override";
+        const ADVICE: &str = "set ses.tracking_override = true if the endpoint knows \
+                              ConfigurationOverrides";
+        match self.ses.tracking_override() {
+            TrackingOverride::Always => {
+                Finding::ok(ABOUT, "each message turns open and click tracking off for itself")
+            }
+            TrackingOverride::Auto if !self.ses.went_without_override() => Finding::ok(
+                ABOUT,
+                "each message turns open and click tracking off for itself, if the endpoint knows \
+                 that",
+            ),
+            TrackingOverride::Auto => Finding::warning(
+                ABOUT,
+                "the endpoint does not know ConfigurationOverrides, so messages go without it: \
+                 whether links are rewritten depends on the configuration set and the account",
+                ADVICE,
+            ),
+            TrackingOverride::Never => Finding::warning(
+                ABOUT,
+                "messages do not turn open and click tracking off: whether links are rewritten \
+                 depends on the configuration set and the account",
+                ADVICE,
+            ),
+        }
+    }
+
+    async fn named_set(&self) -> Vec<Finding> {
         let Some(name) = self.ses.configuration_set() else {
             return vec![self.without_set()];
         };
@@ -123,9 +159,15 @@ impl Examiner<'_> {
         };
         if let Some(found) = destinations.iter().find(rewriting) {
             let name = &found.name;
+            let own = match self.ses.tracking_override() {
+                TrackingOverride::Never => "",
+                TrackingOverride::Always | TrackingOverride::Auto => {
+                    ", except in messages that turn that off, as those of pillarbox do"
+                }
+            };
             let message = format!(
                 "the event destination {name} of {set} asks for opens or clicks, for which SES \
-                 rewrites links and adds a pixel"
+                 rewrites links and adds a pixel{own}"
             );
             let advice = format!("take OPEN and CLICK out of the event destination {name}");
             return if found.enabled {

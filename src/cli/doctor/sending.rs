@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use crate::admin::checks::Finding;
 use crate::admin::client::{CallError, Client};
 use crate::admin::message::{MessageShow, MessageShown};
-use crate::admin::test_send::{TestSend, TestSent};
+use crate::admin::test_send::{MessageForm, TestSend, TestSent};
 use crate::cli::doctor::Report;
 use crate::cli::error::CliError;
 
@@ -25,20 +25,34 @@ pub(super) struct DeliveryTest {
 }
 
 impl DeliveryTest {
+    /// Sends a message in each form in which SES gets messages.
     pub(super) async fn run(
         self,
         from: Option<String>,
         report: &mut Report,
     ) -> Result<(), CliError> {
-        let sent = match self.client.call(&TestSend { from }).await {
-            Ok(sent) => sent,
-            Err(CallError::Refused(refusal)) => {
-                let advice = "put that right, or name another sender with --from";
-                report.add(Finding::not_ok(ABOUT, refusal.message, advice));
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        };
+        for form in [MessageForm::Simple, MessageForm::Raw] {
+            let sent = match self.client.call(&TestSend { from: from.clone(), form }).await {
+                Ok(sent) => sent,
+                Err(CallError::Refused(refusal)) => {
+                    let advice = "put that right, or name another sender with --from";
+                    report.add(Finding::not_ok(ABOUT, refusal.message, advice));
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            };
+            self.follow(&sent, form, report).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at a message until there is nothing more to wait for.
+    async fn follow(
+        &self,
+        sent: &TestSent,
+        form: MessageForm,
+        report: &mut Report,
+    ) -> Result<(), CliError> {
         report.progress(&format!("accepted {} from {} to {}", sent.id, sent.from, sent.to));
         let end = Instant::now() + self.wait;
         let mut shown = String::new();
@@ -50,7 +64,7 @@ impl DeliveryTest {
                 shown = state;
             }
             let over = Instant::now() >= end;
-            if let Some(findings) = self.judge(&sent, &message, over) {
+            if let Some(findings) = self.judge(sent, form, &message, over) {
                 report.add_all(findings);
                 return Ok(());
             }
@@ -59,7 +73,17 @@ impl DeliveryTest {
     }
 
     /// What the message's state comes to; `None` where there is more to wait for.
-    fn judge(&self, sent: &TestSent, message: &MessageShown, over: bool) -> Option<Vec<Finding>> {
+    fn judge(
+        &self,
+        sent: &TestSent,
+        form: MessageForm,
+        message: &MessageShown,
+        over: bool,
+    ) -> Option<Vec<Finding>> {
+        let kind = match form {
+            MessageForm::Simple => "",
+            MessageForm::Raw => ", sent raw,",
+        };
         let record = &message.view.message;
         let wait = humantime::format_duration(self.wait);
         let show = format!("pillarbox message show {} tells more", sent.id);
@@ -81,8 +105,10 @@ impl DeliveryTest {
         let accepted = Finding::ok(
             ABOUT,
             match record.attempts {
-                1 => format!("SES took {} from {} at the first attempt", sent.id, sent.from),
-                more => format!("SES took {} from {} after {more} attempts", sent.id, sent.from),
+                1 => format!("SES took {}{kind} from {} at the first attempt", sent.id, sent.from),
+                more => {
+                    format!("SES took {}{kind} from {} after {more} attempts", sent.id, sent.from)
+                }
             },
         );
         let event = |wanted| message.events.iter().find(|event| event.event_type == wanted);

@@ -14,6 +14,7 @@ use crate::domain::admission::{Admitted, Facts, admit};
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::request::{AttachmentDraft, Draft, SendRequest, Submission};
 use crate::domain::suppression::SuppressedAddress;
+use crate::ses::SesOptions;
 use crate::ses::credentials::Credentials;
 use crate::ses::request::CallOptions;
 use crate::ses::stub::{Answer, Server, client, options};
@@ -56,7 +57,16 @@ fn admitted(request: SendRequest<'_>) -> Admitted<'_> {
 fn encoded(draft: Draft<'_>, configuration_set: Option<&str>) -> Bytes {
     let admitted = admitted(SendRequest::parse(draft).unwrap());
     let organisation = "acme".parse().unwrap();
-    encode(&admitted, ID.parse().unwrap(), &organisation, configuration_set, 0).into()
+    encode(&admitted, ID.parse().unwrap(), &organisation, &with_set(configuration_set), 0).into()
+}
+
+fn with_set(configuration_set: Option<&str>) -> RequestOptions {
+    let configuration_set = configuration_set.map(str::to_owned);
+    RequestOptions { configuration_set, ..RequestOptions::default() }
+}
+
+fn tracking_off() -> Value {
+    json!({ "Tracking": { "OpenTrackingEnabled": "DISABLED", "ClickTrackingEnabled": "DISABLED" } })
 }
 
 fn envelope() -> Envelope<'static> {
@@ -85,7 +95,8 @@ fn a_message_that_came_whole_goes_as_it_is_with_the_envelopes_recipients() {
         let request = SendRequest::of_submission(submission).unwrap();
         let admitted = admitted(request);
         let organisation = "acme".parse().unwrap();
-        let request = encode(&admitted, ID.parse().unwrap(), &organisation, Some("set"), 10);
+        let options = with_set(Some("set"));
+        let request = encode(&admitted, ID.parse().unwrap(), &organisation, &options, 10);
         assert_eq!(request.capacity(), request.len() + 10, "it is not copied");
         let data = STANDARD.encode([fields.as_slice(), b"\r\nHi\r\n"].concat());
         let expected = json!({
@@ -97,6 +108,7 @@ fn a_message_that_came_whole_goes_as_it_is_with_the_envelopes_recipients() {
                 { "Name": "pillarbox-organisation", "Value": "acme" },
             ],
             "ConfigurationSetName": "set",
+            "ConfigurationOverrides": tracking_off(),
         });
         assert_eq!(serde_json::from_str::<Value>(&request).unwrap(), expected);
     }
@@ -116,8 +128,61 @@ fn a_plain_message_has_what_it_needs_and_nothing_else() {
             { "Name": "pillarbox-message-id", "Value": ID },
             { "Name": "pillarbox-organisation", "Value": "acme" },
         ],
+        "ConfigurationOverrides": tracking_off(),
     });
     assert_eq!(parsed(draft()), expected);
+}
+
+#[test]
+fn a_request_goes_without_the_override_only_if_that_is_said() {
+    let never =
+        RequestOptions { tracking_override: TrackingOverride::Never, ..RequestOptions::default() };
+    let organisation = "acme".parse().unwrap();
+    let admitted = admitted(SendRequest::parse(draft()).unwrap());
+    let bare = encode(&admitted, ID.parse().unwrap(), &organisation, &never, 0);
+    assert!(!bare.contains("ConfigurationOverrides"), "{bare}");
+    assert_eq!(without_override(&encoded(draft(), None)).unwrap(), bare);
+    assert_eq!(without_override(bare.as_bytes()), None);
+}
+
+/// Takes what an endpoint takes that does not know the override.
+async fn older_endpoint() -> Server {
+    Server::with(|request| {
+        if request.body.windows(22).any(|part| part == b"ConfigurationOverrides") {
+            let message = "Unknown parameter in input: \"ConfigurationOverrides\"";
+            Answer::error(400, "BadRequestException", message)
+        } else {
+            Answer::json(200, ACCEPTED)
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_endpoint_that_refuses_the_override_gets_the_message_without_it_if_that_is_allowed() {
+    for (tracking_override, calls) in [(TrackingOverride::Auto, 2), (TrackingOverride::Always, 1)] {
+        let server = older_endpoint().await;
+        let options = SesOptions { tracking_override, ..options(&server.url()) };
+        let client = SesClient::new(options, Clock::system()).unwrap();
+        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+        let is_sent = matches!(outcome, Outcome::Sent { .. });
+        assert_eq!(is_sent, tracking_override == TrackingOverride::Auto, "{outcome:?}");
+        assert_eq!(server.requests().len(), calls);
+        assert_eq!(client.went_without_override(), is_sent);
+    }
+}
+
+#[tokio::test]
+async fn no_other_refusal_is_repeated_without_the_override() {
+    for message in ["Illegal address", "Invalid subject: ConfigurationOverrides", ""] {
+        let server = Server::start(Answer::error(400, "BadRequestException", message)).await;
+        let tracking_override = TrackingOverride::Auto;
+        let options = SesOptions { tracking_override, ..options(&server.url()) };
+        let client = SesClient::new(options, Clock::system()).unwrap();
+        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+        assert_eq!(kind(&outcome), ProblemKind::Rejected, "{message}");
+        assert_eq!(server.requests().len(), 1, "{message}");
+    }
 }
 
 #[test]

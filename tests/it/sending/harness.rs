@@ -33,7 +33,7 @@ use pillarbox::domain::suppression::SuppressedAddress;
 use pillarbox::domain::time::Timestamp;
 use pillarbox::intake::Intake;
 use pillarbox::queue::MessageQueue;
-use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG};
+use pillarbox::ses::send::{MESSAGE_ID_TAG, ORGANISATION_TAG, RequestOptions};
 use pillarbox::store::{Accepted, Reference, Report, Store};
 
 const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -400,7 +400,12 @@ impl Sim {
         }
         let queue = Arc::new(MessageQueue::new(1 << 30));
         let clock = Clock::manual(START);
-        let intake = Intake::new(store.clone(), Arc::clone(&queue), clock.clone(), None);
+        let intake = Intake::new(
+            store.clone(),
+            Arc::clone(&queue),
+            clock.clone(),
+            RequestOptions::default(),
+        );
         let dispatcher = Dispatcher::new(
             store.clone(),
             Arc::clone(&queue),
