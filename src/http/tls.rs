@@ -1,7 +1,7 @@
-//! TLS on the client listener: certificates, handshakes, and which HTTP a client speaks then.
+//! TLS on the listeners of clients: certificates, handshakes, and which protocol a client speaks then.
 //!
-//! HTTP/2 where the client offers it in the handshake (ALPN), HTTP/1.1 otherwise. Knows nothing of
-//! requests.
+//! HTTP/2 where the client offers it in the handshake (ALPN), HTTP/1.1 otherwise; SMTP has handshakes
+//! of its own. Knows nothing of requests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::server::ServerSessionMemoryCache;
 use tokio_rustls::TlsAcceptor;
 
 use crate::domain::time::Timestamp;
@@ -22,6 +23,9 @@ mod validity;
 /// The protocols that are offered (RFC 7301, RFC 9113 section 3.2), the preferred first.
 pub(super) const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
+const SMTP: &[u8] = b"smtp";
+/// TLS sessions that are kept to be resumed, for each protocol: as many as rustls keeps.
+const SESSIONS: usize = 256;
 
 /// Paths of a certificate and its key, both as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +71,7 @@ pub struct Tls(RwLock<Current>);
 
 struct Current {
     acceptor: TlsAcceptor,
+    smtp_acceptor: TlsAcceptor,
     validity: Option<Validity>,
     /// The reason why newer files are not in use.
     refused: Option<String>,
@@ -181,9 +186,16 @@ impl Tls {
         troubles
     }
 
-    /// Returns what makes handshakes with the certificate in use.
+    /// Returns what makes handshakes of HTTP with the certificate in use.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.read().acceptor.clone()
+    }
+
+    /// Returns the same for SMTP. A client that wants to speak HTTP is refused there, and one of SMTP
+    /// at the other: what is meant for one protocol must not be read as another (ALPACA, RFC 9325
+    /// section 3.7).
+    pub fn smtp_acceptor(&self) -> TlsAcceptor {
+        self.read().smtp_acceptor.clone()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Current> {
@@ -200,15 +212,21 @@ fn current(files: &TlsFiles) -> Result<Current, TlsError> {
     let key = key(&files.key)?;
     let validity = chain.first().and_then(|leaf| Validity::of(leaf));
     let failed = |source| TlsError::Pair { files: files.clone(), source };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(failed)?
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .map_err(failed)?;
-    config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1_1.to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    Ok(Current { acceptor, validity, refused: None })
+    let acceptor = |protocols: &[&[u8]]| {
+        let mut config = config.clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        // A ticket of one protocol must not be taken for another.
+        config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+        TlsAcceptor::from(Arc::new(config))
+    };
+    let (acceptor, smtp_acceptor) = (acceptor(&[HTTP_2, HTTP_1_1]), acceptor(&[SMTP]));
+    Ok(Current { acceptor, smtp_acceptor, validity, refused: None })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

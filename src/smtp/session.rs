@@ -73,7 +73,7 @@ async fn handshake(
     stream: TcpStream,
     login_by: Instant,
 ) -> Option<TlsStream<TcpStream>> {
-    match timeout_at(login_by, tls.acceptor().accept(stream)).await {
+    match timeout_at(login_by, tls.smtp_acceptor().accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a handshake of SMTP failed");

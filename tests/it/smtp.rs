@@ -522,6 +522,34 @@ async fn a_session_too_many_is_told_to_come_back() {
     }
 }
 
+#[tokio::test]
+async fn what_is_meant_for_http_is_not_spoken_to_smtp_nor_the_other_way_round() {
+    let certificate = Certificate::new();
+    let (site, _files) = tls::site(&certificate).await;
+    site.reconfigure("[ses]", &format!("{LISTEN}tls_listen = \"127.0.0.1:0\"\n[ses]"));
+    let server = site.start();
+    let log = server.log();
+    let addresses: Vec<_> =
+        log.lines().filter_map(|line| line.split_once("SMTP submission at ")).collect();
+    let [(_, plain), (_, secure)] = addresses[..] else { panic!("{log}") };
+    let http = server.base.strip_prefix("http://").unwrap();
+    for offer in [&b"h2"[..], b"http/1.1", b"imap"] {
+        assert!(certificate.connect(secure, offer).await.is_err(), "{offer:?}");
+    }
+    assert!(certificate.connect(http, b"smtp").await.is_err());
+    // A client of SMTP may say so, or nothing.
+    let stream = certificate.connect(secure, b"smtp").await.unwrap();
+    assert!(Client::of(stream).reply().await.starts_with("220 "));
+    let stream = TcpStream::connect(secure).await.unwrap();
+    let stream = certificate.secure(stream).await.unwrap();
+    assert!(Client::of(stream).reply().await.starts_with("220 "));
+    let mut client = Client::connect(plain).await;
+    client.ask("EHLO client.example.org").await;
+    assert_eq!(codes(&client.ask("STARTTLS").await), "220 2.0.0");
+    let stream = certificate.secure_offering(client.0.into_stream(), b"h2").await;
+    assert!(stream.is_err());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_cannot_be_reached_is_a_reason_to_come_back() {
     let (site, server, address) = start().await;

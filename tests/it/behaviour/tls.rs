@@ -61,17 +61,30 @@ impl Certificate {
     }
 
     /// A connection by somebody who trusts this certificate alone.
-    async fn connect(&self, address: &str, offer: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(
+        &self,
+        address: &str,
+        offer: &[u8],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = self.secure_offering(TcpStream::connect(address).await?, offer).await?;
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(offer));
+        Ok(stream)
+    }
+
+    /// A handshake that offers a protocol, on a connection that is there.
+    pub(crate) async fn secure_offering(
+        &self,
+        stream: TcpStream,
+        offer: &[u8],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        install_crypto();
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
         let mut config =
             ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![offer.to_vec()];
-        let stream = TcpStream::connect(address).await?;
         let name = ServerName::try_from("localhost").unwrap();
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(offer));
-        Ok(stream)
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 
     /// A handshake on a connection that is there, without a word of HTTP.
