@@ -66,7 +66,7 @@ find("range-organisation").addEventListener("change", (event) => {
 });
 
 export function show({ filter }) {
-  range = filter.get("range") in RANGES ? filter.get("range") : "5m";
+  range = Object.hasOwn(RANGES, filter.get("range")) ? filter.get("range") : "5m";
   organisation = filter.get("organisation");
   find("ranges").replaceChildren(...Object.entries(RANGES).map(([key, { name }]) => {
     const choice = link(name, address("overview", { range: key, organisation }));
@@ -194,7 +194,9 @@ async function readHistory() {
 }
 
 function showHistory({ start, step_seconds: step, series: all, organisations }) {
-  const counts = organisation === null ? all : organisations[organisation];
+  // An organisation may be called "constructor", a name that every object knows.
+  const own = Object.hasOwn(organisations, organisation) ? organisations[organisation] : undefined;
+  const counts = organisation === null ? all : own;
   const { name, ago } = RANGES[range];
   find("range-none").hidden = counts !== undefined;
   find("range-shown").hidden = counts === undefined;

@@ -24,6 +24,15 @@ await shows(1, "24 hours");
 await choose("90 days");
 await shows(4, "90 days");
 
+// Names that every object knows are names of organisations as others are, and of no range.
+for (const name of ["constructor", "__proto__"]) {
+  await page.evaluate((to) => { location.hash = to; }, `#/overview?range=7d&organisation=${name}`);
+  await page.locator("#range-none").waitFor();
+  assert.ok(await page.locator("#range-shown").isHidden());
+  await page.evaluate((to) => { location.hash = to; }, "#/overview?range=constructor");
+  await page.locator("#range-shown").waitFor();
+}
+
 // The count opens the messages that it counts, those from before the restart too.
 await choose("7 days");
 await shows(4, "7 days");
