@@ -17,6 +17,8 @@ pub mod organisation;
 
 pub mod api_key;
 
+pub mod encoded_words;
+
 pub mod mailbox;
 
 pub mod request;

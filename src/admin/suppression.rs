@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::{Admin, Call, MAX_PAGE, Refusal, UNREADABLE};
 use crate::domain::id::OrganisationId;
+use crate::domain::mailbox::MailboxError;
 use crate::domain::suppression::{self as domain, SuppressedAddress, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::ses::account::Removal;
@@ -216,7 +217,7 @@ impl Call for SuppressionAdd {
     async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
         let organisation = admin.existing(&self.scope)?;
         let mut addresses = Vec::new();
-        for address in parse_all(&self.addresses)? {
+        for address in parse_all(&self.addresses, SuppressedAddress::parse)? {
             let suppression = domain::Suppression {
                 address: address.clone(),
                 reason: SuppressionReason::Manual,
@@ -237,7 +238,8 @@ impl Call for SuppressionRemove {
     async fn answer(self, admin: &Admin) -> Result<SuppressionChanges, Refusal> {
         let organisation = admin.scope(&self.scope)?;
         let mut addresses = Vec::new();
-        for address in parse_all(&self.addresses)? {
+        // One of an earlier version may be refused today, and can be removed all the same.
+        for address in parse_all(&self.addresses, SuppressedAddress::parse_stored)? {
             let change = admin.store.unsuppress(organisation, address.clone()).await?;
             let for_all = match organisation {
                 Some(organisation) => admin.store.is_suppressed(organisation, &address).await?,
@@ -306,7 +308,7 @@ impl Call for SuppressionList {
 
 impl Call for SuppressionClearAtSes {
     async fn answer(self, admin: &Admin) -> Result<AtSes, Refusal> {
-        let address = parse(&self.address)?;
+        let address = parse(&self.address, SuppressedAddress::parse_stored)?;
         let ses = admin.ses("start the service and clear the address then")?;
         Ok(match ses.unsuppress(&address).await {
             Ok(Removal::Removed) => AtSes::Cleared,
@@ -371,25 +373,29 @@ fn change_of(address: &SuppressedAddress, outcome: SuppressionOutcome) -> Suppre
     SuppressionChange { address: address.to_string(), outcome, at_ses: None }
 }
 
+/// Reads an address, by the rules of today or by those of earlier versions.
+type ReadAddress = fn(&str) -> Result<SuppressedAddress, MailboxError>;
+
 /// Reads all addresses before anything is done about one.
-fn parse_all(addresses: &[String]) -> Result<Vec<SuppressedAddress>, Refusal> {
+fn parse_all(addresses: &[String], read: ReadAddress) -> Result<Vec<SuppressedAddress>, Refusal> {
     if addresses.len() > MAX_ADDRESSES {
         return Err(Refusal::new(format!(
             "one request takes at most {MAX_ADDRESSES} addresses; send them in parts"
         )));
     }
-    addresses.iter().map(|text| parse(text)).collect()
+    addresses.iter().map(|text| parse(text, read)).collect()
 }
 
-fn parse(text: &str) -> Result<SuppressedAddress, Refusal> {
-    SuppressedAddress::parse(text).map_err(|rule| {
+fn parse(text: &str, read: ReadAddress) -> Result<SuppressedAddress, Refusal> {
+    read(text).map_err(|rule| {
         Refusal::new(format!("{text:?} is not an address: {rule}. Nothing was changed"))
     })
 }
 
 /// What a row says, or the rule that it breaks.
 fn suppression(row: &ImportRow, now: Timestamp) -> Result<domain::Suppression, String> {
-    let address = SuppressedAddress::parse(&row.address)
+    // A list of an earlier version or another service protects whom it can.
+    let address = SuppressedAddress::parse_stored(&row.address)
         .map_err(|rule| format!("{:?} is not an address: {rule}", row.address))?;
     let reason = row.reason.as_deref().map_or(Ok(SuppressionReason::Manual), |word| {
         SuppressionReason::from_word(word)

@@ -414,7 +414,8 @@ fn event_type(name: &str, value: &str) -> Result<EventType, FieldError> {
 }
 
 fn recipient(value: &str) -> Result<SuppressedAddress, FieldError> {
-    SuppressedAddress::parse(value)
+    // A record of an earlier version may have one that is refused today.
+    SuppressedAddress::parse_stored(value)
         .map_err(|error| FieldError::new("recipient", format!("must be an address: {error}")))
 }
 

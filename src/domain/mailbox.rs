@@ -13,22 +13,25 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use mail_builder::headers::Header;
 use mail_builder::headers::address::Address as HeaderAddress;
 
+use crate::domain::encoded_words::looks_encoded;
+
 /// The longest domain name in its ASCII form, in octets (RFC 5321 section 4.5.3.1.2).
 const DOMAIN_MAX_OCTETS: usize = 255;
 /// The longest local part, in octets (RFC 5321 section 4.5.3.1.1).
 const LOCAL_PART_MAX_OCTETS: usize = 64;
+/// What ends an address, or begins another one, for a program that does not heed quotes.
+const DELIMITERS: [char; 5] = ['@', '<', '>', ',', ';'];
 /// The longest display name, in characters: RFC 5322's line limit, which no real name reaches.
 const DISPLAY_NAME_MAX_CHARS: usize = 998;
 
-/// The longest mailbox as it is given, in octets: the longest display name and address, with every
-/// character escaped and outside ASCII, have fewer.
-const MAILBOX_MAX_OCTETS: usize = 8 * 1024;
+/// The longest mailbox as it is given, in characters, spaces included.
+pub const MAILBOX_MAX_CHARS: usize = 1_000;
 
 /// Why a text is not a mailbox; shown to the client as the rule that it broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MailboxError {
     /// More than any name and address take.
-    #[error("has at most {MAILBOX_MAX_OCTETS} octets")]
+    #[error("has at most {MAILBOX_MAX_CHARS} characters")]
     TooLong,
     /// CR, LF, NUL or another control character anywhere.
     #[error("must not contain control characters")]
@@ -56,6 +59,12 @@ pub enum MailboxError {
     /// The part before the `@` is neither a dot-atom nor a quoted string.
     #[error("the part before the @ is not a valid local part")]
     LocalPart,
+    /// A character in a quoted local part that other programs take for the end of the address.
+    #[error("the part before the @ must not contain @ < > , or ; even in double quotes")]
+    LocalPartDelimiter,
+    /// A local part that other programs decode (RFC 2047 section 5 forbids it).
+    #[error("the part before the @ must not contain an encoded word such as =?utf-8?q?bob?=")]
+    LocalPartEncoded,
     /// An IP address in brackets.
     #[error("a domain literal is not accepted")]
     DomainLiteral,
@@ -113,8 +122,22 @@ pub struct Address<'a> {
 }
 
 impl<'a> Address<'a> {
-    /// Reads a bare address.
+    /// Reads a bare address. One that other programs read differently is refused, so that the
+    /// address that is checked is the one that gets the mail.
     pub fn parse(text: &'a str) -> Result<Self, MailboxError> {
+        let address = Self::parse_stored(text)?;
+        if address.local.contains(DELIMITERS) {
+            return Err(MailboxError::LocalPartDelimiter);
+        }
+        if looks_encoded(&address.unquoted_local()) {
+            return Err(MailboxError::LocalPartEncoded);
+        }
+        Ok(address)
+    }
+
+    /// Reads an address that was accepted before, also by an earlier version, or that a provider
+    /// names.
+    pub fn parse_stored(text: &'a str) -> Result<Self, MailboxError> {
         if text.chars().any(char::is_control) {
             return Err(MailboxError::ControlCharacter);
         }
@@ -138,12 +161,16 @@ impl<'a> Address<'a> {
 
     /// The form in which suppressions are stored and compared: unquoted and in lower case.
     pub fn normalized(&self) -> String {
-        let unquoted = self.local.strip_prefix('"').and_then(|s| s.strip_suffix('"'));
-        let mut text = unquoted.map_or_else(|| self.local.to_owned(), unescape);
+        let mut text = self.unquoted_local().into_owned();
         text.make_ascii_lowercase();
         text.push('@');
         text.push_str(self.domain.as_str());
         text
+    }
+
+    fn unquoted_local(&self) -> Cow<'a, str> {
+        let unquoted = self.local.strip_prefix('"').and_then(|s| s.strip_suffix('"'));
+        unquoted.map_or(Cow::Borrowed(self.local), |quoted| Cow::Owned(unescape(quoted)))
     }
 }
 
@@ -178,9 +205,23 @@ pub struct Mailbox<'a> {
 impl<'a> Mailbox<'a> {
     /// Reads a mailbox. Spaces around the parts are of no account.
     pub fn parse(given: &'a str) -> Result<Self, MailboxError> {
-        if given.len() > MAILBOX_MAX_OCTETS {
+        // As many octets as the longest has: a text of a megabyte is not counted.
+        if given.len() > 4 * MAILBOX_MAX_CHARS || given.chars().count() > MAILBOX_MAX_CHARS {
             return Err(MailboxError::TooLong);
         }
+        Self::read(given, Address::parse)
+    }
+
+    /// Reads a mailbox that was accepted before, also by an earlier version, or that a provider
+    /// names.
+    pub fn parse_stored(given: &'a str) -> Result<Self, MailboxError> {
+        Self::read(given, Address::parse_stored)
+    }
+
+    fn read(
+        given: &'a str,
+        parse_address: impl Fn(&'a str) -> Result<Address<'a>, MailboxError>,
+    ) -> Result<Self, MailboxError> {
         if given.chars().any(char::is_control) {
             return Err(MailboxError::ControlCharacter);
         }
@@ -188,12 +229,12 @@ impl<'a> Mailbox<'a> {
         let Some(before_close) = text.strip_suffix('>') else {
             return match text.find('<') {
                 Some(_) if !text.starts_with('"') => Err(MailboxError::Form),
-                _ => Ok(Self { given, display_name: None, address: Address::parse(text)? }),
+                _ => Ok(Self { given, display_name: None, address: parse_address(text)? }),
             };
         };
         let (name, address) = split_at_angle(before_close)?;
         let display_name = parse_display_name(name.trim_matches(' '))?;
-        Ok(Self { given, display_name, address: Address::parse(address.trim_matches(' '))? })
+        Ok(Self { given, display_name, address: parse_address(address.trim_matches(' '))? })
     }
 
     /// The text as the client gave it.
@@ -296,8 +337,8 @@ mod tests {
         assert_eq!(quoted.display_name(), Some(r#"Lee, "Ann""#));
         assert_eq!(Mailbox::parse("<ann@example.com>").unwrap().display_name(), None);
         assert_eq!(
-            Mailbox::parse(r#""a<b"@example.com"#).unwrap().to_header(),
-            r#""a<b"@example.com"#
+            Mailbox::parse(r#""a b"@example.com"#).unwrap().to_header(),
+            r#""a b"@example.com"#
         );
     }
 
@@ -329,6 +370,33 @@ mod tests {
     }
 
     #[test]
+    fn a_local_part_that_others_read_differently_is_refused_unless_it_was_stored() {
+        use MailboxError::{LocalPartDelimiter, LocalPartEncoded};
+        for (local, expected) in [
+            (r#""a@b""#, LocalPartDelimiter),
+            (r#""a\@b""#, LocalPartDelimiter),
+            (r#""a<b""#, LocalPartDelimiter),
+            (r#""a>b""#, LocalPartDelimiter),
+            (r#""a,b""#, LocalPartDelimiter),
+            (r#""a;b""#, LocalPartDelimiter),
+            ("=?utf-8?q?bob?=", LocalPartEncoded),
+            ("a.=?utf-8?B?Ym9i?=.b", LocalPartEncoded),
+            (r#""=?utf-8?q?bob?=""#, LocalPartEncoded),
+            (r#""=\?utf-8?q?bob\?=""#, LocalPartEncoded),
+        ] {
+            let address = format!("{local}@example.com");
+            for text in [address.clone(), format!("Ann <{address}>")] {
+                assert_eq!(error(&text), expected, "{text}");
+                let stored = Mailbox::parse_stored(&text).unwrap();
+                assert_eq!(stored.address().to_string(), address);
+            }
+        }
+        for local in ["=?x", "x?=", "?=x=?", r#""a b""#, r#""a(b""#, r#""a\"b""#, r#""a..b""#] {
+            assert!(Address::parse(&format!("{local}@example.com")).is_ok(), "{local}");
+        }
+    }
+
+    #[test]
     fn lengths_are_those_of_rfc_5321() {
         let local = "l".repeat(64);
         assert!(Address::parse(&format!("{local}@example.com")).is_ok());
@@ -338,13 +406,12 @@ mod tests {
         assert!(DomainName::parse(&[label.as_str(); 3].join(".")).is_ok());
         assert!(DomainName::parse(&[label.as_str(); 4].join(".")).is_err());
         assert!(DomainName::parse(&"d".repeat(64)).is_err());
-        // The longest there is, in the longest form.
-        let name = "\\😀".repeat(998);
-        let longest =
-            format!("\"{name}\" <\"{}\"@{}>", "a".repeat(62), vec!["é".repeat(20); 9].join("."));
-        assert!(longest.len() < MAILBOX_MAX_OCTETS, "{}", longest.len());
-        let spaces = " ".repeat(MAILBOX_MAX_OCTETS);
+        let of = |length: usize| format!("{} <a@x.org>", "😀".repeat(length - " <a@x.org>".len()));
+        assert!(Mailbox::parse(&of(MAILBOX_MAX_CHARS)).is_ok());
+        assert_eq!(error(&of(MAILBOX_MAX_CHARS + 1)), MailboxError::TooLong);
+        let spaces = " ".repeat(MAILBOX_MAX_CHARS);
         assert_eq!(error(&format!("{spaces}a@example.com")), MailboxError::TooLong);
+        assert!(Mailbox::parse_stored(&format!("{spaces}a@example.com")).is_ok());
     }
 
     #[test]

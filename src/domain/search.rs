@@ -33,7 +33,7 @@ impl SearchText {
 
 /// Returns true if a sender, as given, has an address of this domain, and not of one below it.
 pub fn is_sent_from(domain: &DomainName<'_>, sender: &str) -> bool {
-    Mailbox::parse(sender).is_ok_and(|sender| sender.address().domain() == domain)
+    Mailbox::parse_stored(sender).is_ok_and(|sender| sender.address().domain() == domain)
 }
 
 #[cfg(test)]

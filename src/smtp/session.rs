@@ -492,6 +492,8 @@ fn not_an_address(codes: &str, whose: &str, error: MailboxError) -> Reply {
         | MailboxError::LocalPartNotAscii
         | MailboxError::LocalPartTooLong
         | MailboxError::LocalPart
+        | MailboxError::LocalPartDelimiter
+        | MailboxError::LocalPartEncoded
         | MailboxError::DomainLiteral
         | MailboxError::Domain => error.to_string(),
     };

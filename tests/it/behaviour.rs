@@ -1,6 +1,7 @@
 //! The contract's tables, row by row, over real HTTP against the real service.
 
 mod access;
+mod addresses;
 mod attachments;
 mod backup;
 mod batch;

@@ -15,7 +15,11 @@ pub(crate) fn check(data: &[u8]) {
     match Mailbox::parse(&header) {
         Ok(again) => assert_eq!(again.address().normalized(), normalized, "{header:?}"),
         // Encoded, a name takes more characters.
-        Err(error) => assert_eq!(error, MailboxError::DisplayNameTooLong, "{header:?}"),
+        Err(error) => {
+            let is_longer =
+                matches!(error, MailboxError::DisplayNameTooLong | MailboxError::TooLong);
+            assert!(is_longer, "{error}: {header:?}");
+        }
     }
 
     let message = format!("From: {header}\r\n\r\n");
@@ -25,4 +29,9 @@ pub(crate) fn check(data: &[u8]) {
     let address = list[0].address().expect("an address");
     let domain = address.rsplit_once('@').expect("a domain").1;
     assert_eq!(domain, mailbox.address().domain().as_str(), "{header}");
+    // The other parser reads a quoted local part as it should not; what ends it is refused by us.
+    let ours = mailbox.address().to_string();
+    if !ours.starts_with('"') {
+        assert_eq!(address, ours, "{header}");
+    }
 }
