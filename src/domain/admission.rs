@@ -3,6 +3,8 @@
 //! `Admitted` has no other constructor, so code that skips the sender's domain or the
 //! suppressions does not compile.
 
+use std::borrow::Cow;
+
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::request::{Attachment, Body, IdempotencyKey, SendRequest};
 use crate::domain::suppression::SuppressedAddress;
@@ -43,14 +45,16 @@ pub enum AdmissionError<E> {
 #[derive(Debug)]
 pub struct Admitted<'a>(SendRequest<'a>);
 
-/// Admits a request, or says why not: the sender's domain first, then the recipients in order.
+/// Admits a request, or says why not: the senders' domains first, then the recipients in order.
 pub async fn admit<'a, F: Facts>(
     request: SendRequest<'a>,
     facts: &F,
 ) -> Result<Admitted<'a>, AdmissionError<F::Error>> {
-    let domain = request.from.address().domain();
-    if !facts.is_verified(domain) {
-        return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
+    let senders = [request.from.address().domain()].into_iter().chain(&request.other_senders);
+    for domain in senders {
+        if !facts.is_verified(domain) {
+            return Err(AdmissionError::UnverifiedDomain { domain: domain.clone().into_owned() });
+        }
     }
     for (name, mailboxes) in [("to", &request.to), ("cc", &request.cc), ("bcc", &request.bcc)] {
         for (index, mailbox) in mailboxes.iter().enumerate() {
@@ -67,6 +71,16 @@ impl<'a> Admitted<'a> {
     /// The sender.
     pub fn from(&self) -> &Mailbox<'a> {
         &self.0.from
+    }
+
+    /// The sender as it goes upstream: in ASCII, on one line.
+    pub fn from_header(&self) -> Cow<'a, str> {
+        self.0.from_header.map_or_else(|| self.0.from.to_header().into(), Cow::Borrowed)
+    }
+
+    /// Domains of the other senders that a message names which came whole.
+    pub fn other_senders(&self) -> &[DomainName<'a>] {
+        &self.0.other_senders
     }
 
     /// The recipients.

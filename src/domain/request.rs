@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::domain::mailbox::Mailbox;
+use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::policy::{
     MAX_HEADER_CHARS, MAX_HEADER_NAME_CHARS, MAX_HEADER_VALUE_CHARS, MAX_HEADERS,
     MAX_IDEMPOTENCY_KEY_CHARS, MAX_METADATA, MAX_METADATA_NAME_CHARS, MAX_METADATA_VALUE_CHARS,
@@ -216,8 +216,12 @@ impl OwnedIdempotencyKey {
 /// A message that came whole, with its envelope; no rule of it is checked but its form.
 #[derive(Debug, Clone)]
 pub struct Submission<'a> {
-    /// The sender: the mailbox of the message's `From` field.
+    /// The sender: the mailbox of the message's `From` field, in clear.
     pub from: &'a str,
+    /// The same mailbox as it goes upstream, if its display name needs no encoding of ours.
+    pub from_header: Option<&'a str>,
+    /// Domains of the envelope's sender and of the other senders that the message names.
+    pub other_senders: Vec<DomainName<'a>>,
     /// The envelope's recipients.
     pub recipients: Vec<&'a str>,
     /// The subject for the record.
@@ -232,6 +236,8 @@ pub struct Submission<'a> {
 #[derive(Debug, Clone)]
 pub struct SendRequest<'a> {
     pub(in crate::domain) from: Mailbox<'a>,
+    pub(in crate::domain) from_header: Option<&'a str>,
+    pub(in crate::domain) other_senders: Vec<DomainName<'a>>,
     pub(in crate::domain) to: Vec<Mailbox<'a>>,
     pub(in crate::domain) cc: Vec<Mailbox<'a>>,
     pub(in crate::domain) bcc: Vec<Mailbox<'a>>,
@@ -247,13 +253,23 @@ pub struct SendRequest<'a> {
 impl<'a> SendRequest<'a> {
     /// Checks a message that came whole, by the rules for mailboxes, recipients and subjects.
     pub fn of_submission(submission: Submission<'a>) -> Result<Self, FieldError> {
-        let Submission { from, recipients, subject, message, idempotency_key } = submission;
+        let Submission {
+            from,
+            from_header,
+            other_senders,
+            recipients,
+            subject,
+            message,
+            idempotency_key,
+        } = submission;
         let to = mailboxes("to", recipients)?;
         if to.is_empty() {
             return Err(FieldError::new("to", "must have at least one recipient"));
         }
         Ok(Self {
             from: mailbox("from", from)?,
+            from_header,
+            other_senders,
             to,
             cc: Vec::new(),
             bcc: Vec::new(),
@@ -294,6 +310,8 @@ impl<'a> SendRequest<'a> {
         }
         Ok(Self {
             from,
+            from_header: None,
+            other_senders: Vec::new(),
             to,
             cc,
             bcc,

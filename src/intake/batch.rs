@@ -253,6 +253,8 @@ mod tests {
             let message = RawMessage { fields: b"From: ann@example.com\r\n", rest: b"\r\n" };
             let submission = Submission {
                 from: "ann@example.com",
+                from_header: None,
+                other_senders: Vec::new(),
                 recipients: vec!["bob@example.org"],
                 subject: "Hello",
                 message,

@@ -119,7 +119,7 @@ const ATTACHMENTS: &str = r#","Attachments":["#;
 /// The sender, which is first so that it is found at once, the recipients, and where replies go.
 fn mailboxes(admitted: &Admitted<'_>) -> Json {
     let mut json = Json(String::with_capacity(SMALL_PART));
-    json.put(r#"{"FromEmailAddress":"#).text(&admitted.from().to_header());
+    json.put(r#"{"FromEmailAddress":"#).text(&admitted.from_header());
     json.put(r#","Destination":{"ToAddresses":"#).addresses(admitted.to());
     for (name, mailboxes) in [("Cc", admitted.cc()), ("Bcc", admitted.bcc())] {
         if !mailboxes.is_empty() {

@@ -74,13 +74,25 @@ impl<'a> Address<'a> {
 fn bare_address(text: &str) -> Result<&str, ErrorResponse> {
     let Some(inner) = text.strip_suffix('>') else { return Ok(text) };
     let (display_name, address) = inner.rsplit_once('<').ok_or(illegal("Illegal address"))?;
-    let display_name = display_name.trim();
-    let quoted =
-        display_name.len() >= 2 && display_name.starts_with('"') && display_name.ends_with('"');
-    if !quoted && display_name.contains(['<', '>', '@', ',', ';', '"']) {
+    if !is_phrase(display_name.trim()) {
         return Err(illegal("Illegal address"));
     }
     Ok(address.trim())
+}
+
+/// Returns true if a display name has no character with a meaning outside its quoted strings.
+fn is_phrase(display_name: &str) -> bool {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let is_plain = display_name.chars().all(|c| {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' if is_quoted => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            _ => return is_quoted || !['<', '>', '@', ',', ';'].contains(&c),
+        }
+        true
+    });
+    is_plain && !is_quoted
 }
 
 fn check_local_part(local: &str) -> Result<(), ErrorResponse> {

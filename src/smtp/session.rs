@@ -28,7 +28,7 @@ use crate::shared_limits::Reservation;
 use crate::smtp::command::{Command, CommandError, Mechanism};
 use crate::smtp::connection::{Connection, Failure, Skipped};
 use crate::smtp::reply::Reply;
-use crate::smtp::submission::{submit, unverified};
+use crate::smtp::submission::{Announced, submit, unverified};
 use crate::smtp::{Security, Shared};
 
 /// Longest time from connecting to a successful AUTH.
@@ -121,8 +121,8 @@ struct Session<S> {
     key: Option<ApiKeyHash>,
     /// The connection, counted as the organisation's of that key.
     counted: Option<Reservation<OrganisationId>>,
-    /// The recipients of the message that is being announced, from MAIL to DATA.
-    recipients: Option<Vec<String>>,
+    /// The message that is being announced, from MAIL to DATA.
+    announced: Option<Announced>,
     errors: usize,
     wrong_keys: usize,
 }
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             hello: Hello::None,
             key: None,
             counted: None,
-            recipients: None,
+            announced: None,
             errors: 0,
             wrong_keys: 0,
         }
@@ -248,12 +248,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
     async fn obey(&mut self, line: &[u8]) -> Result<Next, End> {
         let reply = match Command::parse(line) {
             Ok(Command::Ehlo) => {
-                (self.hello, self.recipients) = (Hello::Ehlo, None);
+                (self.hello, self.announced) = (Hello::Ehlo, None);
                 self.say_extensions();
                 return Ok(Next::Command);
             }
             Ok(Command::Helo) => {
-                (self.hello, self.recipients) = (Hello::Helo, None);
+                (self.hello, self.announced) = (Hello::Helo, None);
                 Reply::HELLO
             }
             Ok(Command::StartTls) if self.channel == Channel::BeforeTls => {
@@ -268,7 +268,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Ok(Command::Rcpt(recipient)) => self.rcpt(recipient).await,
             Ok(Command::Data) => self.data().await?,
             Ok(Command::Reset) => {
-                self.recipients = None;
+                self.announced = None;
                 Reply::OK
             }
             Ok(Command::Noop) => Reply::OK,
@@ -386,12 +386,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         if self.shared.intake.refuses_new() {
             return Err(End::Reply(Reply::STOPPING));
         }
-        if self.hello == Hello::None || self.recipients.is_some() {
+        if self.hello == Hello::None || self.announced.is_some() {
             return Ok(Reply::SEQUENCE);
         }
         if size.is_some_and(|size| size > self.shared.max_message_bytes as u64) {
             return Ok(Reply::TOO_LARGE);
         }
+        let mut announced = Announced::default();
         if let Some(sender) = sender {
             let address = match Address::parse(sender) {
                 Ok(address) => address,
@@ -400,8 +401,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             if !self.shared.store.facts(organisation.id).is_verified(address.domain()) {
                 return Ok(unverified(address.domain().as_str()));
             }
+            announced.sender_domain = Some(address.domain().clone().into_owned());
         }
-        self.recipients = Some(Vec::new());
+        self.announced = Some(announced);
         Ok(Reply::SENDER_OK)
     }
 
@@ -410,7 +412,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Ok((organisation, _)) => organisation,
             Err(reply) => return reply,
         };
-        let Some(recipients) = &mut self.recipients else { return Reply::SEQUENCE };
+        let Some(Announced { recipients, .. }) = &mut self.announced else {
+            return Reply::SEQUENCE;
+        };
         if recipients.len() >= MAX_RECIPIENTS {
             return Reply::TOO_MANY_RECIPIENTS;
         }
@@ -434,20 +438,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Ok(client) => client,
             Err(reply) => return Ok(reply),
         };
-        let recipients = match self.recipients.take() {
+        let announced = match self.announced.take() {
             None => return Ok(Reply::SEQUENCE),
-            Some(recipients) if recipients.is_empty() => {
-                self.recipients = Some(recipients);
+            Some(announced) if announced.recipients.is_empty() => {
+                self.announced = Some(announced);
                 return Ok(Reply::NO_RECIPIENTS);
             }
-            Some(recipients) => recipients,
+            Some(announced) => announced,
         };
         self.say(&Reply::SEND_DATA);
         self.flush().await?;
         let mut body = self.connection.message();
         let rejection = match self.shared.bodies.read(organisation.id, &mut body).await {
             Ok(message) => {
-                let reply = submit(&self.shared, (&organisation, key), &recipients, message).await;
+                let reply = submit(&self.shared, (&organisation, key), announced, message).await;
                 return if reply == Reply::STOPPING { Err(End::Reply(reply)) } else { Ok(reply) };
             }
             Err(rejection) => rejection,

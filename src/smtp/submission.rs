@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::id::{KeyId, OrganisationId};
-use crate::domain::mailbox::Address;
+use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{FieldError, IdempotencyKey, SendRequest, Submission};
 use crate::http::body::RequestBody;
@@ -15,11 +15,20 @@ use crate::smtp::fields::Fields;
 use crate::smtp::reply::Reply;
 use crate::store::Accepted;
 
+/// Envelope of a message, from MAIL to DATA.
+#[derive(Debug, Default)]
+pub(super) struct Announced {
+    /// The domain of its sender, unless that is empty.
+    pub(super) sender_domain: Option<DomainName<'static>>,
+    /// Its recipients.
+    pub(super) recipients: Vec<String>,
+}
+
 /// Accepts a message, or says why not. The reply to success comes after the commit.
 pub(super) async fn submit(
     shared: &Shared,
     (organisation, key): (&Organisation, KeyId),
-    recipients: &[String],
+    Announced { sender_domain, recipients }: Announced,
     message: RequestBody<OrganisationId>,
 ) -> Reply {
     let request_id = shared.ids.next();
@@ -28,10 +37,14 @@ pub(super) async fn submit(
             Ok(fields) => fields,
             Err(error) => return Reply::new("550 5.6.0", &error.to_string()),
         };
+        let other_senders = fields.other_senders.clone();
         let idempotency_key =
-            fields.message_id.map(|message_id| submission_key(message_id, recipients, &message));
+            fields.message_id.map(|message_id| submission_key(message_id, &recipients, &message));
         let submission = Submission {
             from: &fields.from,
+            from_header: fields.from_header.as_deref(),
+            // That of the envelope may have been withdrawn since MAIL.
+            other_senders: sender_domain.into_iter().chain(other_senders).collect(),
             recipients: recipients.iter().map(String::as_str).collect(),
             subject: &fields.subject,
             message: fields.message(),

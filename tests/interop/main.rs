@@ -24,6 +24,7 @@ use pillarbox::simulator::Options;
 mod alarms;
 mod browser;
 mod cancel;
+mod charsets;
 mod cluster;
 mod cluster_import;
 mod dashboard;

@@ -19,6 +19,7 @@ mod resolver;
 mod sending;
 mod simulator;
 mod smtp;
+mod submission;
 mod suppression;
 mod webhook_load;
 mod webhooks;

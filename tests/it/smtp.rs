@@ -89,9 +89,8 @@ async fn start_with(more: &str) -> (Site, Server, String) {
 async fn a_message_goes_the_whole_way_byte_for_byte() {
     let (site, server, address) = start().await;
     let mut client = Client::login(&address, &server.key).await;
-    // `Sender` and `Resent-…` are neither read nor removed: `From` and `MAIL FROM` count.
     let kept = "Received: from x\r\n by y\r\nSender: bob@example.com\r\n\
-                Resent-From: eve@example.net\r\nResent-Bcc: dan@example.org\r\n\
+                Resent-From: eve@example.com\r\nResent-To: dan@example.org\r\n\
                 From: =?utf-8?q?J=C3=BCrgen?= <ann@example.com>\r\nTo: undisclosed\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed;\r\n boundary=b\r\n";
     let body = "\r\n--b\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nGr\u{fc}\u{df}e\r\n.\r\n..\r\n\
                 --b\r\nContent-Type: text/csv; name=a.csv\r\nContent-Disposition: attachment; \
@@ -99,7 +98,7 @@ async fn a_message_goes_the_whole_way_byte_for_byte() {
     let stuffed = body.replace("\r\n.", "\r\n..");
     let message = format!(
         "Bcc: eve@example.org,\r\n dan@example.org\r\n{kept}X-SES-CONFIGURATION-SET: other\r\n\
-         Return-Path: <x@example.com>\r\n{stuffed}"
+         Return-Path: <x@example.com>\r\nResent-Bcc: eve@example.org\r\n{stuffed}"
     );
     let id = id(&client.submit(&["bob@example.org", "cy@example.org"], &message).await);
     let record = server.wait_for(&id, "sent").await;

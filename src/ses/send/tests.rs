@@ -87,6 +87,8 @@ fn a_message_that_came_whole_goes_as_it_is_with_the_envelopes_recipients() {
         let rest = [tail, b"\r\nHi\r\n"].concat();
         let submission = Submission {
             from: "Ann <ann@example.com>",
+            from_header: None,
+            other_senders: Vec::new(),
             recipients: vec!["bob@example.org", "\"c d\"@example.org"],
             subject: "Hello",
             message: RawMessage { fields: head, rest: &rest },

@@ -72,6 +72,9 @@ async fn an_address_that_others_read_differently_is_refused_over_smtp() {
         for fields in [
             format!("From: {local}@example.com\r\n"),
             format!("From: Ann <{local}@example.com>\r\n"),
+            format!("From: ann@example.com\r\nSender: {local}@example.com\r\n"),
+            format!("From: ann@example.com\r\nResent-From: Ann <{local}@example.com>\r\n"),
+            format!("From: ann@example.com\r\nResent-Sender: {local}@example.com\r\n"),
         ] {
             let message = format!("{fields}\r\nHi\r\n");
             let reply = client.submit(&["bob@example.org"], &message).await.unwrap();
