@@ -4,6 +4,7 @@
 //! suppressions does not compile.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::request::{Attachment, Body, IdempotencyKey, SendRequest};
@@ -86,6 +87,18 @@ impl<'a> Admitted<'a> {
     /// The recipients.
     pub fn to(&self) -> &[Mailbox<'a>] {
         &self.0.to
+    }
+
+    /// The recipients as they go upstream: an address that an envelope has several times, once.
+    pub fn distinct_to(&self) -> Cow<'_, [Mailbox<'a>]> {
+        match self.0.body {
+            Body::Raw(_) => {
+                let mut known = HashSet::new();
+                let is_new = |to: &&Mailbox<'_>| known.insert(to.address().normalized());
+                Cow::Owned(self.0.to.iter().filter(is_new).cloned().collect())
+            }
+            Body::Html(_) | Body::Text(_) | Body::Both { .. } => Cow::Borrowed(&self.0.to),
+        }
     }
 
     /// The recipients of a copy.

@@ -56,7 +56,8 @@ impl<'a> Envelope<'a> {
 
 impl From<&Admitted<'_>> for Envelope<'_> {
     fn from(admitted: &Admitted<'_>) -> Self {
-        let recipients = admitted.recipients().map(Mailbox::address);
+        let to = admitted.distinct_to();
+        let recipients = to.iter().chain(admitted.cc()).chain(admitted.bcc()).map(Mailbox::address);
         Self::new(admitted.from().address().domain(), recipients)
     }
 }

@@ -120,7 +120,7 @@ const ATTACHMENTS: &str = r#","Attachments":["#;
 fn mailboxes(admitted: &Admitted<'_>) -> Json {
     let mut json = Json(String::with_capacity(SMALL_PART));
     json.put(r#"{"FromEmailAddress":"#).text(&admitted.from_header());
-    json.put(r#","Destination":{"ToAddresses":"#).addresses(admitted.to());
+    json.put(r#","Destination":{"ToAddresses":"#).addresses(&admitted.distinct_to());
     for (name, mailboxes) in [("Cc", admitted.cc()), ("Bcc", admitted.bcc())] {
         if !mailboxes.is_empty() {
             json.put(",\"").put(name).put("Addresses\":").addresses(mailboxes);

@@ -1,7 +1,7 @@
 //! Messages that come whole over SMTP: the fields that say who sends, and how they are read.
 
 use pillarbox::simulator::{CapturedMessage, Options};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::kit::{Server, Site, SmtpClient, accepted_id, codes};
 
@@ -131,6 +131,26 @@ async fn hidden_recipients_are_removed_also_when_a_message_is_resent() {
     let (sent, ..) = submitting.sent(&fields).await;
     let raw = String::from_utf8(sent.raw.unwrap().to_vec()).unwrap();
     assert_eq!(raw, format!("{kept}\r\nHi\r\n"));
+}
+
+#[tokio::test]
+async fn a_recipient_that_is_given_again_goes_upstream_once() {
+    let mut submitting = Submitting::start().await;
+    let given = [
+        "bob@example.org",
+        "Cy@example.org",
+        "bob@example.org",
+        "cy@EXAMPLE.org",
+        "\"bob\"@example.org",
+        "dan@example.org",
+    ];
+    let message = "From: ann@example.com\r\n\r\nHi\r\n";
+    let reply = submitting.client.submit(&given, message).await.unwrap();
+    let id = accepted_id(&reply).unwrap().to_owned();
+    let record = submitting.server.wait_for(&id, "sent").await;
+    assert_eq!(record["to"], json!(given), "the record has what was given");
+    let [sent] = &submitting.site.simulator.messages()[..] else { panic!("one message") };
+    assert_eq!(sent.to, ["bob@example.org", "Cy@example.org", "dan@example.org"]);
 }
 
 /// Display names and subjects as programs write them, and what people read.
