@@ -20,7 +20,9 @@ use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
 use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
 use crate::ses::send::{RequestOptions, encode};
-use crate::store::{Accepted, DrainOrder, NewMessage, Store, StoreError};
+use crate::store::{
+    AcceptError, Accepted, DrainOrder, NewMessage, SendingRight, Store, StoreError,
+};
 
 pub use batch::{BatchRefusal, PreparedBatch};
 
@@ -29,6 +31,8 @@ mod batch;
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
+    /// The API key that the request came with is not valid any more.
+    KeyEnded,
     /// The sender's domain is not verified for the organisation.
     UnverifiedDomain {
         /// The domain.
@@ -57,6 +61,16 @@ impl From<StoreError> for Refusal {
             StoreError::Unavailable | StoreError::FileLost => Self::StorageUnavailable,
             StoreError::OutcomeOpen => Self::OutcomeOpen,
             StoreError::Damaged => Self::Internal,
+        }
+    }
+}
+
+impl From<AcceptError> for Refusal {
+    fn from(error: AcceptError) -> Self {
+        match error {
+            AcceptError::Store(error) => error.into(),
+            AcceptError::KeyEnded => Self::KeyEnded,
+            AcceptError::UnverifiedDomain { domain, .. } => Self::UnverifiedDomain { domain },
         }
     }
 }
@@ -138,6 +152,7 @@ impl Intake {
         request: SendRequest<'_>,
         request_id: D,
     ) -> Result<PreparedMessage<impl FnOnce() + Send + use<D>>, Refusal> {
+        let right = self.sending_right(organisation, key)?;
         // Read before the facts: a suppression in between makes the message be looked at again.
         let suppression_epoch = self.store.suppression_epoch();
         let facts = self.store.facts(organisation.id);
@@ -148,7 +163,7 @@ impl Intake {
         {
             return Ok(PreparedMessage::Replayed(id));
         }
-        let origin = Origin { organisation, key, suppression_epoch, request_id };
+        let origin = Origin { organisation, right, suppression_epoch, request_id };
         match self.acceptance(&admitted, window_now, origin) {
             Ok(acceptance) => Ok(PreparedMessage::New(acceptance)),
             Err(refusal) => match admitted.idempotency_key().map(IdempotencyKey::into_owned) {
@@ -175,6 +190,18 @@ impl Intake {
         }
     }
 
+    /// The right of a request's key, which may have ended while the request was read. The acceptance
+    /// looks at it again.
+    fn sending_right(
+        &self,
+        organisation: &Organisation,
+        key: Option<KeyId>,
+    ) -> Result<SendingRight, Refusal> {
+        let clock = self.clock.clone();
+        let right = self.store.sending_right(organisation.id, key, move || clock.now());
+        right.ok_or(Refusal::KeyEnded)
+    }
+
     /// Encodes a new message and reserves its part of the byte budget.
     fn acceptance<D: Display + Send + 'static>(
         &self,
@@ -182,7 +209,7 @@ impl Intake {
         window_now: WindowTime,
         origin: Origin<'_, D>,
     ) -> Result<NewMessage<impl FnOnce() + Send + use<D>>, Refusal> {
-        let Origin { organisation, key, suppression_epoch, request_id } = origin;
+        let Origin { organisation, right, suppression_epoch, request_id } = origin;
         // Counted before the look: whoever closes the intake either is seen here or sees the mark.
         let under_way = self.under_way.enter();
         if self.refuses_new() {
@@ -199,7 +226,7 @@ impl Intake {
         let reservation = reserved.map_err(Refusal::QueueFull)?;
         let parcel = Parcel {
             id,
-            key,
+            key: right.key(),
             content,
             accepted_at: Instant::now(),
             suppression_epoch,
@@ -214,7 +241,7 @@ impl Intake {
         let organisation = organisation.id;
         let acceptance =
             NewMessage::new(id, organisation, admitted, created_at, window_now, on_new);
-        Ok(acceptance.posted_with(key))
+        Ok(acceptance.by_right(right))
     }
 
     /// A request that cannot be taken may still be a replay of one that is being committed now.
@@ -233,8 +260,8 @@ impl Intake {
 /// Where a message comes from.
 struct Origin<'o, D> {
     organisation: &'o Organisation,
-    /// The API key that posted it, if it came with one.
-    key: Option<KeyId>,
+    /// The right by which it is admitted.
+    right: SendingRight,
     /// The suppressions that it was checked against.
     suppression_epoch: u64,
     request_id: D,

@@ -35,7 +35,7 @@ pub use cluster::{
     FIRST_WITH_DRAIN, Forgotten, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest, NodeState,
     NodeStatus, SeenFrom, Standby,
 };
-pub use error::{DamagedRow, ListError, StoreError};
+pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
     Accepted, Applied, Change, CountsByOrganisation, DeadLetter, EventBacklog, FeedPage, Health,
     History, Lister, LostMessages, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, MessageFilter, MessagePage,
@@ -51,6 +51,7 @@ pub use redb::{
     FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery, RestoreError,
     Restored, SaveError, Snapshot, Unclosed, create_directory,
 };
+pub use sending_right::SendingRight;
 pub use transfer::{ImportError, Imported};
 
 mod cluster;
@@ -68,6 +69,7 @@ mod node;
 mod postgres;
 mod record;
 mod redb;
+mod sending_right;
 mod suppression_filter;
 mod tag;
 mod transfer;
@@ -203,11 +205,11 @@ impl Store {
     }
 
     /// Accepts a message: its record, its pending mark and its idempotency key become durable
-    /// together. If the key made a message before, that one is the answer and nothing is written.
+    /// together, if the right by which it was admitted still holds then. If the key made a message before, that one is the answer and nothing is written.
     pub async fn accept<F: FnOnce() + Send + 'static>(
         &self,
         acceptance: NewMessage<F>,
-    ) -> Result<Accepted, StoreError> {
+    ) -> Result<Accepted, AcceptError> {
         ask_engine!(self, engine => engine.accept(acceptance))
     }
 
@@ -425,7 +427,7 @@ impl Store {
     pub async fn accept_all<F: FnOnce() + Send + 'static>(
         &self,
         acceptances: Vec<NewMessage<F>>,
-    ) -> Result<Vec<Accepted>, StoreError> {
+    ) -> Result<Vec<Accepted>, AcceptError> {
         ask_engine!(self, engine => engine.accept_all(acceptances))
     }
 

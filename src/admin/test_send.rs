@@ -77,6 +77,8 @@ impl Call for TestSend {
             .ok(),
             MessageForm::Raw => SendRequest::of_submission(Submission {
                 from: &from,
+                from_header: None,
+                other_senders: Vec::new(),
                 recipients: vec![RECIPIENT],
                 subject: SUBJECT,
                 message: RawMessage { fields: fields.as_bytes(), rest: rest.as_bytes() },
@@ -132,6 +134,7 @@ impl Admin {
 
 fn said(refusal: &intake::Refusal) -> Refusal {
     Refusal::new(match refusal {
+        intake::Refusal::KeyEnded => "the organisation was removed meanwhile".to_owned(),
         intake::Refusal::UnverifiedDomain { domain } => {
             format!("the sender's domain {domain} is not verified")
         }

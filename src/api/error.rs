@@ -297,6 +297,7 @@ impl From<ListError> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
+            Refusal::KeyEnded => Rejection::Unauthorized.into(),
             Refusal::UnverifiedDomain { domain } => {
                 Self::UnverifiedDomain { field: "from".to_owned(), domain: domain.to_string() }
             }

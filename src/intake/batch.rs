@@ -13,7 +13,7 @@ use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::intake::{Intake, Origin, Refusal, refusal};
-use crate::store::{Accepted, NewMessage, OnNew};
+use crate::store::{AcceptError, Accepted, NewMessage, OnNew};
 
 /// Why no request of a batch is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +85,7 @@ impl Intake {
         requests: Vec<SendRequest<'_>>,
         request_id: D,
     ) -> Result<PreparedBatch, BatchRefusal> {
+        let right = self.sending_right(organisation, key).map_err(BatchRefusal::Whole)?;
         let suppression_epoch = self.store.suppression_epoch();
         let mut all = Vec::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
@@ -103,7 +104,8 @@ impl Intake {
         let mut refused = None;
         for (admitted, _) in new() {
             let request_id = request_id.clone();
-            let origin = Origin { organisation, key, suppression_epoch, request_id };
+            let right = right.clone();
+            let origin = Origin { organisation, right, suppression_epoch, request_id };
             match self.acceptance(admitted, window_now.clone(), origin) {
                 Ok(acceptance) => acceptances.push(acceptance.boxed()),
                 Err(refusal) => {
@@ -127,16 +129,20 @@ impl Intake {
 
     /// Accepts a batch: when this returns acceptances, in order, all of them are on disk. If the
     /// caller stops waiting, all messages are accepted, or none is.
-    pub async fn accept_batch(&self, batch: PreparedBatch) -> Result<Vec<Accepted>, Refusal> {
+    pub async fn accept_batch(&self, batch: PreparedBatch) -> Result<Vec<Accepted>, BatchRefusal> {
         let PreparedBatch { organisation, answers, rest } = batch;
         let new = match rest {
             Rest::Accept(acceptances) if acceptances.is_empty() => Vec::new(),
-            Rest::Accept(acceptances) => self.store.accept_all(acceptances).await?,
-            Rest::Refuse { refusal, keys: None } => return Err(refusal),
+            Rest::Accept(acceptances) => {
+                let accepted = self.store.accept_all(acceptances).await;
+                accepted.map_err(|error| refused_by_store(error, &answers))?
+            }
+            Rest::Refuse { refusal, keys: None } => return Err(BatchRefusal::Whole(refusal)),
             Rest::Refuse { refusal, keys: Some(keys) } => {
                 let mut replayed = Vec::with_capacity(keys.len());
                 for key in &keys {
-                    replayed.push(self.replay_or(organisation, key, refusal.clone()).await?);
+                    let replay = self.replay_or(organisation, key, refusal.clone()).await;
+                    replayed.push(replay.map_err(BatchRefusal::Whole)?);
                 }
                 replayed
             }
@@ -182,6 +188,18 @@ impl Intake {
             answers[place] = replay.map_or(Answer::New, Answer::Replayed);
         }
         Ok(answers)
+    }
+}
+
+/// Why the store did not accept the new messages of a batch.
+fn refused_by_store(error: AcceptError, answers: &[Answer]) -> BatchRefusal {
+    let mut new = answers.iter().enumerate().filter(|(_, answer)| matches!(answer, Answer::New));
+    match &error {
+        AcceptError::UnverifiedDomain { index, .. } => {
+            let (index, _) = new.nth(*index).expect("it is one of the new messages");
+            BatchRefusal::Of { index, refusal: error.into() }
+        }
+        AcceptError::Store(_) | AcceptError::KeyEnded => BatchRefusal::Whole(error.into()),
     }
 }
 
@@ -293,13 +311,15 @@ mod tests {
         let prepared = prepare(100).await.unwrap();
         assert_eq!(intake.queue.budget().in_use(), 0);
         let refused = intake.accept_batch(prepared).await;
-        assert!(matches!(refused, Err(Refusal::QueueFull(_))), "{refused:?}");
+        let is_full = matches!(refused, Err(BatchRefusal::Whole(Refusal::QueueFull(_))));
+        assert!(is_full, "{refused:?}");
         let prepared = prepare(5).await.unwrap();
         assert!(intake.queue.budget().in_use() > 0);
         drop(prepared);
         assert_eq!((intake.queue.budget().in_use(), intake.under_way.count()), (0, 0));
         intake.close();
         let prepared = prepare(1).await.unwrap();
-        assert_eq!(intake.accept_batch(prepared).await, Err(Refusal::ShuttingDown));
+        let refused = intake.accept_batch(prepared).await;
+        assert_eq!(refused, Err(BatchRefusal::Whole(Refusal::ShuttingDown)));
     }
 }

@@ -109,6 +109,9 @@ enum Hello {
     Ehlo,
 }
 
+/// Organisation of a client's key, and the key.
+type Client = (Organisation, KeyId);
+
 struct Session<S> {
     connection: Connection<S>,
     channel: Channel,
@@ -116,8 +119,8 @@ struct Session<S> {
     drain: DrainSignal,
     login_by: Instant,
     hello: Hello,
-    /// The key that the client authenticated with. It is looked up again for each message, because
-    /// it may be revoked meanwhile.
+    /// The key that the client authenticated with. It is looked up again for each command,
+    /// because it may be revoked meanwhile.
     key: Option<ApiKeyHash>,
     /// The connection, counted as the organisation's of that key.
     counted: Option<Reservation<OrganisationId>>,
@@ -246,7 +249,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
     }
 
     async fn obey(&mut self, line: &[u8]) -> Result<Next, End> {
-        let reply = match Command::parse(line) {
+        let command = Command::parse(line);
+        let client = client_of(&self.shared, self.key);
+        if self.key.is_some() && client.is_none() && command != Ok(Command::Quit) {
+            return Err(End::Reply(Reply::KEY_ENDED));
+        }
+        let reply = match command {
             Ok(Command::Ehlo) => {
                 (self.hello, self.announced) = (Hello::Ehlo, None);
                 self.say_extensions();
@@ -264,9 +272,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Ok(Command::Auth { mechanism, initial }) => {
                 self.authenticate(mechanism, initial).await?
             }
-            Ok(Command::Mail { sender, size }) => self.mail(sender, size)?,
-            Ok(Command::Rcpt(recipient)) => self.rcpt(recipient).await,
-            Ok(Command::Data) => self.data().await?,
+            Ok(Command::Mail { sender, size }) => self.mail(client, sender, size)?,
+            Ok(Command::Rcpt(recipient)) => self.rcpt(client, recipient).await,
+            Ok(Command::Data) => self.data(client).await?,
             Ok(Command::Reset) => {
                 self.announced = None;
                 Reply::OK
@@ -365,24 +373,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         Ok(decoded.map_or(Response::Malformed, Response::Bytes))
     }
 
-    /// The organisation of the client's key and the key, or what the client has to do first.
-    fn client(&mut self) -> Result<(Organisation, KeyId), Reply> {
-        let now = self.shared.clock.now();
-        let client = self.key.and_then(|key| self.shared.store.authenticate(&key, now));
-        client.ok_or_else(|| {
-            self.key = None;
-            match self.channel {
-                Channel::BeforeTls => Reply::START_TLS_FIRST,
-                Channel::Loopback | Channel::Encrypted => Reply::AUTHENTICATE_FIRST,
-            }
-        })
+    /// What the client has to do first.
+    fn before_all(&self) -> Reply {
+        match self.channel {
+            Channel::BeforeTls => Reply::START_TLS_FIRST,
+            Channel::Loopback | Channel::Encrypted => Reply::AUTHENTICATE_FIRST,
+        }
     }
 
-    fn mail(&mut self, sender: Option<&str>, size: Option<u64>) -> Result<Reply, End> {
-        let organisation = match self.client() {
-            Ok((organisation, _)) => organisation,
-            Err(reply) => return Ok(reply),
-        };
+    fn mail(
+        &mut self,
+        client: Option<Client>,
+        sender: Option<&str>,
+        size: Option<u64>,
+    ) -> Result<Reply, End> {
+        let Some((organisation, _)) = client else { return Ok(self.before_all()) };
         if self.shared.intake.refuses_new() {
             return Err(End::Reply(Reply::STOPPING));
         }
@@ -407,11 +412,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         Ok(Reply::SENDER_OK)
     }
 
-    async fn rcpt(&mut self, recipient: &str) -> Reply {
-        let organisation = match self.client() {
-            Ok((organisation, _)) => organisation,
-            Err(reply) => return reply,
-        };
+    async fn rcpt(&mut self, client: Option<Client>, recipient: &str) -> Reply {
+        let Some((organisation, _)) = client else { return self.before_all() };
         let Some(Announced { recipients, .. }) = &mut self.announced else {
             return Reply::SEQUENCE;
         };
@@ -433,11 +435,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         }
     }
 
-    async fn data(&mut self) -> Result<Reply, End> {
-        let (organisation, key) = match self.client() {
-            Ok(client) => client,
-            Err(reply) => return Ok(reply),
-        };
+    async fn data(&mut self, client: Option<Client>) -> Result<Reply, End> {
+        let Some((organisation, key)) = client else { return Ok(self.before_all()) };
         let announced = match self.announced.take() {
             None => return Ok(Reply::SEQUENCE),
             Some(announced) if announced.recipients.is_empty() => {
@@ -450,9 +449,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         self.flush().await?;
         let mut body = self.connection.message();
         let rejection = match self.shared.bodies.read(organisation.id, &mut body).await {
+            // Before anything is said of the message.
+            Ok(_) if client_of(&self.shared, self.key).is_none() => {
+                return Err(End::Reply(Reply::KEY_ENDED));
+            }
             Ok(message) => {
                 let reply = submit(&self.shared, (&organisation, key), announced, message).await;
-                return if reply == Reply::STOPPING { Err(End::Reply(reply)) } else { Ok(reply) };
+                let is_last = [Reply::STOPPING, Reply::KEY_ENDED].contains(&reply);
+                return if is_last { Err(End::Reply(reply)) } else { Ok(reply) };
             }
             Err(rejection) => rejection,
         };
@@ -481,6 +485,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Skipped::Failed(failure) => Err(End::from(failure)),
         }
     }
+}
+
+/// The organisation of the key that a client authenticated with and the key, as long as it is valid.
+fn client_of(shared: &Shared, key: Option<ApiKeyHash>) -> Option<Client> {
+    shared.store.authenticate(&key?, shared.clock.now())
 }
 
 /// The reply to an address of the envelope that is none; `whose` it is.

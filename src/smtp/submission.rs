@@ -88,6 +88,7 @@ pub(super) async fn submit(
 /// The reply to a message, or to a part of it, that is refused for this reason.
 fn reply_to(refusal: &Refusal) -> Reply {
     match refusal {
+        Refusal::KeyEnded => Reply::KEY_ENDED,
         Refusal::UnverifiedDomain { domain } => unverified(domain.as_str()),
         Refusal::Suppressed { .. } => Reply::SUPPRESSED,
         Refusal::QueueFull(_) => Reply::QUEUE_FULL,

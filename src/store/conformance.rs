@@ -18,8 +18,8 @@ use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::store::{
-    Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage, NodeIdentity,
-    NodePlace, PostgresServer, Reference, Report, Store, StoreError,
+    AcceptError, Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage,
+    NodeIdentity, NodePlace, PostgresServer, Reference, Report, Store, StoreError,
 };
 
 mod batch;
@@ -28,6 +28,7 @@ mod feed;
 pub(super) mod history;
 pub(super) mod list;
 mod organisations;
+mod rights;
 mod webhooks;
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -70,7 +71,8 @@ impl Fixture {
     ) -> Result<Accepted, StoreError> {
         let id = self.ids.next(now);
         let admitted = self.admitted(key).await;
-        self.store.accept(NewMessage::new(id, self.organisation, &admitted, now, now, || {})).await
+        let message = NewMessage::new(id, self.organisation, &admitted, now, now, || {});
+        self.store.accept(message).await.map_err(of_store)
     }
 
     pub(super) async fn new_message(&self) -> MessageId {
@@ -82,6 +84,14 @@ impl Fixture {
 
     pub(super) async fn state(&self, id: MessageId) -> State {
         self.store.message(id, START).await.unwrap().unwrap().state
+    }
+}
+
+/// The store's own reason for which messages were not accepted.
+pub(super) fn of_store(error: AcceptError) -> StoreError {
+    match error {
+        AcceptError::Store(error) => error,
+        other => panic!("no right was to be looked at: {other}"),
     }
 }
 

@@ -25,6 +25,8 @@ use crate::store::record::{decode_api_key, decode_domain, decode_organisation};
 /// A snapshot of who may send from where.
 #[derive(Debug, Default)]
 pub(super) struct OrganisationIndex {
+    /// Another one after each change.
+    pub(super) version: u64,
     /// By number.
     pub(super) organisations: Vec<Organisation>,
     /// By number.
@@ -90,6 +92,12 @@ impl OrganisationIndex {
             .iter()
             .map(|&position| &self.api_keys[position])
             .find(|entry| bool::from(entry.hash.0.ct_eq(&hash.0)))
+    }
+
+    /// The key with this number.
+    pub(super) fn api_key(&self, id: KeyId) -> Option<&ApiKeyEntry> {
+        let position = self.api_keys.binary_search_by_key(&id, |key| key.id).ok()?;
+        Some(&self.api_keys[position])
     }
 
     /// The organisation with this name.

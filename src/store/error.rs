@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::mailbox::DomainName;
+
 /// Why the store could not do what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -19,6 +21,25 @@ pub enum StoreError {
     /// A row cannot be read: the file is damaged.
     #[error("a row of the store cannot be read: the file is damaged")]
     Damaged,
+}
+
+/// Why messages were not accepted: none of them is stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcceptError {
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The API key that they came with was revoked or has expired, or its organisation was removed.
+    #[error("the API key is not valid any more")]
+    KeyEnded,
+    /// A domain that a message names as its sender's is not verified any more.
+    #[error("the domain {domain} is not verified any more")]
+    UnverifiedDomain {
+        /// The message's position among those of the request.
+        index: usize,
+        /// The domain.
+        domain: DomainName<'static>,
+    },
 }
 
 /// Why messages could not be listed.

@@ -9,8 +9,8 @@ use crate::domain::api_key::ApiKeyHash;
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::event::{Event, EventType};
 use crate::domain::feed::{FeedEntry, FeedPosition, FeedTypes};
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::{DomainName, Mailbox};
 use crate::domain::message::{Message, Status};
 use crate::domain::organisation::SenderStatus;
 use crate::domain::outcome::MessageOutcome;
@@ -20,8 +20,10 @@ use crate::domain::suppression::{SuppressedAddress, Suppression};
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookUrl};
 use crate::organisation_counts::OrganisationCounts;
-use crate::store::record::encode_accepted;
-use crate::store::{FileLoss, Store, StoreError};
+use crate::store::directory::OrganisationIndex;
+use crate::store::record::{decode_message, encode_accepted};
+use crate::store::sending_right::SendingRight;
+use crate::store::{AcceptError, FileLoss, Store, StoreError};
 
 /// Whether an operation changed anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +75,10 @@ pub struct NewMessage<F> {
     pub(super) row: Vec<u8>,
     pub(super) created_at: Timestamp,
     pub(super) claim: Option<KeyClaim>,
-    /// The API key that it came with, if any.
-    pub(super) posted_with: Option<KeyId>,
+    /// Domains, besides that of its `from`, that it names as its senders'.
+    pub(super) other_senders: Vec<DomainName<'static>>,
+    /// The right by which it was admitted, to be looked at again.
+    pub(super) right: Option<SendingRight>,
     /// Run once the message is durable, whether or not its client still waits.
     pub(super) on_new: F,
 }
@@ -105,20 +109,53 @@ impl<F: FnOnce() + Send + 'static> NewMessage<F> {
             window_now: window_now.into(),
         });
         let row = encode_accepted(admitted, organisation, created_at);
-        Self { id, organisation, row, created_at, claim, posted_with: None, on_new }
+        let other_senders = admitted.other_senders().iter().cloned().map(DomainName::into_owned);
+        let other_senders = other_senders.collect();
+        Self { id, organisation, row, created_at, claim, other_senders, right: None, on_new }
     }
 
-    /// The same message, which came with this API key.
+    /// The same message, to be accepted only if this right still holds.
     #[must_use]
-    pub fn posted_with(self, key: Option<KeyId>) -> Self {
-        Self { posted_with: key, ..self }
+    pub fn by_right(self, right: SendingRight) -> Self {
+        Self { right: Some(right), ..self }
     }
 
     /// The same message, in a list with others.
     pub fn boxed(self) -> NewMessage<OnNew> {
-        let Self { id, organisation, row, created_at, claim, posted_with, on_new } = self;
+        let Self { id, organisation, row, created_at, claim, other_senders, right, on_new } = self;
         let on_new = Box::new(on_new);
-        NewMessage { id, organisation, row, created_at, claim, posted_with, on_new }
+        NewMessage { id, organisation, row, created_at, claim, other_senders, right, on_new }
+    }
+}
+
+impl<F> NewMessage<F> {
+    /// Looks at the message's right again; `index` is its position in its request. A message without
+    /// one is taken.
+    pub(super) fn check_right(
+        &self,
+        index: usize,
+        directory: &OrganisationIndex,
+    ) -> Result<(), AcceptError> {
+        let Some(right) = &self.right else { return Ok(()) };
+        if right.has_ended(directory) {
+            return Err(AcceptError::KeyEnded);
+        }
+        if !right.is_outdated(directory) {
+            return Ok(());
+        }
+        let record = decode_message(self.id, &self.row).map_err(|_| StoreError::Damaged)?;
+        let from = Mailbox::parse_stored(&record.from).map_err(|_| StoreError::Damaged)?;
+        let mut senders = [from.address().domain()].into_iter().chain(&self.other_senders);
+        let is_withdrawn = |domain: &&DomainName<'_>| {
+            directory.sender_status(self.organisation, domain.as_str()) != SenderStatus::Verified
+        };
+        match senders.find(is_withdrawn) {
+            None => Ok(()),
+            Some(domain) => {
+                let domain = domain.clone().into_owned();
+                Err(AcceptError::UnverifiedDomain { index, domain })
+            }
+        }
     }
 }
 

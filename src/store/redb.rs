@@ -354,7 +354,8 @@ impl Shared {
         Ok(())
     }
 
-    fn set_organisations(&self, index: OrganisationIndex) {
+    fn set_organisations(&self, mut index: OrganisationIndex) {
+        index.version = self.organisations().version + 1;
         self.organisations.store(Arc::new(index));
         self.organisations_changed.send_replace(());
     }

@@ -33,6 +33,7 @@ mod provider_answers;
 mod reading;
 mod refusals;
 mod restart;
+mod rights;
 mod secrets;
 mod sending;
 mod sockets;

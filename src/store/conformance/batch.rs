@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::store::conformance::{Fixture, START, in_directory};
+use crate::store::conformance::{Fixture, START, in_directory, of_store};
 use crate::store::{Accepted, MessageFilter, NewMessage, StoreError};
 
 impl Fixture {
@@ -23,7 +23,7 @@ impl Fixture {
             let organisation = self.organisation;
             acceptances.push(NewMessage::new(id, organisation, &admitted, START, START, on_new));
         }
-        self.store.accept_all(acceptances).await
+        self.store.accept_all(acceptances).await.map_err(of_store)
     }
 
     /// Accepts so many messages, fast.

@@ -14,17 +14,15 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::domain::id::MessageId;
-use crate::domain::mailbox::Mailbox;
-use crate::domain::organisation::SenderStatus;
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::request::{IdempotencyKey, KeyOrigin};
 use crate::organisation_counts::Increment;
+use crate::store::directory::OrganisationIndex;
 use crate::store::interface::KeyClaim;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::session::{Ran, Session};
 use crate::store::postgres::{PostgresStore, Shared, message_id, millis, number, uuid_of};
-use crate::store::record::decode_message;
-use crate::store::{Accepted, Health, NewMessage, OnNew, StoreError};
+use crate::store::{AcceptError, Accepted, Health, NewMessage, OnNew, StoreError};
 
 /// How many requests may wait for a writer before callers wait to hand over theirs.
 const QUEUE_CAPACITY: usize = 4_096;
@@ -78,7 +76,7 @@ UNION ALL SELECT NULL, organisation, key, message FROM keyed
 /// Messages that are accepted together, or not at all.
 pub(super) struct Request {
     messages: Vec<NewMessage<OnNew>>,
-    reply: oneshot::Sender<Result<Vec<Accepted>, StoreError>>,
+    reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
 /// Queue of requests.
@@ -94,17 +92,17 @@ impl PostgresStore {
     pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
         &self,
         acceptance: NewMessage<F>,
-    ) -> Result<Accepted, StoreError> {
+    ) -> Result<Accepted, AcceptError> {
         Ok(self.accept_all(vec![acceptance]).await?[0])
     }
 
     pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
         &self,
         acceptances: Vec<NewMessage<F>>,
-    ) -> Result<Vec<Accepted>, StoreError> {
+    ) -> Result<Vec<Accepted>, AcceptError> {
         match self.health() {
             Health::Writable => {}
-            Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable),
+            Health::Refusing | Health::FileLost(_) => return Err(StoreError::Unavailable.into()),
         }
         let (reply, answer) = oneshot::channel();
         let messages = acceptances.into_iter().map(NewMessage::boxed).collect();
@@ -116,7 +114,7 @@ impl PostgresStore {
         };
         match timeout(self.shared.answer_timeout, accepted).await {
             Ok(accepted) => accepted,
-            Err(_) => Err(StoreError::OutcomeOpen),
+            Err(_) => Err(StoreError::OutcomeOpen.into()),
         }
     }
 }
@@ -150,14 +148,21 @@ async fn gather(requests: &Requests) -> Option<Vec<Request>> {
 async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>) {
     let began = Instant::now();
     let decided = loop {
+        // The statement compares this version with the server's: what is checked is what counts.
+        let directory = shared.directory.load();
+        batch = refuse_withdrawn(&directory, batch);
+        if batch.is_empty() {
+            return;
+        }
         let lead = batch.iter().flat_map(|request| &request.messages);
         let lead = lead.map(|m| millis(m.id.instant()) - millis(m.created_at)).max();
         let parameters = Parameters::of(&batch);
-        match decide(shared, session, parameters, lead.unwrap_or_default()).await {
+        let version = directory.version.cast_signed();
+        match decide(shared, session, parameters, version, lead.unwrap_or_default()).await {
             Ok(Some(found)) => break Ok(found),
             // Another node has changed the directory. What it withdrew must not be accepted.
             Ok(None) => match shared.reload_directory().await {
-                Ok(()) => batch = refuse_withdrawn(shared, batch),
+                Ok(()) => {}
                 Err(error) => break Err(error),
             },
             Err(error) => break Err(error),
@@ -181,7 +186,8 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
                     Accepted::New(message.id)
                 });
                 let accepted: Vec<Accepted> = accepted.collect();
-                let answer = if has_panicked { Err(StoreError::OutcomeOpen) } else { Ok(accepted) };
+                let answer =
+                    if has_panicked { Err(StoreError::OutcomeOpen.into()) } else { Ok(accepted) };
                 answers.push((answer, reply));
             }
             shared.metrics.committed(operations, began.elapsed(), increments);
@@ -194,31 +200,23 @@ async fn accept(shared: &Shared, session: &mut Session, mut batch: Vec<Request>)
             shared.metrics.commit_failed();
             shared.lost(&error);
             for request in batch {
-                let _ = request.reply.send(Err(StoreError::Unavailable));
+                let _ = request.reply.send(Err(StoreError::Unavailable.into()));
             }
         }
     }
 }
 
-/// Refuses requests whose key or domain is withdrawn by now; whoever repeats one learns why.
-fn refuse_withdrawn(shared: &Shared, batch: Vec<Request>) -> Vec<Request> {
-    let directory = shared.directory.load();
-    let is_withdrawn = |message: &NewMessage<OnNew>| {
-        let key_is_gone =
-            message.posted_with.is_some_and(|key| !directory.api_keys.iter().any(|k| k.id == key));
-        let status = decode_message(message.id, &message.row).ok().and_then(|record| {
-            let sender = Mailbox::parse(&record.from).ok()?;
-            let domain = sender.address().domain().as_str();
-            Some(directory.sender_status(message.organisation, domain))
-        });
-        key_is_gone || status != Some(SenderStatus::Verified)
-    };
-    let mut left = Vec::new();
+/// Refuses requests whose right does not hold any more; gives the others.
+fn refuse_withdrawn(directory: &OrganisationIndex, batch: Vec<Request>) -> Vec<Request> {
+    let mut left = Vec::with_capacity(batch.len());
     for request in batch {
-        if request.messages.iter().any(is_withdrawn) {
-            let _ = request.reply.send(Err(StoreError::Unavailable));
-        } else {
-            left.push(request);
+        let mut messages = request.messages.iter().enumerate();
+        match messages.try_for_each(|(index, message)| message.check_right(index, directory)) {
+            Ok(()) => left.push(request),
+            Err(error) => {
+                // The client may be gone.
+                let _ = request.reply.send(Err(error));
+            }
         }
     }
     left
@@ -295,6 +293,7 @@ async fn decide(
     shared: &Shared,
     session: &mut Session,
     mut parameters: Parameters<'_>,
+    version: i64,
     lead: i64,
 ) -> Result<Option<Found>, QueryError> {
     if parameters.ids.is_empty() {
@@ -303,7 +302,7 @@ async fn decide(
     shared.note_lead(lead).await?;
     let mut conflicts = 0;
     loop {
-        let (version, node) = (shared.directory.version(), shared.node.id());
+        let node = shared.node.id();
         let ran = session.run(ACCEPT, &parameters.all(&version, &node)).await;
         let rows = match ran {
             Ok(Ran::Answered(rows)) => rows,

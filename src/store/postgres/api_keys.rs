@@ -12,7 +12,7 @@ use crate::store::postgres::directory::organisation_exists;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{PostgresStore, Shared, number};
 use crate::store::record::encode_api_key;
-use crate::store::{Change, NewApiKey, StoreError};
+use crate::store::{Change, NewApiKey, SendingRight, StoreError};
 
 impl PostgresStore {
     pub(in crate::store) fn authenticate(
@@ -24,6 +24,15 @@ impl PostgresStore {
         let key = index.key(hash).filter(|key| key.is_live(now))?;
         KeyUse::note(&self.shared.key_use, key.id, now);
         Some((index.organisation(key.organisation)?.clone(), key.id))
+    }
+
+    pub(in crate::store) fn sending_right(
+        &self,
+        organisation: OrganisationId,
+        key: Option<KeyId>,
+        now: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Option<SendingRight> {
+        SendingRight::find(&self.shared.directory.load(), organisation, key, now)
     }
 
     pub(in crate::store) fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {

@@ -30,24 +30,18 @@ const COUNT: &str =
 /// Directory as this node knows it.
 #[derive(Default)]
 pub(super) struct Directory {
-    known: ArcSwap<Known>,
+    known: ArcSwap<OrganisationIndex>,
     changed: watch::Sender<()>,
-}
-
-#[derive(Default)]
-struct Known {
-    version: i64,
-    index: Arc<OrganisationIndex>,
 }
 
 impl Directory {
     pub(super) fn load(&self) -> Arc<OrganisationIndex> {
-        Arc::clone(&self.known.load().index)
+        self.known.load_full()
     }
 
     /// Version that is known.
-    pub(super) fn version(&self) -> i64 {
-        self.known.load().version
+    fn version(&self) -> i64 {
+        self.known.load().version.cast_signed()
     }
 
     /// Is told of each change.
@@ -66,6 +60,7 @@ impl Directory {
         // The version first: what changes in between is read twice rather than never.
         let version: i64 = connection.query_one(VERSION, &[]).await?.get(0);
         let mut index = OrganisationIndex::default();
+        index.version = version.cast_unsigned();
         let organisations = "SELECT id, organisation FROM organisation ORDER BY id";
         for row in connection.query(organisations, &[]).await? {
             index.add_organisation(row.get::<_, i32>(0).unsigned_abs(), row.get(1));
@@ -80,9 +75,12 @@ impl Directory {
         for row in connection.query("SELECT id, webhook FROM webhook ORDER BY id", &[]).await? {
             index.add_webhook(row.get::<_, i32>(0).unsigned_abs(), row.get(1));
         }
-        let read = Arc::new(Known { version, index: Arc::new(index) });
+        let read = Arc::new(index);
         // Another read may have begun later and ended earlier: its directory is newer and stays.
-        self.known.rcu(|known| if known.version > version { known } else { &read }.clone());
+        self.known.rcu(|known| {
+            let is_newer = known.version.cast_signed() > version;
+            Arc::clone(if is_newer { known } else { &read })
+        });
         self.changed.send_replace(());
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::store::redb::idempotency::KeyHash;
 use crate::store::redb::of_organisation;
 use crate::store::redb::tables::IDEMPOTENCY;
 use crate::store::redb::{RedbStore, read_lock};
-use crate::store::{Accepted, NewMessage};
+use crate::store::{AcceptError, Accepted, NewMessage};
 use crate::store::{Health, StoreError};
 
 impl RedbStore {
@@ -58,7 +58,7 @@ impl RedbStore {
     pub(in crate::store) async fn accept<F: FnOnce() + Send + 'static>(
         &self,
         acceptance: NewMessage<F>,
-    ) -> Result<Accepted, StoreError> {
+    ) -> Result<Accepted, AcceptError> {
         self.require_writable()?;
         let (reply, answer) = oneshot::channel();
         self.writer.submit(Box::new(Accept { acceptance, decided: None, reply })).await?;
@@ -68,7 +68,7 @@ impl RedbStore {
     pub(in crate::store) async fn accept_all<F: FnOnce() + Send + 'static>(
         &self,
         acceptances: Vec<NewMessage<F>>,
-    ) -> Result<Vec<Accepted>, StoreError> {
+    ) -> Result<Vec<Accepted>, AcceptError> {
         self.require_writable()?;
         let (reply, answer) = oneshot::channel();
         self.writer.submit(Box::new(AcceptAll { acceptances, decided: None, reply })).await?;
@@ -87,19 +87,25 @@ impl RedbStore {
 /// The acceptance of one message.
 struct Accept<F> {
     acceptance: NewMessage<F>,
-    decided: Option<Result<Accepted, StoreError>>,
-    reply: oneshot::Sender<Result<Accepted, StoreError>>,
+    decided: Option<Result<Accepted, AcceptError>>,
+    reply: oneshot::Sender<Result<Accepted, AcceptError>>,
 }
 
 impl<F: FnOnce() + Send> Operation for Accept<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        self.decided = Some(own_failure(self.acceptance.decide(batch), batch.shared)?);
+        let right = self.acceptance.check_right(0, &batch.shared.organisations());
+        self.decided = Some(match right {
+            Ok(()) => own_failure(self.acceptance.decide(batch), batch.shared)?.map_err(Into::into),
+            Err(error) => Err(error),
+        });
         Ok(())
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { acceptance, decided, reply } = *self;
-        let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
+        let answer = outcome
+            .map_err(AcceptError::from)
+            .and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable.into())));
         if let Ok(Accepted::New(_)) = answer {
             (acceptance.on_new)();
         }
@@ -115,19 +121,24 @@ impl<F: FnOnce() + Send> Operation for Accept<F> {
 /// The acceptance of several messages, all or none.
 struct AcceptAll<F> {
     acceptances: Vec<NewMessage<F>>,
-    decided: Option<Result<Vec<Accepted>, StoreError>>,
-    reply: oneshot::Sender<Result<Vec<Accepted>, StoreError>>,
+    decided: Option<Result<Vec<Accepted>, AcceptError>>,
+    reply: oneshot::Sender<Result<Vec<Accepted>, AcceptError>>,
 }
 
 impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        self.decided = Some(own_failure(self.decide(batch), batch.shared)?);
+        self.decided = Some(match self.check_rights(batch) {
+            Ok(()) => own_failure(self.decide(batch), batch.shared)?.map_err(Into::into),
+            Err(error) => Err(error),
+        });
         Ok(())
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { acceptances, decided, reply } = *self;
-        let answer = outcome.and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable)));
+        let answer = outcome
+            .map_err(AcceptError::from)
+            .and_then(|()| decided.unwrap_or(Err(StoreError::Unavailable.into())));
         for (acceptance, accepted) in acceptances.into_iter().zip(answer.iter().flatten()) {
             if let Accepted::New(_) = accepted {
                 (acceptance.on_new)();
@@ -146,6 +157,12 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
 }
 
 impl<F> AcceptAll<F> {
+    fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
+        let directory = batch.shared.organisations();
+        let mut all = self.acceptances.iter().enumerate();
+        all.try_for_each(|(index, one)| one.check_right(index, &directory))
+    }
+
     fn decide(&self, batch: &mut Batch<'_>) -> Result<Vec<Accepted>, ReadError> {
         // A row that cannot be read must be met before the first write.
         for acceptance in &self.acceptances {

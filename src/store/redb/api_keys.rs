@@ -15,7 +15,7 @@ use crate::store::record::encode_api_key;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::{KEY_USE, LAST_KEY};
 use crate::store::redb::{ROW_WEIGHT, RedbStore};
-use crate::store::{Change, StoreError};
+use crate::store::{Change, SendingRight, StoreError};
 
 impl RedbStore {
     pub(in crate::store) fn authenticate(
@@ -27,6 +27,15 @@ impl RedbStore {
         let key = index.key(hash).filter(|key| key.is_live(now))?;
         KeyUse::note(&self.shared.key_use, key.id, now);
         Some((index.organisation(key.organisation)?.clone(), key.id))
+    }
+
+    pub(in crate::store) fn sending_right(
+        &self,
+        organisation: OrganisationId,
+        key: Option<KeyId>,
+        now: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Option<SendingRight> {
+        SendingRight::find(&self.shared.organisations(), organisation, key, now)
     }
 
     pub(in crate::store) fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {

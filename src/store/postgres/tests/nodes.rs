@@ -20,11 +20,12 @@ use crate::domain::message::{Acceptance, Failure, FailureCode, Message, State, T
 use crate::domain::organisation::DomainState;
 use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::time::Timestamp;
+use crate::store::conformance::of_store;
 use crate::store::postgres::connection::Connector;
 use crate::store::postgres::tests::proxy::{Cut, Proxy};
 use crate::store::{
-    Accepted, ConnectError, Duty, Health, ListError, Lister, MessageFilter, NewMessage,
-    NodeIdentity, NodeLoad, NodePlace, NodeState, PostgresServer, Store, StoreError,
+    AcceptError, Accepted, ConnectError, Duty, Health, ListError, Lister, MessageFilter,
+    NewMessage, NodeIdentity, NodeLoad, NodePlace, NodeState, PostgresServer, Store, StoreError,
 };
 
 pub(super) const START: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
@@ -125,7 +126,8 @@ pub(super) async fn accept(
     let on_new = move || {
         handed_over.fetch_add(1, Ordering::SeqCst);
     };
-    store.accept(NewMessage::new(id, organisation, &admitted, START, START, on_new)).await
+    let message = NewMessage::new(id, organisation, &admitted, START, START, on_new);
+    store.accept(message).await.map_err(of_store)
 }
 
 pub(super) async fn all(store: &Store) -> Vec<Message> {
@@ -313,11 +315,16 @@ async fn what_another_node_withdraws_is_not_accepted_any_more() {
             ..Draft::default()
         };
         let request = SendRequest::parse(draft).unwrap();
+        let right = other.sending_right(organisation, None, || START).unwrap();
         let Ok(admitted) = admit(request, &other.facts(organisation)).await else { continue };
         one.remove_domain(organisation, domain()).await.unwrap();
         let message =
             NewMessage::new(ids.next(START), organisation, &admitted, START, START, || {});
-        assert_eq!(other.accept(message).await, Err(StoreError::Unavailable));
+        let refused = other.accept(message.by_right(right)).await;
+        assert_eq!(
+            refused,
+            Err(AcceptError::UnverifiedDomain { index: 0, domain: domain().into_owned() })
+        );
         one.put_domain(organisation, domain(), DomainState::Assumed, START).await.unwrap();
         until("the domain", async || {
             other.sender_status(organisation, &domain())

@@ -19,7 +19,7 @@ use crate::domain::organisation::DomainState;
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
-use crate::store::conformance::{START, hard_bounce};
+use crate::store::conformance::{START, hard_bounce, of_store};
 use crate::store::redb::OpenError;
 use crate::store::redb::tests::power::ledger::{Certainty, Known, LONG_AGO, Ledger};
 use crate::store::redb::tests::power::{Drive, Survived, Syncs};
@@ -248,7 +248,7 @@ impl Story {
             };
             let answer =
                 store.accept(NewMessage::new(id, organisation, &admitted, now, now, || {})).await;
-            Answer::Accepted(id, answer)
+            Answer::Accepted(id, answer.map_err(of_store))
         })
     }
 

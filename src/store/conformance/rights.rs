@@ -1,0 +1,135 @@
+//! Rights that end between the checks of a message and its commit.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::KeyId;
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::DomainState;
+use crate::domain::request::{Body, IdempotencyKey, RawMessage, SendRequest, Submission};
+use crate::domain::time::Timestamp;
+use crate::store::conformance::{Fixture, MILLISECOND, START, in_directory};
+use crate::store::{AcceptError, Accepted, MessageFilter, NewApiKey, NewMessage, OnNew};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn now(clock: &Clock) -> impl Fn() -> Timestamp + Send + Sync + 'static {
+    let clock = clock.clone();
+    move || clock.now()
+}
+
+impl Fixture {
+    async fn key(&self, number: u8, lasts: Option<Duration>) -> KeyId {
+        let expires_at = lasts.map(|lasts| START.plus(lasts));
+        let hash = ApiKeyHash([number; 32]);
+        let new = NewApiKey { label: String::new(), expires_at, hash };
+        self.store.add_api_key(self.organisation, new, START).await.unwrap().unwrap().id
+    }
+
+    async fn put(&self, domain: &str) {
+        let domain = DomainName::parse(domain).unwrap();
+        let put = self.store.put_domain(self.organisation, domain, DomainState::Assumed, START);
+        put.await.unwrap().unwrap();
+    }
+
+    /// A message that passed every check, with the right of this key.
+    async fn checked(&self, key: Option<KeyId>, clock: &Clock) -> NewMessage<OnNew> {
+        let right = self.store.sending_right(self.organisation, key, now(clock)).unwrap();
+        let (id, admitted) = (self.ids.next(START), self.admitted(None).await);
+        NewMessage::new(id, self.organisation, &admitted, START, START, || {})
+            .by_right(right)
+            .boxed()
+    }
+
+    async fn accepted(&self) -> usize {
+        let listed = self.store.list(MessageFilter::default(), 100, START);
+        listed.await.unwrap().messages.len()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_ended_since_the_checks_accepts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let (store, clock) = (&fixture.store, Clock::manual(START));
+
+    // Another change of the directory takes nothing away.
+    let (key, revoked) = (fixture.key(1, None).await, fixture.key(2, None).await);
+    let message = fixture.checked(Some(key), &clock).await;
+    let of_nobody = fixture.checked(None, &clock).await;
+    let of_revoked = fixture.checked(Some(revoked), &clock).await;
+    let two_of_revoked = vec![
+        fixture.checked(Some(revoked), &clock).await,
+        fixture.checked(Some(revoked), &clock).await,
+    ];
+    fixture.put("other.example").await;
+    store.revoke_api_key(revoked).await.unwrap();
+    assert!(matches!(store.accept(message).await, Ok(Accepted::New(_))));
+    assert!(matches!(store.accept(of_nobody).await, Ok(Accepted::New(_))));
+    assert_eq!(store.accept(of_revoked).await, Err(AcceptError::KeyEnded));
+    assert_eq!(store.accept_all(two_of_revoked).await, Err(AcceptError::KeyEnded));
+    assert!(store.sending_right(fixture.organisation, Some(revoked), now(&clock)).is_none());
+
+    // A key that expires needs no change to end.
+    let expiring = fixture.key(3, Some(SECOND)).await;
+    let in_time = fixture.checked(Some(expiring), &clock).await;
+    let late = fixture.checked(Some(expiring), &clock).await;
+    clock.advance(SECOND.saturating_sub(MILLISECOND));
+    assert!(matches!(store.accept(in_time).await, Ok(Accepted::New(_))));
+    clock.advance(MILLISECOND);
+    assert_eq!(store.accept(late).await, Err(AcceptError::KeyEnded));
+    assert!(store.sending_right(fixture.organisation, Some(expiring), now(&clock)).is_none());
+
+    // A domain, that of the sender or of another that the message names.
+    let domain = || DomainName::parse("example.com").unwrap();
+    let unverified = |index| AcceptError::UnverifiedDomain { index, domain: domain() };
+    let one = fixture.checked(Some(key), &clock).await;
+    let two =
+        vec![fixture.checked(Some(key), &clock).await, fixture.checked(Some(key), &clock).await];
+    store.remove_domain(fixture.organisation, domain()).await.unwrap();
+    assert_eq!(store.accept(one).await, Err(unverified(0)));
+    assert_eq!(store.accept_all(two).await, Err(unverified(0)));
+    fixture.put("example.com").await;
+    let mut one = fixture.checked(Some(key), &clock).await;
+    one.other_senders = vec![DomainName::parse("other.example").unwrap()];
+    store.remove_domain(fixture.organisation, one.other_senders[0].clone()).await.unwrap();
+    let refused = store.accept_all(vec![fixture.checked(Some(key), &clock).await, one]).await;
+    let other = DomainName::parse("other.example").unwrap();
+    assert_eq!(refused, Err(AcceptError::UnverifiedDomain { index: 1, domain: other }));
+
+    // The organisation itself.
+    let of_key = fixture.checked(Some(key), &clock).await;
+    let of_nobody = fixture.checked(None, &clock).await;
+    store.remove_organisation(fixture.organisation).await.unwrap();
+    assert_eq!(store.accept(of_key).await, Err(AcceptError::KeyEnded));
+    assert_eq!(store.accept(of_nobody).await, Err(unverified(0)));
+    assert_eq!(fixture.accepted().await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_carries_the_domains_of_all_who_send_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    fixture.put("other.example").await;
+    let domain = || DomainName::parse("other.example").unwrap();
+    let submission = Submission {
+        from: "ann@example.com",
+        from_header: None,
+        other_senders: vec![domain()],
+        recipients: vec!["bob@example.org"],
+        subject: "Hello",
+        message: RawMessage { fields: b"From: ann@example.com\r\n", rest: b"\r\n" },
+        idempotency_key: Some(IdempotencyKey::of_submission("k")),
+    };
+    let request = SendRequest::of_submission(submission).unwrap();
+    let facts = fixture.store.facts(fixture.organisation);
+    let admitted = crate::domain::admission::admit(request, &facts).await.unwrap();
+    assert!(matches!(admitted.body(), Body::Raw(_)));
+    let id = fixture.ids.next(START);
+    let right = fixture.store.sending_right(fixture.organisation, None, || START).unwrap();
+    let message = NewMessage::new(id, fixture.organisation, &admitted, START, START, || {});
+    fixture.store.remove_domain(fixture.organisation, domain()).await.unwrap();
+    let refused = fixture.store.accept(message.by_right(right)).await;
+    assert_eq!(refused, Err(AcceptError::UnverifiedDomain { index: 0, domain: domain() }));
+}
