@@ -9,7 +9,6 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{error, warn};
 
 use crate::dispatch::attempt::{KnownOutcome, RECORD_AGAIN, offer};
-use crate::dispatch::circuit_breaker::BreakerState;
 use crate::dispatch::{Dispatcher, Phase};
 use crate::domain::attempt::Provider;
 use crate::domain::id::MessageId;
@@ -24,13 +23,11 @@ pub(super) const LAST_RECORDS: Duration = Duration::from_secs(5);
 const RECORDING_STEP: usize = 1_000;
 
 impl<P: Provider> Dispatcher<P> {
-    /// Enters a phase: at the start of a drain every waiting retry is brought forward, once,
-    /// unless the provider is known not to take it.
+    /// Enters a phase: at the start of a drain every waiting retry is brought forward, once. Those
+    /// that are held up, all of them or one organisation's, are then due as soon as that ends:
+    /// until then one call at a time goes out, as before.
     pub(super) fn enter(&self, before: Phase, now: Phase) {
-        if before == Phase::Running
-            && now != Phase::Running
-            && self.throttle().health.condition() == BreakerState::Closed
-        {
+        if before == Phase::Running && now != Phase::Running {
             self.queue.bring_forward(Instant::now());
         }
     }

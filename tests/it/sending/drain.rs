@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pillarbox::dispatch::circuit_breaker::BreakerState;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{DailyQuota, Settings};
 use pillarbox::domain::attempt::ProblemKind;
@@ -65,6 +66,51 @@ async fn waiting_retries_get_one_last_attempt_at_once() {
     sim.ended().await;
     for id in good {
         assert_eq!((sim.status(id), sim.provider.calls_of(id).len()), (Status::Sent, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_of_one_organisation_cost_no_other_its_last_attempt() {
+    let backoff = Backoff::try_new(MINUTE * 10, MINUTE * 10).unwrap();
+    let settings = Settings { backoff, unknown_wait: MINUTE, ..settings() };
+    let mut sim = sim(settings, 200.0).await;
+    sim.provider.script(|call| match (&*call.organisation, call.nth) {
+        ("a", _) => Answer::Lose,
+        (_, 1) => Answer::Refuse(ProblemKind::Throttled),
+        _ => Answer::Accept,
+    });
+    let throttled = sim.accept_singles(1, 1).await[0];
+    sim.run(SECOND, STEP).await;
+    let lost = sim.accept_singles(0, 5).await;
+    sim.run(SECOND, STEP).await;
+    assert_eq!(sim.queue.pending().messages, 6);
+    sim.drain(20 * SECOND).await;
+    sim.run_until(MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    assert_eq!(sim.status(throttled), Status::Sent);
+    for id in lost {
+        assert_lost(&sim, id, Acceptance::Possible);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_go_out_once_the_provider_returns_during_the_drain() {
+    let backoff = Backoff::try_new(SECOND, MINUTE * 10).unwrap();
+    let mut sim = sim(Settings { backoff, ..settings() }, 200.0).await;
+    // Retries wait for minutes after so many attempts, and probes for a second.
+    sim.provider.always(Answer::Refuse(ProblemKind::Throttled));
+    let waiting = sim.accept_singles(0, 20).await;
+    sim.run(5 * MINUTE, SECOND).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::AccountPaused));
+    let probe = sim.accept_singles(1, 1).await[0];
+    sim.run(SECOND / 2, STEP).await;
+    assert!(matches!(sim.dispatcher.status().condition, BreakerState::Open { .. }));
+    sim.provider.always(Answer::Accept);
+    sim.drain(MINUTE).await;
+    sim.run_until(2 * MINUTE, STEP, || sim.has_ended()).await;
+    sim.ended().await;
+    for id in waiting.into_iter().chain([probe]) {
+        assert_eq!(sim.status(id), Status::Sent);
     }
 }
 
