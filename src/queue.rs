@@ -342,10 +342,16 @@ impl MessageQueue {
         self.lock().remaining()
     }
 
-    /// Forecasts what a drain until `end` leaves unsent, if `recipients` can be sent to until then.
+    /// Forecasts what a drain until `end` leaves unsent, if `recipients` can be sent to until then,
+    /// and the provider takes nothing of the organisations for which `is_refused` returns true.
     /// Takes time in proportion to what is pending.
-    pub fn forecast_drain(&self, end: Instant, recipients: f64) -> DrainForecast {
-        let mut forecaster = Forecaster::new(end, recipients);
+    pub fn forecast_drain(
+        &self,
+        end: Instant,
+        recipients: f64,
+        is_refused: impl Fn(OrganisationId) -> bool,
+    ) -> DrainForecast {
+        let mut forecaster = Forecaster::new(end, recipients, is_refused);
         let mut after = Bound::Unbounded;
         // A step at a time: senders and clients must not wait for all of it.
         loop {

@@ -161,7 +161,7 @@ impl<P: Provider> Dispatcher<P> {
         let now = Instant::now();
         let took = now.duration_since(started);
         self.metrics.call(outcome, took);
-        self.recent.note(outcome, took, now);
+        self.recent.note(parcel.organisation(), outcome, took, now);
         self.observe_domain(parcel, outcome, started);
         let explained = match outcome {
             Outcome::Sent { .. } => Cow::Borrowed(""),

@@ -1,6 +1,6 @@
 //! The end of the dispatcher's life: when it has come, and what is left to record.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -44,21 +44,28 @@ impl<P: Provider> Dispatcher<P> {
         next >= until
     }
 
-    /// Forecasts what a stop at this moment would leave unsent. Takes time in proportion to what is
-    /// pending.
+    /// Forecasts what a stop at this moment would leave unsent: by what holds up messages, and by
+    /// the calls of the last minutes. Takes time in proportion to what is pending.
     pub fn forecast_stop(&self) -> DrainForecast {
-        let drain = self.settings().drain;
-        let (is_up, rate, quota) = {
+        let (now, drain) = (Instant::now(), self.settings().drain);
+        let (is_up, rate, quota, held_up) = {
             let throttle = self.throttle();
-            (throttle.health.is_up(), throttle.bucket.rate(), throttle.quota())
+            let held_up: BTreeSet<_> =
+                throttle.health.paused(now).into_iter().map(|one| one.id).collect();
+            (throttle.health.is_up(), throttle.bucket.rate(), throttle.quota(), held_up)
         };
         if !is_up || self.store.health() == StoreHealth::Refusing {
             let provider = self.queue.pending().messages;
             return DrainForecast { provider, ..DrainForecast::default() };
         }
-        let by_pace = rate.limit().map_or(f64::INFINITY, |rate| rate * drain.as_secs_f64());
+        let prospects = self.recent.prospects(now, |organisation| held_up.contains(&organisation));
+        let by_pace = rate
+            .limit()
+            .map_or(f64::INFINITY, |rate| rate * drain.as_secs_f64() * prospects.useful);
         let recipients = quota.map_or(by_pace, |quota| by_pace.min(quota.left));
-        self.queue.forecast_drain(Instant::now() + drain, recipients)
+        self.queue.forecast_drain(now + drain, recipients, |organisation| {
+            held_up.contains(&organisation) || prospects.are_hopeless_for(organisation)
+        })
     }
 
     /// Ends what is still under way, writes the outcomes that are known, and then records every

@@ -1,13 +1,15 @@
 //! Calls of the last minutes: how many there were, and how many were slow or got no answer. The
-//! one definition of a slow provider, for the page, `status`, readiness and the alarm.
+//! one definition of a slow provider, for the page, `status` and the alarm; and the prospects of
+//! messages that wait, for the forecast of a stop.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::domain::attempt::{Outcome, ProblemKind, ProviderAnswer};
+use crate::domain::id::OrganisationId;
 
 /// How far back calls count.
 pub const WINDOW: Duration = Duration::from_mins(5);
@@ -21,6 +23,8 @@ pub const FEW: u64 = 3;
 const MAX_NAMES: usize = 20;
 /// The provider is slow if more than one call in so many is.
 pub const ONE_IN: u64 = 20;
+/// How far back calls count for the prospects of messages that wait, if there were any.
+const LATEST: Duration = Duration::from_mins(1);
 
 /// What the calls of the last five minutes came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,17 +54,110 @@ impl RecentCalls {
     }
 }
 
+/// Calls by what they say of a message that waits.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answers {
+    /// The provider took the message, or refused it for good.
+    settled: u64,
+    /// It put the message off, or did not answer.
+    put_off: u64,
+}
+
+impl Answers {
+    fn of(outcome: &Outcome) -> Self {
+        let (settled, put_off) = match outcome {
+            Outcome::Sent { .. } => (1, 0),
+            Outcome::NotSent(problem) | Outcome::NotCalled(problem) => match problem.kind {
+                ProblemKind::Rejected => (1, 0),
+                ProblemKind::Throttled | ProblemKind::Unavailable | ProblemKind::Unknown => (0, 1),
+                // These hold up messages by themselves, or say nothing of the next one.
+                ProblemKind::ClockWrong
+                | ProblemKind::Crashed
+                | ProblemKind::DomainFault
+                | ProblemKind::QuotaExhausted
+                | ProblemKind::AccountPaused
+                | ProblemKind::SetupFault => (0, 0),
+            },
+        };
+        Self { settled, put_off }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.settled += other.settled;
+        self.put_off += other.put_off;
+    }
+
+    /// Returns true if the provider takes none. A few calls are no trend.
+    fn are_hopeless(self) -> bool {
+        self.settled == 0 && self.put_off > FEW
+    }
+}
+
+/// Prospects of messages that wait, by the calls of the last minute, or of the last five if that
+/// had none.
+#[derive(Debug)]
+pub(super) struct Prospects {
+    /// Organisations of whose messages the provider takes none.
+    hopeless: BTreeSet<OrganisationId>,
+    /// The part of the other organisations' calls that are of use, from 0 to 1.
+    pub(super) useful: f64,
+}
+
+impl Prospects {
+    /// Prospects by these answers. Those of organisations that are held up by themselves say
+    /// nothing of the others.
+    fn of(
+        answers: &BTreeMap<OrganisationId, Answers>,
+        is_held_up: impl Fn(OrganisationId) -> bool,
+    ) -> Self {
+        let (mut hopeless, mut others) = (BTreeSet::new(), Answers::default());
+        for (organisation, answers) in answers.iter().filter(|(id, _)| !is_held_up(**id)) {
+            if answers.are_hopeless() {
+                hopeless.insert(*organisation);
+            } else {
+                others.add(*answers);
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "for a forecast")]
+        let useful = match (others.settled, others.put_off) {
+            (0, _) if !hopeless.is_empty() => 0.0,
+            (0, few) if few <= FEW => 1.0,
+            (settled, put_off) => settled as f64 / (settled + put_off) as f64,
+        };
+        Self { hopeless, useful }
+    }
+
+    /// Returns true if the provider takes none of an organisation's messages.
+    pub(super) fn are_hopeless_for(&self, organisation: OrganisationId) -> bool {
+        self.useful == 0.0 || self.hopeless.contains(&organisation)
+    }
+}
+
 /// Counts of the last five minutes, step by step, and answers that nothing is known of.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    steps: Mutex<VecDeque<(Instant, RecentCalls)>>,
+    steps: Mutex<VecDeque<Step>>,
     /// Names, and when each came last.
     unexpected: Mutex<BTreeMap<String, Instant>>,
 }
 
+/// Counts of the calls that ended within [`STEP`].
+#[derive(Debug)]
+struct Step {
+    begun: Instant,
+    counts: RecentCalls,
+    answers: BTreeMap<OrganisationId, Answers>,
+}
+
 impl Recent {
-    /// Counts a call that ended at `now`.
-    pub(super) fn note(&self, outcome: &Outcome, took: Duration, now: Instant) {
+    /// Counts a call of an organisation that ended at `now`.
+    pub(super) fn note(
+        &self,
+        organisation: OrganisationId,
+        outcome: &Outcome,
+        took: Duration,
+        now: Instant,
+    ) {
         let mut call = RecentCalls { calls: 1, slow: u64::from(took > SLOW), ..Default::default() };
         if let Outcome::NotSent(problem) = outcome {
             if problem.kind == ProblemKind::Unknown {
@@ -73,18 +170,43 @@ impl Recent {
             }
         }
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        match steps.back_mut() {
-            Some((begun, counts)) if now < *begun + STEP => counts.add(&call),
-            _ => steps.push_back((now, call)),
+        if steps.back().is_none_or(|last| now >= last.begun + STEP) {
+            let (counts, answers) = (RecentCalls::default(), BTreeMap::new());
+            steps.push_back(Step { begun: now, counts, answers });
         }
+        let step = steps.back_mut().expect("one is there");
+        step.counts.add(&call);
+        step.answers.entry(organisation).or_default().add(Answers::of(outcome));
         forget(&mut steps, now);
+    }
+
+    /// Prospects of messages that wait, but for those of organisations that are held up by
+    /// themselves.
+    pub(super) fn prospects(
+        &self,
+        now: Instant,
+        is_held_up: impl Fn(OrganisationId) -> bool,
+    ) -> Prospects {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        forget(&mut steps, now);
+        let since = |window: Duration| {
+            let mut answers = BTreeMap::<OrganisationId, Answers>::new();
+            let steps = steps.iter().filter(|step| step.begun + STEP + window > now);
+            for (organisation, counts) in steps.flat_map(|step| &step.answers) {
+                answers.entry(*organisation).or_default().add(*counts);
+            }
+            answers
+        };
+        let latest = since(LATEST);
+        let answers = if latest.is_empty() { since(WINDOW) } else { latest };
+        Prospects::of(&answers, is_held_up)
     }
 
     pub(super) fn read(&self, now: Instant) -> RecentCalls {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         forget(&mut steps, now);
         let mut all = RecentCalls::default();
-        steps.iter().for_each(|(_, counts)| all.add(counts));
+        steps.iter().for_each(|step| all.add(&step.counts));
         all
     }
 
@@ -109,8 +231,8 @@ impl Recent {
 }
 
 /// Drops the steps that ended before the window.
-fn forget(steps: &mut VecDeque<(Instant, RecentCalls)>, now: Instant) {
-    while steps.front().is_some_and(|(begun, _)| *begun + STEP + WINDOW <= now) {
+fn forget(steps: &mut VecDeque<Step>, now: Instant) {
+    while steps.front().is_some_and(|step| step.begun + STEP + WINDOW <= now) {
         steps.pop_front();
     }
 }
@@ -121,6 +243,8 @@ mod tests {
     use crate::domain::attempt::Problem;
 
     const LATE: Duration = Duration::from_secs(3);
+    const A: OrganisationId = OrganisationId(1);
+    const B: OrganisationId = OrganisationId(2);
 
     fn sent() -> Outcome {
         Outcome::Sent { ses_message_id: "1".to_owned() }
@@ -145,16 +269,43 @@ mod tests {
     fn calls_count_for_five_minutes() {
         let recent = Recent::default();
         let start = Instant::now();
-        recent.note(&lost(), LATE, start);
+        recent.note(A, &lost(), LATE, start);
         for second in 0..600 {
-            recent.note(&sent(), SLOW, start + Duration::from_secs(second));
+            recent.note(A, &sent(), SLOW, start + Duration::from_secs(second));
         }
         let read = |seconds| recent.read(start + Duration::from_secs(seconds));
         let now = read(599);
         assert!((300..=310).contains(&now.calls), "{now:?}");
         assert_eq!((now.slow, now.unanswered), (0, 0));
         assert_eq!(read(2_000), RecentCalls::default());
-        recent.note(&lost(), LATE, start + Duration::from_secs(2_000));
+        recent.note(A, &lost(), LATE, start + Duration::from_secs(2_000));
         assert_eq!(read(2_299), RecentCalls { calls: 1, slow: 1, unanswered: 1, unclear: 0 });
+    }
+
+    #[test]
+    fn prospects_follow_the_calls_of_the_last_minute() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let note = |recent: &Recent, organisation, outcome: &Outcome, count, seconds| {
+            for _ in 0..count {
+                recent.note(organisation, outcome, SLOW, at(seconds));
+            }
+        };
+        let recent = Recent::default();
+        note(&recent, A, &lost(), FEW, 0);
+        let useful = |seconds| recent.prospects(at(seconds), |_| false).useful;
+        assert_eq!(useful(0).to_bits(), 1.0_f64.to_bits(), "a few are no trend");
+        note(&recent, A, &lost(), 1, 1);
+        assert_eq!(useful(1).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(useful(299).to_bits(), 0.0_f64.to_bits(), "nothing has happened since");
+        let held_up = recent.prospects(at(1), |organisation| organisation == A);
+        assert!(!held_up.are_hopeless_for(B), "it is held up by itself");
+        note(&recent, B, &sent(), 12, 20);
+        let prospects = recent.prospects(at(20), |_| false);
+        assert!(prospects.are_hopeless_for(A) && !prospects.are_hopeless_for(B));
+        note(&recent, B, &lost(), 4, 21);
+        assert_eq!(useful(21).to_bits(), 0.75_f64.to_bits());
+        note(&recent, A, &sent(), 1, 100);
+        assert_eq!(useful(100).to_bits(), 1.0_f64.to_bits());
     }
 }

@@ -141,7 +141,7 @@ impl Entries {
         &self,
         after: Bound<MessageId>,
         limit: usize,
-        forecaster: &mut Forecaster,
+        forecaster: &mut Forecaster<impl Fn(OrganisationId) -> bool>,
     ) -> Option<MessageId> {
         let mut last = None;
         let any_held = self.queue.any_held();
@@ -151,9 +151,7 @@ impl Entries {
             let (organisation, envelope) = (entry.parcel.organisation(), entry.parcel.envelope());
             let is_held = || self.queue.is_held(organisation, &envelope.sender_domain());
             match entry.place {
-                Place::Waiting(_) if self.queue.is_gated(organisation) => {
-                    forecaster.forecast.provider += 1;
-                }
+                _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
                 Place::Waiting(_) if any_held && is_held() => forecaster.forecast.domain += 1,
                 // Other retries are brought forward when a drain begins.
                 Place::Waiting(due) if entry.acceptance == Acceptance::Possible && due >= end => {

@@ -192,11 +192,6 @@ impl FairQueue {
         self.rank(organisation);
     }
 
-    /// Whether an organisation's messages wait for the gate to be opened.
-    pub(super) fn is_gated(&self, organisation: OrganisationId) -> bool {
-        self.queues.get(&organisation).is_some_and(|queue| queue.gate != Gate::Open)
-    }
-
     /// Whether an organisation has messages that wait or are being sent.
     pub(super) fn is_waiting(&self, organisation: OrganisationId) -> bool {
         let queue = self.queues.get(&organisation);

@@ -2,10 +2,12 @@
 
 use tokio::time::Instant;
 
+use crate::domain::id::OrganisationId;
+
 /// Messages that a drain would leave unsent, by what they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DrainForecast {
-    /// The provider takes no messages, or the store does not.
+    /// The provider takes no messages, or none of the organisation, or the store does not.
     pub provider: usize,
     /// The provider does not take the sender's domain.
     pub domain: usize,
@@ -23,16 +25,19 @@ impl DrainForecast {
 }
 
 /// A forecast in the making.
-pub(super) struct Forecaster {
+pub(super) struct Forecaster<F> {
     pub(super) end: Instant,
+    /// Returns true if the provider takes no message of an organisation.
+    pub(super) is_refused: F,
     /// Recipients that may still be sent to until then.
     recipients_left: f64,
     pub(super) forecast: DrainForecast,
 }
 
-impl Forecaster {
-    pub(super) fn new(end: Instant, recipients: f64) -> Self {
-        Self { end, recipients_left: recipients, forecast: DrainForecast::default() }
+impl<F: Fn(OrganisationId) -> bool> Forecaster<F> {
+    pub(super) fn new(end: Instant, recipients: f64, is_refused: F) -> Self {
+        let forecast = DrainForecast::default();
+        Self { end, is_refused, recipients_left: recipients, forecast }
     }
 
     /// Takes account of a message that nothing but the pace holds back.

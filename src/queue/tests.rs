@@ -234,7 +234,8 @@ fn behind_a_closed_gate_an_organisations_messages_wait_alone() {
     let other = fixture.add(BETA, 1);
     assert_eq!(fixture.claim().id, other);
     assert_eq!(fixture.next(fixture.now), Next::At(time));
-    assert_eq!(fixture.queue.forecast_drain(time, 10.0).provider, 2);
+    let forecast = fixture.queue.forecast_drain(time, 10.0, |organisation| organisation == ACME);
+    assert_eq!(forecast, DrainForecast { provider: 2, ..DrainForecast::default() });
 
     assert_eq!(fixture.claim_at(time).unwrap().id, held[0]);
     fixture.queue.set_gate(ACME, Gate::Closed);

@@ -263,6 +263,36 @@ async fn a_stop_loses_what_waits_for_the_provider_as_foreseen() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_loses_what_every_call_is_throttled_for_as_foreseen() {
+    let mut sim = sim(settings(), 200.0).await;
+    sim.provider.always(Answer::Refuse(ProblemKind::Throttled));
+    sim.accept_singles(0, 4).await;
+    sim.run(SECOND * 10, STEP).await;
+    let foreseen = DrainForecast { provider: 4, ..DrainForecast::default() };
+    drain_as_foreseen(&mut sim, MINUTE, foreseen).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forecast_counts_the_calls_of_the_last_minute() {
+    let sim = sim(settings(), 200.0).await;
+    sim.provider.script(|call| match &*call.organisation {
+        "a" => Answer::Refuse(ProblemKind::Throttled),
+        _ => Answer::Accept,
+    });
+    sim.accept_singles(0, 4).await;
+    sim.accept_singles(1, 40).await;
+    sim.run(SECOND * 20, STEP).await;
+    assert_eq!(sim.queue.pending().messages, 4);
+    assert_eq!(sim.dispatcher.forecast_stop().provider, 4, "of the other's, all were accepted");
+
+    sim.provider.always(Answer::Accept);
+    sim.run_until_empty(MINUTE, STEP).await;
+    sim.provider.always(Answer::Hang);
+    sim.accept_singles(0, 4).await;
+    assert_eq!(sim.dispatcher.forecast_stop(), DrainForecast::default(), "nothing is known yet");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_loses_what_waits_for_a_domain_as_foreseen() {
     let mut sim = sim(settings(), 200.0).await;
     sim.provider.script(|call| match &*call.from {
