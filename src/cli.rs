@@ -36,13 +36,17 @@ mod webhook;
 
 /// Exit code for wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
+/// Exit codes in the help.
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault of the service's own, \
+                          71 the service's stop lost messages, 75 start the service again, 78 wrong \
+                          configuration.";
 /// What the program is called.
 const NAME: &str = "pillarbox";
 
 /// Self-hosted transactional email: one binary, one directory, sent through Amazon SES.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.")]
+#[command(after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -16,8 +16,10 @@ pub enum Increment {
         /// To so many recipients.
         recipients: u64,
     },
-    /// A message failed, but not by an operator's wish.
+    /// A message failed, but not by an operator's wish, and not as [`Increment::BodyLost`].
     Failed,
+    /// A message failed because the process that held its body ended.
+    BodyLost,
     /// An operator cancelled a message.
     Cancelled,
     /// A message was not sent, because a recipient became suppressed.
@@ -91,7 +93,7 @@ impl OrganisationCounts {
                 self.sent += 1;
                 self.sent_recipients += recipients;
             }
-            Increment::Failed => self.failed += 1,
+            Increment::Failed | Increment::BodyLost => self.failed += 1,
             Increment::Cancelled => self.cancelled += 1,
             Increment::Suppressed => self.suppressed += 1,
             Increment::Event { event_type, hard_bounces } => {

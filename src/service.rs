@@ -306,8 +306,11 @@ impl Service {
     }
 
     /// Stops: refuses new messages, sends what can still be sent, records the rest as lost and
-    /// closes the file. Ends soon after the drain, whatever does not answer.
-    pub async fn stop(self) {
+    /// closes the file. Ends soon after the drain, whatever does not answer. Returns how many messages
+    /// are lost.
+    pub async fn stop(self) -> u64 {
+        let (store, queue) = (self.store.clone(), Arc::clone(&self.queue));
+        let lost_before = store.metrics().bodies_lost();
         let pending = self.queue.pending().messages;
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
@@ -315,6 +318,11 @@ impl Service {
         if timeout_at(until + LONGEST_END, self.stop_in_order(until)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
+        // What could not be recorded is lost all the same; the next start records it.
+        let unrecorded = queue.pending().messages as u64;
+        let bodies_lost = store.metrics().bodies_lost() - lost_before + unrecorded;
+        info!(bodies_lost, "stopped");
+        bodies_lost
     }
 
     async fn stop_in_order(mut self, until: Instant) {
@@ -373,7 +381,6 @@ impl Service {
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
         self.store.leave().await;
-        info!("stopped");
     }
 }
 

@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use crate::admin::Refusal;
 use crate::admin::client::{CallError, ConnectError};
 use crate::config::ConfigError;
+use crate::operator::conditions::several;
 use crate::service::ServiceError;
 use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, RestoreError};
 
 /// Exit code for a failure.
 const EXIT_FAILED: u8 = 1;
+/// Exit code of a service whose stop ended messages as `body_lost_on_restart`.
+const EXIT_BODIES_LOST: u8 = 71;
 /// Exit code for a wrong configuration: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIGURATION: u8 = 78;
 
@@ -74,6 +77,16 @@ pub(super) enum CliError {
         file: PathBuf,
         /// Why.
         source: OpenError,
+    },
+    /// A service stopped, and messages failed by that.
+    #[error(
+        "{} failed with body_lost_on_restart, because the service stopped before it sent {}. After \
+         the next start, list them with: pillarbox message list --status failed",
+        several(*messages, "message"), if *messages == 1 { "it" } else { "them" }
+    )]
+    BodiesLost {
+        /// How many messages.
+        messages: u64,
     },
     /// A service runs that must not.
     #[error(
@@ -220,6 +233,7 @@ impl CliError {
                 ServiceError::Store { source: OpenError::MadeByDev, .. }
                 | ServiceError::Connect(StoreConnectError::MadeByDev),
             ) => EXIT_CONFIGURATION,
+            Self::BodiesLost { .. } => EXIT_BODIES_LOST,
             Self::Connect(_)
             | Self::Call(_)
             | Self::Refused(_)

@@ -14,11 +14,20 @@ use crate::cli::examples;
 use crate::config::{DefaultOrExample, reference};
 
 /// Exit codes, with what each means.
-const EXIT_CODES: [(&str, &str); 5] = [
+const EXIT_CODES: [(&str, &str); 7] = [
     ("0", "The command did what it says."),
     ("1", "The command failed. Standard error says why."),
     ("2", "The command line is wrong."),
     ("70", "The service ended by a fault of its own (pillarbox serve)."),
+    (
+        "71",
+        "The service stopped in order, and messages failed with body_lost_on_restart (pillarbox \
+         serve).",
+    ),
+    (
+        "75",
+        "The other nodes took this one for dead, so its supervisor starts it again (pillarbox serve).",
+    ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];
 

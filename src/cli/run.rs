@@ -85,7 +85,10 @@ impl ServeArgs {
             tracing::warn!("{overruled}; the variable wins");
         }
         let inherited = Inherited::from_environment().map_err(CliError::Run)?;
-        finish(many_threads()?, service::serve(config, inherited, load))
+        match finish(many_threads()?, service::serve(config, inherited, load))? {
+            0 => Ok(String::new()),
+            messages => Err(CliError::BodiesLost { messages }),
+        }
     }
 }
 
@@ -106,7 +109,7 @@ impl DevArgs {
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
         logging::start(MessageLines::Shown);
-        finish(many_threads()?, service::dev(options))
+        finish(many_threads()?, service::dev(options)).map(|()| String::new())
     }
 }
 
@@ -123,15 +126,15 @@ impl SimulatorArgs {
             ..Options::default()
         };
         logging::start(MessageLines::Quiet);
-        finish(many_threads()?, service::simulate(self.listen, options))
+        finish(many_threads()?, service::simulate(self.listen, options)).map(|()| String::new())
     }
 }
 
-fn finish(
+fn finish<T>(
     runtime: Runtime,
-    run: impl Future<Output = Result<(), ServiceError>>,
-) -> Result<String, CliError> {
-    let ended = runtime.block_on(run).map(|()| String::new()).map_err(CliError::Run);
+    run: impl Future<Output = Result<T, ServiceError>>,
+) -> Result<T, CliError> {
+    let ended = runtime.block_on(run).map_err(CliError::Run);
     // A thread may still wait for something that never answers, such as a look-up of a name.
     runtime.shutdown_timeout(LAST_THREADS);
     ended

@@ -20,13 +20,13 @@ use crate::simulator::{Options, Simulator};
 /// The exit code of a process that a second signal ended at once.
 const ENDED_AT_ONCE: i32 = 1;
 
-/// Runs the service until SIGTERM or SIGINT, then drains it. SIGHUP has the configuration read
-/// again by `load`; where that fails, everything stays as it was.
+/// Runs the service until SIGTERM or SIGINT, then drains it. Returns how many messages this lost.
+/// SIGHUP has the configuration read again by `load`; where that fails, everything stays as it was.
 pub async fn serve(
     config: Config,
     inherited: Inherited,
     load: impl Fn() -> Result<Config, ConfigError>,
-) -> Result<(), ServiceError> {
+) -> Result<u64, ServiceError> {
     let mut signals = Signals::new()?;
     let mut hangup = listen_for(SignalKind::hangup())?;
     if let StoreConfig::Postgres(postgres) = &config.store {
@@ -38,7 +38,7 @@ pub async fn serve(
         started = Service::start(&config, Clock::system(), Credentials::aws(), inherited) => started?,
         () = signals.next() => {
             tracing::info!("stopped before the start was over");
-            return Ok(());
+            return Ok(0);
         }
     };
     tracing::info!("operators look at {}", service.operator_address());
@@ -68,10 +68,9 @@ pub async fn serve(
     let vitals = service.vitals().stopping();
     watch.set(supervisor.watch(vitals));
     tokio::select! {
-        () = stop(service, signals) => {}
+        bodies_lost = stop(service, signals) => Ok(bodies_lost),
         never = &mut watch => match never {},
     }
-    Ok(())
 }
 
 /// Runs the simulator alone until SIGTERM or SIGINT.
@@ -94,10 +93,11 @@ pub async fn simulate(listen: SocketAddr, options: Options) -> Result<(), Servic
     Ok(())
 }
 
-/// Stops the service; another signal ends the process at once.
-pub(super) async fn stop(service: Service, mut signals: Signals) {
+/// Stops the service, and returns how many messages this lost; another signal ends the process at
+/// once.
+pub(super) async fn stop(service: Service, mut signals: Signals) -> u64 {
     tokio::select! {
-        () = service.stop() => {}
+        bodies_lost = service.stop() => bodies_lost,
         () = signals.next() => {
             warn!("ended at once; pending messages are settled at the next start");
             process::exit(ENDED_AT_ONCE);

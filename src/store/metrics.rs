@@ -28,6 +28,8 @@ pub struct StoreMetrics {
     failed_commits: Counter,
     purged_messages: Counter,
     purged_keys: Counter,
+    /// Messages that failed with their bodies, which the end of the service tells.
+    bodies_lost: Counter,
     /// Commits, and those of them that were slow: a histogram cannot be read.
     commits: Counter,
     slow_commits: Counter,
@@ -46,6 +48,7 @@ impl Default for StoreMetrics {
             failed_commits: Counter::default(),
             purged_messages: Counter::default(),
             purged_keys: Counter::default(),
+            bodies_lost: Counter::default(),
             commits: Counter::default(),
             slow_commits: Counter::default(),
             failed_at: Mutex::default(),
@@ -100,6 +103,12 @@ impl StoreMetrics {
         self.slow_commits.get()
     }
 
+    /// Messages that failed because the process that held their bodies ended, as far as this process
+    /// recorded it.
+    pub fn bodies_lost(&self) -> u64 {
+        self.bodies_lost.get()
+    }
+
     /// A batch of so many operations, with these increments, became durable after so long.
     pub(super) fn committed(
         &self,
@@ -112,6 +121,8 @@ impl StoreMetrics {
         self.commit_duration.observe(took.as_secs_f64());
         self.commits.inc();
         self.slow_commits.inc_by(u64::from(took > SLOW_COMMIT));
+        let lost = increments.iter().filter(|(_, increment)| *increment == Increment::BodyLost);
+        self.bodies_lost.inc_by(lost.count() as u64);
         if !increments.is_empty() {
             self.organisations.add(increments);
         }

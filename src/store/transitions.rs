@@ -230,6 +230,9 @@ fn settle<R: Rows>(rows: &mut R, message: &mut Message, now: Timestamp) -> Resul
         State::Failed { ref failure, .. } if failure.code == FailureCode::Cancelled => {
             Increment::Cancelled
         }
+        State::Failed { ref failure, .. } if failure.code == FailureCode::BodyLostOnRestart => {
+            Increment::BodyLost
+        }
         State::Failed { .. } => Increment::Failed,
         State::Suppressed { .. } => Increment::Suppressed,
     };

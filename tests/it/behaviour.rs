@@ -38,6 +38,7 @@ mod secrets;
 mod sending;
 mod sockets;
 mod status;
+mod stop;
 mod systemd;
 pub(crate) mod tls;
 mod tracking;

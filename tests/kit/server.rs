@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use super::process::Process;
 use super::{PATIENCE, http_client};
 
+/// Exit code of a service whose stop lost messages.
+const LOST_MESSAGES: i32 = 71;
+
 /// The service as a process, and a client of it.
 pub(crate) struct Server {
     pub(crate) process: Process,
@@ -97,12 +100,15 @@ impl Server {
         self.process.kill()
     }
 
-    /// Ends the process in order; gives all that it logged. The simulator goes on meanwhile.
+    /// Ends the process in order; gives all that it logged. The simulator goes on meanwhile. The
+    /// exit code and the last words must agree on whether messages were lost.
     pub(crate) async fn terminate(self) -> String {
         self.signal("TERM");
         let ended = tokio::task::spawn_blocking(move || self.process.wait());
         let (status, log) = ended.await.unwrap();
-        assert!(status.success(), "{status}: {log}");
+        let lost_nothing = log.contains("stopped bodies_lost=0");
+        let expected = if lost_nothing { 0 } else { LOST_MESSAGES };
+        assert_eq!(status.code(), Some(expected), "{status}: {log}");
         log
     }
 }
