@@ -129,7 +129,8 @@ pub fn run() -> ExitCode {
         Err(error) => {
             if let CliError::Incomplete { report, .. }
             | CliError::NodesWithoutAnswer { report, .. }
-            | CliError::NotDelivered { report, .. } = &error
+            | CliError::NotDelivered { report, .. }
+            | CliError::Critical { report, .. } = &error
             {
                 let _ = print(report);
             }

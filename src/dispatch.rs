@@ -24,16 +24,17 @@ use crate::queue::{Claim, Gate, MessageQueue, Next, Pending};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, KnownOutcome, Started, caught};
-use circuit_breaker::{BreakerState, Permit};
+use circuit_breaker::{BreakerState, Cause, Permit};
 use metrics::SendingMetrics;
 use paused_domains::PausedDomains;
-use provider_health::{CallMarks, ProviderHealth};
+use provider_health::{CallMarks, NextProbe, ProviderHealth};
 use recent_calls::Recent;
 use refusal_runs::RefusalRuns;
 use throttle::Throttle;
 use token_bucket::Rate;
 
 pub use cancel::Cancelled;
+pub use provider_health::Evidence;
 pub use recent_calls::RecentCalls;
 pub use throttle::DailyQuota;
 
@@ -103,6 +104,8 @@ pub struct Dispatcher<P> {
     changed: Notify,
     /// Told when the provider takes messages again.
     returned: Notify,
+    /// Told when calls begin to say that it does not.
+    doubted: Notify,
 }
 
 /// How sending goes.
@@ -124,7 +127,7 @@ pub struct SendingStatus {
     pub quota: Option<DailyQuota>,
     /// Outcomes that wait for the store to take them.
     pub unrecorded: usize,
-    /// The provider's condition.
+    /// The provider's condition, as operators are told of it.
     pub condition: BreakerState,
     /// Organisations whose calls fail while others' do not, and what went wrong.
     pub paused_organisations: Vec<(OrganisationId, String)>,
@@ -198,6 +201,7 @@ impl<P: Provider> Dispatcher<P> {
             recent: Recent::default(),
             changed: Notify::new(),
             returned: Notify::new(),
+            doubted: Notify::new(),
         })
     }
 
@@ -240,9 +244,49 @@ impl<P: Provider> Dispatcher<P> {
     /// none. From here on, what is sent is counted against it.
     pub fn set_quota(&self, quota: Option<DailyQuota>) {
         let mut throttle = self.throttle();
-        let before = throttle.health.condition();
+        let before = throttle.health.state().clone();
         throttle.set_quota(quota, Instant::now());
-        self.tell_change(&before, &throttle.health.condition());
+        self.tell_change(&before, throttle.health.state());
+    }
+
+    /// Takes into account what the provider answered to a question without a message that was asked
+    /// at `asked`.
+    pub fn answered(&self, asked: Instant, evidence: impl Fn(Cause) -> Evidence) {
+        let (now, next) = (Instant::now(), self.next_probe());
+        let mut throttle = self.throttle();
+        let before = throttle.health.state().clone();
+        let changed = throttle.health.answered(evidence, asked, now, next);
+        self.set_gates(&throttle.health, changed, now);
+        self.tell_change(&before, throttle.health.state());
+        drop(throttle);
+        self.changed.notify_one();
+    }
+
+    /// For how long operators have been told that the provider takes no messages; `None` if they are
+    /// told that it does.
+    pub fn impaired_for(&self) -> Option<Duration> {
+        let (now, next) = (Instant::now(), self.next_probe());
+        let reported = self.throttle().health.reported(now, next);
+        reported.since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// Returns true while an answer to a question without a message could tell something new.
+    pub fn is_doubted(&self) -> bool {
+        self.throttle().health.is_doubted()
+    }
+
+    /// Ends when calls begin to say that the provider does not take messages.
+    pub async fn doubted(&self) {
+        self.doubted.notified().await;
+    }
+
+    /// What would be the next probe of a provider that does not take messages.
+    fn next_probe(&self) -> NextProbe {
+        match self.queue.next(Instant::now(), self.settings().max_in_flight) {
+            Next::Now | Next::AfterACall(_) => NextProbe::Message,
+            Next::At(_) | Next::Never if self.queue.pending().in_flight > 0 => NextProbe::Message,
+            Next::At(_) | Next::Never => NextProbe::None,
+        }
     }
 
     /// Ends when the provider takes messages again after it did not.
@@ -262,12 +306,13 @@ impl<P: Provider> Dispatcher<P> {
         self.changed.notify_one();
     }
 
-    /// Lets operators and readers know of a change in the provider's condition.
+    /// Lets operators and readers know of a change in what holds up every message.
     fn tell_change(&self, before: &BreakerState, now: &BreakerState) {
         match (before, now) {
             (BreakerState::Closed, BreakerState::Closed) => return,
             (BreakerState::Closed, BreakerState::Open { cause, message }) => {
                 error!(?cause, message, "sending is paused; the provider is probed until it works");
+                self.doubted.notify_one();
             }
             (BreakerState::Open { .. }, BreakerState::Closed) => {
                 info!("the provider works again; sending goes on");
@@ -280,8 +325,14 @@ impl<P: Provider> Dispatcher<P> {
 
     /// How sending goes.
     pub fn status(&self) -> SendingStatus {
-        let now = Instant::now();
+        let (now, next) = (Instant::now(), self.next_probe());
         let throttle = self.throttle();
+        let reported = throttle.health.reported(now, next);
+        let paused_organisations = match reported.state {
+            BreakerState::Closed => self.paused_organisations(&throttle.health, now),
+            // All is told once.
+            BreakerState::Open { .. } => Vec::new(),
+        };
         SendingStatus {
             pending: self.queue.pending(),
             max_pending_bytes: self.queue.budget().max(),
@@ -291,8 +342,8 @@ impl<P: Provider> Dispatcher<P> {
             rate_limit: throttle.bucket.limit(),
             quota: throttle.quota(),
             unrecorded: self.unrecorded.count(),
-            condition: throttle.health.condition(),
-            paused_organisations: self.paused_organisations(&throttle.health),
+            condition: reported.state,
+            paused_organisations,
             paused_domains: self.paused_domains(),
             held_refusals: self.held_refusals(),
             recent_calls: self.recent.read(now),
@@ -301,13 +352,12 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    /// The organisations whose time is not over yet, or whose messages still wait; none while
-    /// everybody's condition tells of it.
-    fn paused_organisations(&self, health: &ProviderHealth) -> Vec<(OrganisationId, String)> {
-        let now = Instant::now();
-        if health.condition() != BreakerState::Closed {
-            return Vec::new();
-        }
+    /// The organisations whose time is not over yet, or whose messages still wait.
+    fn paused_organisations(
+        &self,
+        health: &ProviderHealth,
+        now: Instant,
+    ) -> Vec<(OrganisationId, String)> {
         let paused = health.paused(now).into_iter();
         let told = paused.filter(|one| one.probe > now || self.queue.is_waiting(one.id));
         told.map(|one| (one.id, one.message)).collect()
@@ -473,9 +523,9 @@ impl<P: Provider> Dispatcher<P> {
         if throttle.health.permit_of(organisation, now).is_some() {
             self.set_gates(&throttle.health, [organisation], now);
         }
-        let before = throttle.health.condition();
+        let before = throttle.health.state().clone();
         throttle.spend(recipients, now);
-        self.tell_change(&before, &throttle.health.condition());
+        self.tell_change(&before, throttle.health.state());
         marks
     }
 

@@ -44,6 +44,7 @@ use crate::store::{EventBacklog, LostMessages, Store, StoreError};
 use crate::webhooks::Webhooks;
 
 use captured_mail::Catcher;
+use conditions::Condition;
 use history::RecentHistory;
 use key::PageKey;
 use live::LiveUpdate;
@@ -115,7 +116,7 @@ pub struct Parts {
     /// What TLS is spoken with to clients, where it is.
     pub tls: Option<Arc<Tls>>,
     /// Where `status` learns what is wrong.
-    pub conditions: watch::Sender<Vec<admin::live::Condition>>,
+    pub conditions: Arc<admin::live::Conditions>,
     /// Who caught what was sent, where that is a stand-in in this process.
     pub catcher: OnceLock<Arc<dyn Catcher>>,
     /// Answers of the store, when it was last asked.
@@ -177,6 +178,12 @@ impl Parts {
         }
     }
 
+    /// Tells `status` what is wrong.
+    fn tell_conditions(&self, found: &[Condition]) {
+        let told = found.iter().cloned().map(admin::live::Condition::from);
+        self.conditions.tell(told.collect());
+    }
+
     /// The name of an organisation, or the number of one that was removed.
     fn organisation_name(&self, id: OrganisationId) -> String {
         admin::shown_name(&self.store, id)
@@ -198,7 +205,7 @@ pub struct Operator {
 enum Endpoint<'a> {
     /// `/healthz`: the process and its writer answer.
     Health,
-    /// `/readyz`: it can take messages and send them.
+    /// `/readyz`: requests can be accepted, and its set-up lets it send them.
     Readiness,
     /// `/metrics`: the numbers.
     Metrics,

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::config::MaxRate;
+use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::token_bucket::Rate;
-use crate::dispatch::{DailyQuota, Dispatcher};
+use crate::dispatch::{DailyQuota, Dispatcher, Evidence};
 use crate::ses::SesClient;
-use crate::ses::account::{Account, Sending};
+use crate::ses::account::{Account, EnforcementStatus, Sending};
 use crate::ses::error::CallError;
 
 /// The rate where SES does not tell one and none is configured: what a new account outside of the
@@ -25,8 +27,10 @@ pub const NO_LIMIT: f64 = 1_000_000.0;
 
 /// How often the account is asked about.
 const INTERVAL: Duration = Duration::from_mins(2);
-/// How often where the last answer was none.
+/// How often where the last answer was none, or calls say that the provider takes no messages.
 const INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// Time from the call that says so to the question. A moment's outage is over by then.
+const DOUBT_PAUSE: Duration = Duration::from_secs(5);
 
 /// How often where there are no credentials, or AWS refuses them.
 const INTERVAL_WITHOUT_CREDENTIALS: Duration = Duration::from_secs(5);
@@ -44,7 +48,18 @@ pub enum AccountCheck {
         fault: AccountFault,
         /// What AWS said, or why they cannot be loaded.
         message: String,
+        /// Credentials of the time before.
+        before: EarlierCredentials,
     },
+}
+
+/// Credentials that this process had before a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlierCredentials {
+    /// None that AWS took, since its start.
+    None,
+    /// Good ones.
+    Good,
 }
 
 /// What is wrong with the credentials.
@@ -127,11 +142,29 @@ impl AccountCheck {
         matches!(self, Self::Failed { fault, .. } if fault.stops_sending())
     }
 
+    /// Credentials that the process has or had.
+    fn credentials(&self) -> EarlierCredentials {
+        match self {
+            Self::Unasked => EarlierCredentials::None,
+            Self::Passed => EarlierCredentials::Good,
+            Self::Failed { fault, before, .. } => {
+                if fault.stops_sending() {
+                    *before
+                } else {
+                    EarlierCredentials::Good
+                }
+            }
+        }
+    }
+
     /// What is known once this answer has come.
     fn after(&self, answer: &Result<Account, CallError>) -> Self {
         let Err(error) = answer else { return Self::Passed };
         match (AccountFault::of(error), self) {
-            (Some(fault), _) => Self::Failed { fault, message: error.to_string() },
+            (Some(fault), _) => {
+                let (message, before) = (error.to_string(), self.credentials());
+                Self::Failed { fault, message, before }
+            }
             // AWS could not say: what it refused before is no better for that.
             (
                 None,
@@ -179,8 +212,10 @@ pub async fn run(
 ) {
     let mut last = None;
     loop {
+        let asked = Instant::now();
         let answer = ses.account().await;
         note(&dispatcher, &check, &answer);
+        let said = evidence(&answer);
         let pause = match answer {
             Ok(account) => {
                 if last != Some(account.max_send_rate) {
@@ -197,16 +232,66 @@ pub async fn run(
                 INTERVAL_AFTER_FAILURE
             }
         };
+        dispatcher.answered(asked, said);
+        let is_doubted = dispatcher.is_doubted();
+        let pause = if is_doubted { pause.min(INTERVAL_AFTER_FAILURE) } else { pause };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             // The rate and the quota may be others than before the outage.
             () = dispatcher.returned() => {}
+            () = doubted(&dispatcher) => {}
             Ok(()) = max_rate.changed() => {
                 // Holds at once, also where SES cannot be asked. What it last told still holds.
                 dispatcher.set_rate(rate(*max_rate.borrow_and_update(), last));
             }
         }
     }
+}
+
+/// Ends a while after calls have begun to say that the provider takes no messages.
+async fn doubted(dispatcher: &Dispatcher<SesClient>) {
+    dispatcher.doubted().await;
+    tokio::time::sleep(DOUBT_PAUSE).await;
+}
+
+/// Evidence of an answer about the account for and against each cause of a pause. It says nothing
+/// of the set-up: `SendEmail` has permissions and a configuration set of its own.
+fn evidence(answer: &Result<Account, CallError>) -> impl Fn(Cause) -> Evidence + use<> {
+    let (reached, paused, exhausted) = match answer {
+        Ok(account) => {
+            let is_paused = account.sending == Sending::Disabled
+                || account.standing == EnforcementStatus::Shutdown;
+            let is_exhausted =
+                account.max_24_hour_send.is_some_and(|max| max - account.sent_last_24_hours < 1.0);
+            (Evidence::Against, evidence_if(is_paused), evidence_if(is_exhausted))
+        }
+        Err(CallError::Refused { status: ..500, .. }) => {
+            (Evidence::Against, Evidence::None, Evidence::None)
+        }
+        Err(CallError::Unreachable(_) | CallError::Refused { .. }) => {
+            (Evidence::For, Evidence::None, Evidence::None)
+        }
+        // Another endpoint than SES may answer in its place.
+        Err(
+            CallError::Credentials(_) | CallError::NotSupported { .. } | CallError::Unreadable(_),
+        ) => (Evidence::None, Evidence::None, Evidence::None),
+    };
+    let clock_wrong = match answer {
+        Ok(_) => Evidence::Against,
+        Err(error) if error.refuses_clock() => Evidence::For,
+        Err(_) => Evidence::None,
+    };
+    move |cause| match cause {
+        Cause::Unreachable => reached,
+        Cause::ClockWrong => clock_wrong,
+        Cause::AccountPaused => paused,
+        Cause::QuotaExhausted => exhausted,
+        Cause::SetupFault => Evidence::None,
+    }
+}
+
+fn evidence_if(holds: bool) -> Evidence {
+    if holds { Evidence::For } else { Evidence::Against }
 }
 
 /// Tells what an answer says of the credentials, if that is news.
@@ -221,13 +306,13 @@ fn note(
         return;
     }
     match &now {
-        AccountCheck::Failed { fault, message } if fault.stops_sending() => {
+        AccountCheck::Failed { fault, message, .. } if fault.stops_sending() => {
             error!(
                 ?fault,
                 message, "nothing can be sent with these AWS credentials; messages wait"
             );
         }
-        AccountCheck::Failed { fault, message } => {
+        AccountCheck::Failed { fault, message, .. } => {
             warn!(?fault, message, "SES does not tell the account's rate and quota");
         }
         AccountCheck::Passed if before != AccountCheck::Unasked => {
@@ -306,5 +391,58 @@ mod tests {
         assert_eq!(fault(&missing), Some(AccountFault::CredentialsMissing));
         // What was asked was signed, so there are credentials.
         assert_eq!(missing.after(&unreachable()), AccountCheck::Passed);
+    }
+
+    #[test]
+    fn credentials_that_were_lost_are_told_from_those_that_never_were() {
+        let missing = || Err(CallError::Credentials(LoadError::None));
+        let expired = || Err(refused(403, "ExpiredTokenException"));
+        let before = |check: &AccountCheck| match check {
+            AccountCheck::Failed { before, .. } => *before,
+            AccountCheck::Unasked | AccountCheck::Passed => panic!("nothing is wrong"),
+        };
+        let never = AccountCheck::Unasked.after(&missing()).after(&expired());
+        assert_eq!(before(&never), EarlierCredentials::None);
+        assert_eq!(before(&AccountCheck::Passed.after(&expired())), EarlierCredentials::Good);
+        // Those that may not ask about the account are good.
+        let denied = AccountCheck::Unasked.after(&Err(refused(403, "AccessDeniedException")));
+        let lost = denied.after(&missing()).after(&expired());
+        assert_eq!(before(&lost), EarlierCredentials::Good);
+    }
+
+    #[test]
+    fn an_answer_about_the_account_is_evidence_where_it_says_something() {
+        use Evidence::{Against, For, None};
+        let account = Account {
+            max_send_rate: 14.0,
+            max_24_hour_send: Some(200.0),
+            sent_last_24_hours: 3.0,
+            sending: Sending::Enabled,
+            access: crate::ses::account::Access::Production,
+            standing: EnforcementStatus::Healthy,
+            engagement: crate::ses::account::Engagement::NotSaid,
+            suppressed_reasons: Vec::new(),
+        };
+        let used_up = Account { sent_last_24_hours: 200.0, ..account.clone() };
+        let shut = Account { standing: EnforcementStatus::Shutdown, ..account.clone() };
+        let disabled = Account { sending: Sending::Disabled, ..account.clone() };
+        let unreachable = CallError::Unreachable("no connection".to_owned());
+        for (answer, expected) in [
+            (Ok(account), [Against, Against, Against]),
+            (Ok(used_up), [Against, For, Against]),
+            (Ok(shut), [Against, Against, For]),
+            (Ok(disabled), [Against, Against, For]),
+            (Err(refused(403, "AccessDeniedException")), [Against, None, None]),
+            (Err(refused(429, "TooManyRequestsException")), [Against, None, None]),
+            (Err(refused(500, "InternalServiceErrorException")), [For, None, None]),
+            (Err(unreachable), [For, None, None]),
+            (Err(CallError::NotSupported { status: 404 }), [None, None, None]),
+            (Err(CallError::Credentials(LoadError::None)), [None, None, None]),
+        ] {
+            let says = evidence(&answer);
+            let said = [Cause::Unreachable, Cause::QuotaExhausted, Cause::AccountPaused].map(&says);
+            assert_eq!(said, expected, "{answer:?}");
+            assert_eq!(says(Cause::SetupFault), None);
+        }
     }
 }

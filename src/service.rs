@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use crate::admin;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
-use crate::admin::live::Sending;
+use crate::admin::live::{Conditions, Sending};
 use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
@@ -162,14 +162,14 @@ impl Service {
         let events =
             Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
-        let conditions = watch::Sender::default();
+        let conditions = Arc::<Conditions>::default();
         let live = Sending {
             dispatcher: Arc::clone(&dispatcher),
             queue: Arc::clone(&queue),
             account: account.clone(),
             events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
             webhooks: Arc::clone(&webhooks),
-            conditions: conditions.subscribe(),
+            conditions: Arc::clone(&conditions),
         };
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);

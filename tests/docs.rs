@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pillarbox::config::{Config, DefaultOrExample, KeyReference, reference};
-use pillarbox::operator::conditions::{Alerts, Definition, Kind, Readiness, Severity};
+use pillarbox::operator::conditions::{AlertSeverity, Alerts, Definition, Kind, Readiness};
 use pillarbox::simulator::Fault;
 use serde_json::Value;
 
@@ -326,10 +326,12 @@ fn labels(text: &str, name: &str) -> String {
 #[test]
 fn the_conditions_page_has_every_condition() {
     let mut page = String::from(
-        "| Condition | Ready | What is wrong | What to do | Alert |\n|---|---|---|---|---|\n",
+        "| Condition | Severity | Ready | What is wrong | What to do | Alert |\n\
+         |---|---|---|---|---|---|\n",
     );
     for definition in Kind::ALL.map(Kind::definition) {
-        let Definition { code, readiness, meaning, advice, alerts } = definition;
+        let Definition { code, readiness, severity, meaning, advice, alerts } = definition;
+        let severity = severity.as_str();
         let ready = match readiness {
             Readiness::Ready => "yes",
             Readiness::NotReady => "no",
@@ -338,13 +340,14 @@ fn the_conditions_page_has_every_condition() {
             Alerts::None(reason) => format!("None. {reason}"),
             Alerts::Rules(rules) => {
                 let rules = rules.iter().map(|(name, severity)| match severity {
-                    Severity::Page => format!("`{name}` (page)"),
-                    Severity::Ticket => format!("`{name}` (ticket)"),
+                    AlertSeverity::Page => format!("`{name}` (page)"),
+                    AlertSeverity::Ticket => format!("`{name}` (ticket)"),
                 });
                 rules.collect::<Vec<_>>().join(", ")
             }
         };
-        writeln!(page, "| `{code}` | {ready} | {meaning} | {advice} | {alerts} |").unwrap();
+        writeln!(page, "| `{code}` | {severity} | {ready} | {meaning} | {advice} | {alerts} |")
+            .unwrap();
     }
     hold_generated("docs/conditions.md", &page);
 }

@@ -2,9 +2,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::dispatch::{Cancelled, Dispatcher, SendingStatus};
 use crate::domain::attempt::Provider;
@@ -15,6 +17,9 @@ use crate::queue::{DrainForecast, Live, MessageQueue, Selection};
 use crate::quota::AccountCheck;
 use crate::store::StoreError;
 use crate::webhooks::Webhooks;
+
+/// How long to wait for what is wrong now, before what was wrong a second ago is told.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What only a running service can tell.
 pub trait LiveView: Send + Sync {
@@ -41,9 +46,9 @@ pub trait LiveView: Send + Sync {
         None
     }
 
-    /// What is wrong, as the operators' page says it.
-    fn conditions(&self) -> Vec<Condition> {
-        Vec::new()
+    /// What is wrong now, as the operators' page says it.
+    fn conditions(&self) -> Looking<'_> {
+        Box::pin(async { Vec::new() })
     }
 
     /// How a pending message stands this moment; `None` where it is not pending.
@@ -57,6 +62,9 @@ pub trait LiveView: Send + Sync {
     /// Cancels pending messages.
     fn cancel(&self, selection: Selection, why: Cancellation) -> Cancelling<'_>;
 }
+
+/// A look at what is wrong.
+pub type Looking<'a> = Pin<Box<dyn Future<Output = Vec<Condition>> + Send + 'a>>;
 
 /// A cancellation under way.
 pub type Cancelling<'a> = Pin<Box<dyn Future<Output = Result<Cancelled, StoreError>> + Send + 'a>>;
@@ -74,8 +82,35 @@ pub struct Sending<P> {
     pub events: Option<Arc<EventProcessor>>,
     /// What delivers to endpoints.
     pub webhooks: Arc<Webhooks>,
-    /// What is wrong, a second ago at most.
-    pub conditions: watch::Receiver<Vec<Condition>>,
+    /// What is wrong.
+    pub conditions: Arc<Conditions>,
+}
+
+/// What is wrong, told by the one who looks to those who ask.
+#[derive(Debug, Default)]
+pub struct Conditions {
+    told: watch::Sender<Vec<Condition>>,
+    wanted: Notify,
+}
+
+impl Conditions {
+    /// Tells what is wrong now.
+    pub fn tell(&self, conditions: Vec<Condition>) {
+        self.told.send_replace(conditions);
+    }
+
+    /// Ends when somebody asks for what is wrong now.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Has it looked at. If that hangs, for the database for example, the last look has to do.
+    async fn now(&self) -> Vec<Condition> {
+        let mut told = self.told.subscribe();
+        self.wanted.notify_one();
+        let _ = timeout(LOOK, told.changed()).await;
+        told.borrow().clone()
+    }
 }
 
 /// Something that is wrong.
@@ -87,8 +122,35 @@ pub struct Condition {
     pub message: String,
     /// What to do.
     pub advice: String,
-    /// Whether the service does its work all the same.
+    /// How bad it is.
+    #[serde(default)]
+    pub severity: Severity,
+    /// Whether the service is ready all the same.
     pub ready: bool,
+}
+
+/// Severity of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// No mail flows, or mail is being lost.
+    Critical,
+    /// One organisation, domain or endpoint is affected, or a limit is near.
+    Warning,
+    /// All else.
+    #[default]
+    Notice,
+}
+
+impl Severity {
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Warning => "warning",
+            Self::Notice => "notice",
+        }
+    }
 }
 
 impl<P: Provider> LiveView for Sending<P> {
@@ -112,8 +174,8 @@ impl<P: Provider> LiveView for Sending<P> {
         Some(&self.webhooks)
     }
 
-    fn conditions(&self) -> Vec<Condition> {
-        self.conditions.borrow().clone()
+    fn conditions(&self) -> Looking<'_> {
+        Box::pin(self.conditions.now())
     }
 
     fn message(&self, id: MessageId) -> Option<Live> {

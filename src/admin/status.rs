@@ -400,10 +400,13 @@ pub struct ClockConfirmed {
 
 impl Call for Status {
     async fn answer(self, admin: &Admin) -> Result<ServiceStatus, Refusal> {
-        let (uptime_seconds, facts, sending) = match &admin.place {
-            Place::File => (None, None, None),
+        let (uptime_seconds, facts, conditions, sending) = match &admin.place {
+            Place::File => (None, None, Vec::new(), None),
             Place::Service { live, started, facts, .. } => {
-                (Some(started.elapsed().as_secs()), facts.as_ref(), Some(admin.sending(live).await))
+                let uptime_seconds = started.elapsed().as_secs();
+                // Both within a moment: they must not contradict each other.
+                let (conditions, sending) = (live.conditions().await, admin.sending(live).await);
+                (Some(uptime_seconds), facts.as_ref(), conditions, Some(sending))
             }
         };
         let domains = admin.store.domains();
@@ -425,10 +428,7 @@ impl Call for Status {
                 .map(LostMessages::from),
             sending,
             events: admin.events().await,
-            conditions: match &admin.place {
-                Place::File => Vec::new(),
-                Place::Service { live, .. } => live.conditions(),
-            },
+            conditions,
             counts: Counts {
                 organisations: admin.store.organisations().len(),
                 keys: admin.store.api_keys().len(),
@@ -532,11 +532,15 @@ impl Admin {
     }
 
     async fn sending(&self, live: &Arc<dyn LiveView>) -> Sending {
-        let (status, account) = (live.sending(), live.account());
         let looking = Arc::clone(live);
         // It takes the processor for long if much is pending.
         let forecast = detached_thread::run("forecast", move || looking.forecast_stop());
-        let forecast = forecast.await.unwrap_or_else(|_| live.forecast_stop());
+        let mut forecast = forecast.await.unwrap_or_else(|_| live.forecast_stop());
+        let (status, account) = (live.sending(), AccountProblem::of(live.account()));
+        if account.as_ref().is_some_and(|problem| problem.fault.stops_sending()) {
+            let provider = status.pending.messages;
+            forecast = DrainForecast { provider, ..DrainForecast::default() };
+        }
         Sending {
             pending_messages: status.pending.messages,
             in_flight: status.pending.in_flight,
@@ -545,20 +549,14 @@ impl Admin {
             full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
             recipients_per_second: status.rate.limit(),
             stop_would_lose: forecast.into(),
-            account: match account {
-                AccountCheck::Unasked | AccountCheck::Passed => None,
-                AccountCheck::Failed { fault, message } => Some(AccountProblem { fault, message }),
-            },
+            provider: provider(status.condition, account.as_ref()),
+            account,
             slow_calls: status.recent_calls.are_slow().then_some(SlowCalls {
                 calls: status.recent_calls.calls,
                 slow: status.recent_calls.slow,
             }),
             unanswered_calls: status.recent_calls.unanswered,
             unclear_calls: status.recent_calls.unclear,
-            provider: match status.condition {
-                BreakerState::Closed => Provider::Up,
-                BreakerState::Open { cause, message } => Provider::Impaired { cause, message },
-            },
             paused_domains: status
                 .paused_domains
                 .into_iter()
@@ -569,6 +567,29 @@ impl Admin {
                 })
                 .collect(),
         }
+    }
+}
+
+impl AccountProblem {
+    fn of(check: AccountCheck) -> Option<Self> {
+        match check {
+            AccountCheck::Unasked | AccountCheck::Passed => None,
+            AccountCheck::Failed { fault, message, .. } => Some(Self { fault, message }),
+        }
+    }
+}
+
+/// The provider's condition. Without good credentials it takes nothing, whether a call has shown
+/// that or not.
+fn provider(condition: BreakerState, account: Option<&AccountProblem>) -> Provider {
+    match (condition, account) {
+        (BreakerState::Open { cause, message }, _) => Provider::Impaired { cause, message },
+        (BreakerState::Closed, Some(AccountProblem { fault, message }))
+            if fault.stops_sending() =>
+        {
+            Provider::Impaired { cause: Cause::SetupFault, message: message.clone() }
+        }
+        (BreakerState::Closed, _) => Provider::Up,
     }
 }
 

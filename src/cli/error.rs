@@ -88,6 +88,14 @@ pub(super) enum CliError {
         /// How many messages.
         messages: u64,
     },
+    /// The status was printed, and tells of something critical.
+    #[error("{what}")]
+    Critical {
+        /// The status, to be printed.
+        report: String,
+        /// The reason.
+        what: String,
+    },
     /// A service runs that must not.
     #[error(
         "a service answers at {}; stop it first, and start it again afterwards", socket.display()
@@ -242,6 +250,7 @@ impl CliError {
             | Self::NoData { .. }
             | Self::NoNode(_)
             | Self::Open { .. }
+            | Self::Critical { .. }
             | Self::Running { .. }
             | Self::OwnFile { .. }
             | Self::DeadLink { .. }

@@ -16,7 +16,11 @@ use crate::config::{DefaultOrExample, reference};
 /// Exit codes, with what each means.
 const EXIT_CODES: [(&str, &str); 7] = [
     ("0", "The command did what it says."),
-    ("1", "The command failed. Standard error says why."),
+    (
+        "1",
+        "The command failed. Standard error says why. For pillarbox status also: no service runs, or \
+         a critical condition holds.",
+    ),
     ("2", "The command line is wrong."),
     ("70", "The service ended by a fault of its own (pillarbox serve)."),
     (

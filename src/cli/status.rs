@@ -1,6 +1,7 @@
 //! `status` and `clock`: how the service is doing, in plain words, and the operator's word on its
 //! clock.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::io::{self, IsTerminal, Write as _};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use clap::builder::styling::Style;
 use clap::{Args, Subcommand};
 
+use crate::admin::live::Severity;
 use crate::admin::status::{
     self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
     Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
@@ -16,10 +18,11 @@ use crate::admin::status::{
 use crate::cli::connect::{Commands, Connection, Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
+use crate::dispatch::circuit_breaker::Cause;
 use crate::error_chain::without_full_stop;
-use crate::operator::conditions::Kind;
+use crate::operator::conditions::{Kind, several};
 use crate::queue::Fill;
-use crate::quota;
+use crate::quota::{self, AccountFault};
 use crate::store::DamagedRow;
 
 const MIB: usize = 1 << 20;
@@ -62,9 +65,15 @@ impl Status {
             });
             return acknowledged.await;
         }
-        match self.watch {
-            Some(interval) => watch(&self.connection, interval).await.map(|never| match never {}),
-            None => self.connection.open().await?.run(status::Status {}, shown).await,
+        if let Some(interval) = self.watch {
+            return watch(&self.connection, interval).await.map(|never| match never {});
+        }
+        let session = self.connection.open().await?;
+        let status = session.call(status::Status {}).await?;
+        let report = session.show(&status, shown);
+        match critical(&status) {
+            Some(what) => Err(CliError::Critical { report, what }),
+            None => Ok(report),
         }
     }
 }
@@ -97,6 +106,53 @@ async fn watch(reach: &Connection, interval: Duration) -> Result<Infallible, Cli
     }
 }
 
+/// The reason for which the status is critical, if it is: no service runs, or a critical condition
+/// holds.
+fn critical(status: &ServiceStatus) -> Option<String> {
+    if status.uptime_seconds.is_none() {
+        return Some("no service runs".to_owned());
+    }
+    match &critical_codes(status)[..] {
+        [] => None,
+        [code] => Some(format!("a critical condition holds: {code}")),
+        codes => Some(format!("{} critical conditions hold: {}", codes.len(), codes.join(", "))),
+    }
+}
+
+/// Codes of the critical conditions. The list of conditions is up to a second old: what this output
+/// says by itself of the store, the credentials and the provider is newer, and wins.
+fn critical_codes(status: &ServiceStatus) -> Vec<String> {
+    let listed = |code: &str| status.conditions.iter().find(|one| one.code == code);
+    let is_listed = |code: &str| listed(code).is_some_and(|one| one.severity == Severity::Critical);
+    let mut codes = Vec::new();
+    let store = match status.store {
+        StoreHealth::Writable => None,
+        StoreHealth::Refusing => Some(Kind::StoreRefusing),
+        StoreHealth::FileGone | StoreHealth::FileReplaced | StoreHealth::FileWrittenOver => {
+            Some(Kind::DataFileLost)
+        }
+    };
+    codes.extend(store.map(|kind| kind.definition().code));
+    let sending = status.sending.as_ref();
+    let account = sending.and_then(|sending| sending.account.as_ref());
+    codes.extend(account.filter(|one| one.fault.stops_sending()).map(|one| one.fault.code()));
+    if let Some(Provider::Impaired { cause, .. }) = sending.map(|sending| &sending.provider)
+        && (*cause != Cause::Unreachable || is_listed(cause.code()))
+    {
+        codes.push(cause.code());
+    }
+    let told: BTreeSet<&str> = Cause::ALL
+        .map(Cause::code)
+        .into_iter()
+        .chain(AccountFault::ALL.map(AccountFault::code))
+        .chain([Kind::DataFileLost.definition().code])
+        .chain(codes.iter().copied())
+        .collect();
+    let others = status.conditions.iter().filter(|one| one.severity == Severity::Critical);
+    let others = others.map(|one| &*one.code).filter(|code| !told.contains(code));
+    codes.into_iter().chain(others).map(str::to_owned).collect()
+}
+
 /// Whether lines of their own tell of a condition, with more facts.
 const fn has_lines(kind: Kind) -> bool {
     match kind {
@@ -104,7 +160,9 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::StoreFailing
         | Kind::DataFileLost
         | Kind::SendingPaused(_)
+        | Kind::Unanswered
         | Kind::Account(_)
+        | Kind::NoCredentialsYet(_)
         | Kind::QueueFull
         | Kind::QueueNearlyFull
         | Kind::QueueShareFull
@@ -157,7 +215,10 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn shown(status: &ServiceStatus) -> String {
     let mut lines = vec![("pillarbox", running(status))];
-    lines.push(("store", store(status.store)));
+    if status.uptime_seconds.is_some() {
+        lines.push(("conditions", severities(status)));
+    }
+    lines.push(("store", store(status)));
     lines.extend(damaged(&status.damaged));
     if let Some(certificate) = &status.certificate {
         let ends = certificate.expires_at.as_deref().unwrap_or("(not said)");
@@ -190,9 +251,12 @@ fn shown(status: &ServiceStatus) -> String {
         Kind::ALL.into_iter().any(|kind| has_lines(kind) && kind.definition().code == code)
     };
     let besides = status.conditions.iter().filter(|one| !told(&one.code));
-    lines.extend(besides.map(|one| ("condition", format!("{}. {}", one.message, one.advice))));
+    lines.extend(besides.map(|one| {
+        let severity = one.severity.as_str();
+        ("condition", format!("{severity}: {}. {}", one.message, one.advice))
+    }));
     if let Some(sending) = &status.sending {
-        lines.extend(sending_lines(sending));
+        lines.extend(sending_lines(sending, provider(status, sending)));
     }
     lines.extend(event_lines(&status.events, status.uptime_seconds));
     let Counts { organisations, keys, domains, domains_pending } = status.counts;
@@ -209,6 +273,7 @@ fn shown(status: &ServiceStatus) -> String {
             "condition" | "clock" | "lost messages" | "damaged rows" | "damaged row"
             | "unmatched events" | "dead letters" | "events trouble" | "account" => output::WARNING,
             "store" if status.store != StoreHealth::Writable => output::BAD,
+            "conditions" if !critical_codes(status).is_empty() => output::BAD,
             _ => Style::new(),
         };
         let label = painted(&format!("{:18}", format!("{name}:")), style);
@@ -227,7 +292,24 @@ fn running(status: &ServiceStatus) -> String {
     }
 }
 
-fn store(health: StoreHealth) -> String {
+/// Conditions by their severity: the critical ones by their codes, the others by their number.
+fn severities(status: &ServiceStatus) -> String {
+    let mut parts = Vec::new();
+    let critical = critical_codes(status);
+    if !critical.is_empty() {
+        parts.push(format!("critical: {}", critical.join(", ")));
+    }
+    for severity in [Severity::Warning, Severity::Notice] {
+        let of_it = status.conditions.iter().filter(|one| one.severity == severity).count();
+        if of_it > 0 {
+            parts.push(several(of_it as u64, severity.as_str()));
+        }
+    }
+    if parts.is_empty() { "none".to_owned() } else { parts.join("; ") }
+}
+
+fn store(status: &ServiceStatus) -> String {
+    let health = status.store;
     if let Some((what, advice)) = health.file_loss() {
         return format!("refuses new messages: {what}. {advice}");
     }
@@ -236,12 +318,20 @@ fn store(health: StoreHealth) -> String {
             "refuses writes: requests are answered with 503 and nothing is sent. Make room on the \
              disk, or repair it; the store then goes on by itself"
         }
+        StoreHealth::Writable if has(status, Kind::StoreFailing) => {
+            "takes writes now, and refused some within the last minute: those requests were answered \
+             with 503. Make room on the disk, or repair it"
+        }
         StoreHealth::Writable
         | StoreHealth::FileGone
         | StoreHealth::FileReplaced
         | StoreHealth::FileWrittenOver => "takes writes",
     }
     .to_owned()
+}
+
+fn has(status: &ServiceStatus, kind: Kind) -> bool {
+    status.conditions.iter().any(|one| one.code == kind.definition().code)
 }
 
 fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {
@@ -261,7 +351,7 @@ fn damaged(damaged: &Damaged) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
+fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, String)> {
     let mut lines = vec![
         (
             "pending",
@@ -287,7 +377,7 @@ fn sending_lines(sending: &Sending) -> Vec<(&'static str, String)> {
         let (what, advice) = fault.explained();
         lines.push(("account", format!("{what} ({}). {advice}", without_full_stop(message))));
     }
-    lines.push(("provider", provider(&sending.provider)));
+    lines.push(("provider", provider));
     if let Some(calls) = &sending.slow_calls {
         lines.push((
             "slow calls",
@@ -339,7 +429,7 @@ fn stop(loss: &StopLoss) -> String {
         return "would probably lose no message".to_owned();
     }
     let parts = [
-        (loss.waiting_for_provider, "wait for the provider or the store"),
+        (loss.waiting_for_provider, "wait for the provider or the store, and get no further"),
         (loss.waiting_for_domain, "wait for a paused domain"),
         (loss.waiting_for_retry, "wait for a retry after the drain"),
         (loss.beyond_pace, "do not fit into the drain at this pace and quota"),
@@ -382,11 +472,20 @@ fn of_max(in_use: usize, max: usize) -> String {
     format!("{} MiB of {} {name}", in_use.div_ceil(MIB), max / unit)
 }
 
-fn provider(provider: &Provider) -> String {
-    let (cause, message) = match provider {
+fn provider(status: &ServiceStatus, sending: &Sending) -> String {
+    let (cause, message) = match &sending.provider {
+        Provider::Up if status.store != StoreHealth::Writable => {
+            return "gets no messages before the store takes writes".to_owned();
+        }
+        Provider::Up if has(status, Kind::Starting) => {
+            return "has not answered yet since the start".to_owned();
+        }
         Provider::Up => return "takes messages".to_owned(),
         Provider::Impaired { cause, message } => (cause, message),
     };
+    if let Some(problem) = sending.account.as_ref().filter(|one| one.fault.stops_sending()) {
+        return format!("gets no messages: {}", problem.fault.code());
+    }
     let (what, advice) = cause.explained();
     format!("sending is paused: {what} ({}). {advice}", without_full_stop(message))
 }

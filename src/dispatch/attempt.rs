@@ -168,7 +168,7 @@ impl<P: Provider> Dispatcher<P> {
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => problem.explained(),
         };
         let mut throttle = self.throttle();
-        let before = throttle.health.condition();
+        let (before, was_doubted) = (throttle.health.state().clone(), throttle.health.is_doubted());
         throttle.call_ended(claim.recipients, outcome.acceptance());
         let signal = match outcome {
             Outcome::Sent { .. } => {
@@ -185,7 +185,10 @@ impl<P: Provider> Dispatcher<P> {
         let changed = throttle.health.observe(parcel.organisation(), &signal, started, now);
         drop(marks);
         self.set_gates(&throttle.health, changed, now);
-        self.tell_change(&before, &throttle.health.condition());
+        self.tell_change(&before, throttle.health.state());
+        if throttle.health.is_doubted() && !was_doubted {
+            self.doubted.notify_one();
+        }
     }
 
     /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.

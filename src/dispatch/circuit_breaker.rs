@@ -166,6 +166,8 @@ pub struct CircuitBreaker {
     next_probe: Instant,
     /// When the provider was last found impaired.
     impaired_at: Option<Instant>,
+    /// When something last showed that it is.
+    failed_at: Option<Instant>,
     /// Calls under way that were started since then. Those from before tell nothing of the time
     /// after, and hold up neither a probe nor the provider's return.
     calls: InFlight,
@@ -182,6 +184,7 @@ impl CircuitBreaker {
             probes_failed: 0,
             next_probe: now,
             impaired_at: None,
+            failed_at: None,
             calls: InFlight::default(),
             window: usize::MAX,
         }
@@ -195,6 +198,21 @@ impl CircuitBreaker {
     /// Whether the provider takes messages, as far as the calls show.
     pub fn is_up(&self) -> bool {
         self.state == BreakerState::Closed
+    }
+
+    /// Since when the provider does not take messages; `None` if it does.
+    pub fn open_since(&self) -> Option<Instant> {
+        self.impaired_at.filter(|_| !self.is_up())
+    }
+
+    /// When something last showed that the provider does not take messages.
+    pub fn failed_at(&self) -> Option<Instant> {
+        self.failed_at
+    }
+
+    /// Takes note that the provider still does not take messages, without a call.
+    pub fn confirm(&mut self, now: Instant) {
+        self.failed_at = Some(now);
     }
 
     /// Counts a call that starts as under way, until the mark is dropped.
@@ -258,6 +276,7 @@ impl CircuitBreaker {
                 self.state = BreakerState::Open { cause, message: message.to_owned() };
                 self.probes_failed = self.probes_failed.saturating_add(1);
                 self.next_probe = now + self.probe_delay();
+                self.failed_at = Some(now);
             }
         }
     }
@@ -271,6 +290,7 @@ impl CircuitBreaker {
     pub fn impair(&mut self, cause: Cause, message: &str, now: Instant) {
         self.state = BreakerState::Open { cause, message: message.to_owned() };
         self.impaired_at = Some(now);
+        self.failed_at = Some(now);
         self.calls = InFlight::default();
         self.probes_failed = 1;
         self.next_probe = now + self.probe_delay();

@@ -2,8 +2,13 @@
 //!
 //! What a message contains can leave its call without an answer. So such calls of one organisation
 //! hold up that organisation alone, until those of others fail as well. Knows no queue.
+//!
+//! What holds up messages ([`ProviderHealth::state`], [`ProviderHealth::permit_of`]) and what is
+//! reported to operators ([`ProviderHealth::reported`]) are two things: a report never holds
+//! anything up.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::warn;
@@ -16,6 +21,8 @@ use crate::in_flight::InFlightGuard;
 /// Calls without an answer in a row, with none that succeeded in between, that mean: the provider
 /// does not answer. One lost answer among many good ones must not stop sending.
 const DOWN_AFTER: u32 = 5;
+/// Time without another failed call after which earlier ones say nothing of the provider any more.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 
 /// A circuit breaker for everybody, and one for each organisation that is held up by itself.
 #[derive(Debug)]
@@ -36,6 +43,41 @@ struct FailedRun {
     calls: BTreeMap<OrganisationId, u32>,
     /// What went wrong last.
     message: String,
+    /// When the last of them ended, or a probe that failed meanwhile.
+    last: Option<Instant>,
+    /// How many of them the provider's answer to a question without a message has explained: they
+    /// are their messages' own matter.
+    explained: u32,
+    /// Since when the others are so many that the provider may be down.
+    doubted_since: Option<Instant>,
+}
+
+/// What operators are told of the provider.
+#[derive(Debug)]
+pub(super) struct Reported {
+    pub(super) state: BreakerState,
+    /// Since when it is so, if it takes no messages.
+    pub(super) since: Option<Instant>,
+}
+
+/// Next probe of a provider that does not take messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NextProbe {
+    /// A message that is due.
+    Message,
+    /// None: no message is due.
+    None,
+}
+
+/// What an answer to a question without a message says of a cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// It does not hold.
+    Against,
+    /// It holds.
+    For,
+    /// Nothing.
+    None,
 }
 
 /// Marks of a call that is under way, in the breakers that it is a probe of.
@@ -55,9 +97,31 @@ pub(super) struct PausedOrganisation {
 }
 
 impl FailedRun {
-    fn add(&mut self, organisation: OrganisationId, message: &str) {
+    fn add(&mut self, organisation: OrganisationId, message: &str, now: Instant) {
+        if self.last.is_none_or(|last| is_forgotten(last, now)) {
+            *self = Self::default();
+        }
         *self.calls.entry(organisation).or_default() += 1;
         message.clone_into(&mut self.message);
+        self.last = Some(now);
+        if self.all() - self.explained >= DOWN_AFTER {
+            self.doubted_since.get_or_insert(now);
+        }
+    }
+
+    /// Takes note that the provider has answered a question that was asked at `asked`.
+    fn explain(&mut self, asked: Instant) {
+        if self.doubted_since.is_some_and(|since| asked > since) {
+            self.doubted_since = None;
+            self.explained = self.all();
+        }
+    }
+
+    /// Takes note that the provider still does not answer.
+    fn confirm(&mut self, now: Instant) {
+        if self.doubted_since.is_some() {
+            self.last = Some(now);
+        }
     }
 
     fn of(&self, organisation: OrganisationId) -> u32 {
@@ -85,14 +149,62 @@ impl ProviderHealth {
         }
     }
 
-    /// What the calls say of the provider. If the last ones were all without an answer, it counts
-    /// as down, also while a single organisation has made them and others may still try.
-    pub(super) fn condition(&self) -> BreakerState {
-        if self.everybody.is_up() && self.run.all() >= DOWN_AFTER {
-            let message = self.run.message.clone();
-            return BreakerState::Open { cause: Cause::Unreachable, message };
+    /// State that holds up every organisation's messages, or none.
+    pub(super) fn state(&self) -> &BreakerState {
+        self.everybody.state()
+    }
+
+    /// What operators are told of the provider; it holds up nothing. If the last calls were all
+    /// without an answer, it counts as down, also while a single organisation has made them and
+    /// others may still try. Failures are forgotten if nothing can show that they are over.
+    pub(super) fn reported(&self, now: Instant, next: NextProbe) -> Reported {
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| !is_forgotten(at, now));
+        if !self.everybody.is_up() {
+            if next == NextProbe::Message || is_recent(self.everybody.failed_at()) {
+                let (state, since) = (self.state().clone(), self.everybody.open_since());
+                return Reported { state, since };
+            }
+        } else if self.run.doubted_since.is_some() && is_recent(self.run.last) {
+            let (cause, message) = (Cause::Unreachable, self.run.message.clone());
+            let state = BreakerState::Open { cause, message };
+            return Reported { state, since: self.run.doubted_since };
         }
-        self.everybody.state().clone()
+        Reported { state: BreakerState::Closed, since: None }
+    }
+
+    /// Returns true if an answer to a question without a message could tell something new.
+    pub(super) fn is_doubted(&self) -> bool {
+        !self.everybody.is_up() || self.run.doubted_since.is_some()
+    }
+
+    /// Takes into account what the provider answered to a question without a message, asked at
+    /// `asked`. Where no message is due that could be the next probe, it is the probe. Returns
+    /// what [`ProviderHealth::observe`] does.
+    pub(super) fn answered(
+        &mut self,
+        evidence: impl Fn(Cause) -> Evidence,
+        asked: Instant,
+        now: Instant,
+        next: NextProbe,
+    ) -> Vec<OrganisationId> {
+        match evidence(Cause::Unreachable) {
+            Evidence::Against => self.run.explain(asked),
+            Evidence::For => self.run.confirm(now),
+            Evidence::None => {}
+        }
+        let BreakerState::Open { cause, .. } = self.state() else { return Vec::new() };
+        match evidence(*cause) {
+            Evidence::Against if next == NextProbe::None && self.everybody.heeds(asked) => {
+                self.everybody.succeed();
+                self.run = FailedRun::default();
+                self.probe_at_once(now)
+            }
+            Evidence::For => {
+                self.everybody.confirm(now);
+                Vec::new()
+            }
+            Evidence::Against | Evidence::None => Vec::new(),
+        }
     }
 
     /// Whether everybody may send, but for organisations that are held up by themselves.
@@ -207,7 +319,10 @@ impl ProviderHealth {
         }
         match self.single.get_mut(&organisation) {
             Some(breaker) if !breaker.heeds(started) => {}
-            Some(breaker) if !breaker.is_up() => breaker.fail(cause, message, now),
+            Some(breaker) if !breaker.is_up() => {
+                breaker.fail(cause, message, now);
+                self.run.confirm(now);
+            }
             Some(_) | None => {
                 if is_heeded && !is_told_of_all {
                     self.count(organisation, message, now);
@@ -219,7 +334,7 @@ impl ProviderHealth {
     /// Counts a call without an answer. It speaks against the provider as a whole once enough of
     /// others do, and until then against its organisation.
     fn count(&mut self, organisation: OrganisationId, message: &str, now: Instant) {
-        self.run.add(organisation, message);
+        self.run.add(organisation, message, now);
         if self.run.of_others() >= DOWN_AFTER {
             self.everybody.impair(Cause::Unreachable, message, now);
         }
@@ -243,10 +358,12 @@ impl ProviderHealth {
     }
 }
 
+fn is_forgotten(failed_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(failed_at) >= FORGOTTEN_AFTER
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const A: OrganisationId = OrganisationId(1);
@@ -276,7 +393,17 @@ mod tests {
         }
 
         fn is_told(&self) -> bool {
-            self.0.condition() != BreakerState::Closed
+            self.is_told_with(NextProbe::Message)
+        }
+
+        fn is_told_with(&self, next: NextProbe) -> bool {
+            self.0.reported(self.1, next).state != BreakerState::Closed
+        }
+
+        /// The provider answers a question without a message, a second later.
+        fn answer(&mut self, evidence: Evidence, next: NextProbe) {
+            self.1 += SECOND;
+            self.0.answered(|_| evidence, self.1, self.1, next);
         }
     }
 
@@ -308,6 +435,65 @@ mod tests {
 
         calls.make(A, &Signal::Working, 1);
         assert!(!calls.is_paused(A));
+    }
+
+    #[test]
+    fn lost_answers_are_their_organisations_own_matter_if_the_provider_answers_otherwise() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 5);
+        assert!(calls.is_told() && calls.0.is_doubted());
+        calls.answer(Evidence::For, NextProbe::None);
+        assert!(calls.is_told(), "it does not answer other questions either");
+        calls.answer(Evidence::Against, NextProbe::None);
+        assert!(!calls.is_told() && !calls.0.is_doubted());
+        assert!(calls.is_paused(A), "which is no reason to let it go");
+        calls.make(A, &LOST, 20);
+        assert!(!calls.is_told(), "its probes are explained by the same");
+        calls.make(B, &LOST, 4);
+        assert!(!calls.is_told());
+        calls.make(B, &LOST, 1);
+        assert!(calls.is_told(), "so many more are not");
+    }
+
+    #[test]
+    fn an_answer_without_a_message_is_the_probe_if_no_message_is_due() {
+        for (cause, calls_lost) in [(Cause::Unreachable, 5), (Cause::QuotaExhausted, 1)] {
+            let mut calls = Calls::new();
+            let lost = Signal::Failing { cause, message: "no" };
+            calls.make(A, &lost, calls_lost);
+            calls.make(B, &lost, calls_lost);
+            assert!(!calls.0.is_up(), "{cause:?}");
+            calls.answer(Evidence::Against, NextProbe::Message);
+            assert!(!calls.0.is_up(), "{cause:?}: the message tells more");
+            let before = calls.1 - Duration::from_mins(1);
+            calls.0.answered(|_| Evidence::Against, before, calls.1, NextProbe::None);
+            assert!(!calls.0.is_up(), "{cause:?}: it was asked before");
+            calls.answer(Evidence::None, NextProbe::None);
+            assert!(!calls.0.is_up(), "{cause:?}: it says nothing");
+            calls.answer(Evidence::Against, NextProbe::None);
+            assert!(calls.0.is_up() && !calls.is_told(), "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_forgotten_if_nothing_can_show_that_they_are_over() {
+        let mut calls = Calls::new();
+        calls.make(A, &LOST, 5);
+        calls.1 += FORGOTTEN_AFTER;
+        assert!(!calls.is_told());
+        calls.make(B, &LOST, 4);
+        assert!(!calls.is_told(), "nor do they count together with later ones");
+
+        let mut calls = Calls::new();
+        calls.make(A, &Signal::Failing { cause: Cause::SetupFault, message: "no" }, 1);
+        calls.1 += FORGOTTEN_AFTER / 2;
+        calls.answer(Evidence::For, NextProbe::None);
+        calls.1 += FORGOTTEN_AFTER / 2;
+        assert!(calls.is_told_with(NextProbe::None), "it was confirmed");
+        calls.1 += FORGOTTEN_AFTER / 2;
+        assert!(!calls.is_told_with(NextProbe::None));
+        assert!(calls.is_told(), "a message that waits will show it");
+        assert!(!calls.0.is_up(), "the report holds nothing up, and lets nothing go");
     }
 
     #[test]

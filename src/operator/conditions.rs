@@ -1,13 +1,13 @@
 //! Conditions: everything that can be wrong, in one list, with the thresholds and windows.
 //!
-//! Readiness, the page and `status` read this list. `docs/conditions.md` is made from it, and a test
-//! compares it with `monitoring/alerts.yml`.
+//! Readiness, the page and `status` read this list, which also says how bad each is.
+//! `docs/conditions.md` is made from it, and a test compares it with `monitoring/alerts.yml`.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::admin::live;
+use crate::admin::live::{self, Severity};
 use crate::dispatch::circuit_breaker::Cause;
 use crate::dispatch::recent_calls;
 use crate::error_chain::without_full_stop;
@@ -25,6 +25,8 @@ pub const SLOW_COMMIT_ONE_IN: u64 = 100;
 /// How long a store that takes writes again is still told of: on a disk with a little room left it
 /// fails and recovers by turns, many times a second.
 pub const STORE_FAILED: Duration = Duration::from_mins(1);
+/// A provider that does not answer is a warning until it has not for so long.
+pub const UNREACHABLE: Duration = Duration::from_mins(1);
 /// The queue is stuck if messages wait and none is sent for so long.
 pub const STUCK: Duration = Duration::from_mins(15);
 /// The part of a limit above which it is nearly reached.
@@ -59,14 +61,16 @@ pub struct Condition {
     pub message: String,
     /// What to do.
     pub advice: String,
-    /// Whether the service does its work all the same.
+    /// How bad it is.
+    pub severity: Severity,
+    /// Whether the service is ready all the same.
     #[serde(rename = "ready")]
     pub readiness: Readiness,
 }
 
 impl From<Condition> for live::Condition {
-    fn from(Condition { code, message, advice, readiness }: Condition) -> Self {
-        Self { code: code.to_owned(), message, advice, ready: readiness.into() }
+    fn from(Condition { code, message, advice, severity, readiness }: Condition) -> Self {
+        Self { code: code.to_owned(), message, advice, severity, ready: readiness.into() }
     }
 }
 
@@ -85,10 +89,14 @@ pub enum Kind {
     DataFileLost,
     /// The provider does not take messages.
     SendingPaused(Cause),
+    /// The provider does not answer, for less than [`UNREACHABLE`].
+    Unanswered,
     /// AWS has not been asked yet.
     Starting,
     /// The AWS credentials are at fault.
     Account(AccountFault),
+    /// They have been since the start.
+    NoCredentialsYet(AccountFault),
     /// No message finds room.
     QueueFull,
     /// Large messages find no room.
@@ -168,8 +176,10 @@ pub enum Kind {
 pub struct Definition {
     /// A name for programs.
     pub code: &'static str,
-    /// Whether the service can do its work in spite of it.
+    /// Whether requests can be accepted durably, and this instance's set-up lets it send them.
     pub readiness: Readiness,
+    /// How bad it is.
+    pub severity: Severity,
     /// What is wrong.
     pub meaning: &'static str,
     /// What to do. A word in capitals stands for a name.
@@ -178,13 +188,15 @@ pub struct Definition {
     pub alerts: Alerts,
 }
 
-/// Whether the service can do its work.
+/// Whether requests can be accepted durably, and this instance's set-up lets it send them. What the
+/// provider, the account, an organisation or a domain suffers from never ends readiness: messages
+/// wait in the queue, and behind a load balancer none could arrive that shows that it is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(into = "bool")]
 pub enum Readiness {
-    /// It takes messages and sends them.
+    /// They can.
     Ready,
-    /// It does not take them, or does not send any.
+    /// They cannot.
     NotReady,
 }
 
@@ -197,32 +209,34 @@ impl From<Readiness> for bool {
 /// Alert rules for a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alerts {
-    /// Their names, each with its severity.
-    Rules(&'static [(&'static str, Severity)]),
+    /// Their names, each with its severity: critical conditions page, warnings are tickets.
+    Rules(&'static [(&'static str, AlertSeverity)]),
     /// There is none, for this reason.
     None(&'static str),
 }
 
 /// Severity of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// Mail does not go out, or somebody must act today.
+pub enum AlertSeverity {
+    /// No mail flows, or mail is being lost.
     Page,
-    /// Mail will not go out if nobody acts.
+    /// One organisation, domain or endpoint is affected, or a limit is near.
     Ticket,
 }
 
+use AlertSeverity::{Page, Ticket};
 use Alerts::Rules;
 use Readiness::{NotReady, Ready};
-use Severity::{Page, Ticket};
+use Severity::{Critical, Notice, Warning};
 
-const QUEUE_ALERT: Alerts = Rules(&[("PillarboxQueueFilling", Page)]);
+const CREDENTIALS_ALERT: Alerts = Rules(&[("PillarboxCredentialsUnusable", Page)]);
+const QUEUE_ALERT: Alerts = Rules(&[("PillarboxQueueFilling", Ticket)]);
 const QUEUE_ADVICE: &str = "See to the provider, or raise sending.max_pending_bytes";
 const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 57] = [
         Self::Stopping,
         Self::Draining,
         Self::StoreRefusing,
@@ -233,11 +247,15 @@ impl Kind {
         Self::SendingPaused(Cause::AccountPaused),
         Self::SendingPaused(Cause::SetupFault),
         Self::SendingPaused(Cause::ClockWrong),
+        Self::Unanswered,
         Self::Starting,
         Self::Account(AccountFault::CredentialsMissing),
         Self::Account(AccountFault::CredentialsRefused),
         Self::Account(AccountFault::ClockWrong),
         Self::Account(AccountFault::AccessDenied),
+        Self::NoCredentialsYet(AccountFault::CredentialsMissing),
+        Self::NoCredentialsYet(AccountFault::CredentialsRefused),
+        Self::NoCredentialsYet(AccountFault::ClockWrong),
         Self::QueueFull,
         Self::QueueNearlyFull,
         Self::QueueShareFull,
@@ -281,10 +299,11 @@ impl Kind {
     /// The list.
     #[expect(clippy::too_many_lines, reason = "one list, with an entry for each kind")]
     pub const fn definition(self) -> Definition {
-        let (code, readiness, alerts, meaning, advice) = match self {
+        let (code, readiness, severity, alerts, meaning, advice) = match self {
             Self::Stopping => (
                 "stopping",
                 NotReady,
+                Notice,
                 Alerts::None("Somebody stops the service; PillarboxDown fires if it stays away"),
                 "The service is stopping: new messages are refused",
                 "Wait for its next start",
@@ -292,6 +311,7 @@ impl Kind {
             Self::Draining => (
                 "draining",
                 NotReady,
+                Notice,
                 Alerts::None("Somebody drains the node; the other nodes accept messages"),
                 "An operator drains this node: after five seconds, in which load balancers notice, it accepts \
                  no new messages; it sends what it holds",
@@ -300,6 +320,7 @@ impl Kind {
             Self::StoreRefusing => (
                 "store_refusing",
                 NotReady,
+                Critical,
                 Rules(&[("PillarboxStoreRefusesWrites", Page)]),
                 "The store refuses writes: requests are answered with 503 and nothing is sent",
                 "Make room on the disk, or repair it; the store then goes on by itself",
@@ -307,6 +328,7 @@ impl Kind {
             Self::StoreFailing => (
                 "store_refusing",
                 Ready,
+                Critical,
                 Rules(&[("PillarboxStoreRefusesWrites", Page)]),
                 "The store refuses writes now and then: some requests are answered with 503",
                 "Make room on the disk, or repair it: small writes may pass where large ones do not",
@@ -314,6 +336,7 @@ impl Kind {
             Self::DataFileLost => (
                 "data_file_lost",
                 NotReady,
+                Critical,
                 Rules(&[("PillarboxDataFileLost", Page)]),
                 "The data file is gone, replaced or written over: new messages are refused with 503",
                 "Save what the service holds with: pillarbox backup FILE. Do not restart it before",
@@ -321,32 +344,41 @@ impl Kind {
             Self::SendingPaused(cause) => {
                 let (meaning, advice) = cause.explained();
                 let alerts = Rules(&[("PillarboxSendingPaused", Page)]);
-                (cause.code(), NotReady, alerts, meaning, advice)
+                (cause.code(), Ready, Critical, alerts, meaning, advice)
+            }
+            Self::Unanswered => {
+                let (meaning, advice) = Cause::Unreachable.explained();
+                let alerts = Alerts::None("PillarboxSendingPaused fires if it lasts for a minute");
+                (Cause::Unreachable.code(), Ready, Warning, alerts, meaning, advice)
             }
             Self::Starting => (
                 "starting",
                 NotReady,
+                Notice,
                 Alerts::None("It is over within 20 seconds, or another condition takes its place"),
                 "AWS has not answered yet whether the credentials are good",
                 "Wait a few seconds",
             ),
             Self::Account(fault) => {
                 let (meaning, advice) = fault.explained();
-                let (readiness, alerts) = match fault {
+                let (severity, alerts) = match fault {
                     AccountFault::CredentialsMissing
                     | AccountFault::CredentialsRefused
-                    | AccountFault::ClockWrong => {
-                        (NotReady, Rules(&[("PillarboxCredentialsUnusable", Page)]))
-                    }
+                    | AccountFault::ClockWrong => (Critical, CREDENTIALS_ALERT),
                     AccountFault::AccessDenied => {
-                        (Ready, Rules(&[("PillarboxAccountAccessDenied", Ticket)]))
+                        (Warning, Rules(&[("PillarboxAccountAccessDenied", Ticket)]))
                     }
                 };
-                (fault.code(), readiness, alerts, meaning, advice)
+                (fault.code(), Ready, severity, alerts, meaning, advice)
+            }
+            Self::NoCredentialsYet(fault) => {
+                let (meaning, advice) = fault.explained();
+                (fault.code(), NotReady, Critical, CREDENTIALS_ALERT, meaning, advice)
             }
             Self::QueueFull => (
                 "queue_full",
-                NotReady,
+                Ready,
+                Warning,
                 QUEUE_ALERT,
                 "The queue is full: new messages are refused with 503 QueueFull",
                 QUEUE_ADVICE,
@@ -354,6 +386,7 @@ impl Kind {
             Self::QueueNearlyFull => (
                 "queue_nearly_full",
                 Ready,
+                Warning,
                 QUEUE_ALERT,
                 "The queue is nearly full: large messages may be refused with 503 QueueFull",
                 QUEUE_ADVICE,
@@ -361,6 +394,7 @@ impl Kind {
             Self::QueueShareFull => (
                 "queue_share_full",
                 Ready,
+                Warning,
                 QUEUE_ALERT,
                 "The queue is full for an organisation: its new messages are refused with 503 \
                  QueueFull",
@@ -369,6 +403,7 @@ impl Kind {
             Self::QueueFilling => (
                 "queue_filling",
                 Ready,
+                Warning,
                 QUEUE_ALERT,
                 "The queue, or an organisation's share of it, fills up",
                 "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
@@ -377,6 +412,7 @@ impl Kind {
             Self::QueueStuck => (
                 "queue_stuck",
                 Ready,
+                Critical,
                 Rules(&[("PillarboxQueueStuck", Page)]),
                 "Messages wait, and none was sent for 15 minutes",
                 "See why: pillarbox message list --status queued",
@@ -384,7 +420,8 @@ impl Kind {
             Self::RequestsRefused => (
                 "requests_refused",
                 Ready,
-                Rules(&[("PillarboxRefusesForWantOfRoom", Page)]),
+                Warning,
+                Rules(&[("PillarboxRefusesForWantOfRoom", Ticket)]),
                 "Requests were refused with 503 QueueFull",
                 "A memory limit, or an organisation's share of one, is used up. If the queue has \
                  room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
@@ -393,6 +430,7 @@ impl Kind {
             Self::ClockJumped => (
                 "clock_jumped",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxClockJumped", Ticket)]),
                 "The wall clock is in doubt: nothing is purged and no idempotency key expires",
                 "Set the clock right; on PostgreSQL, the database's. If it is right, confirm it: \
@@ -401,6 +439,7 @@ impl Kind {
             Self::NodeSilent => (
                 "node_silent",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxNodeSilent", Ticket)]),
                 "Another node has given no sign of life for 20 seconds; the other nodes go on",
                 "Start it again; its messages fail once cluster.dead_after is over. If its machine \
@@ -409,7 +448,8 @@ impl Kind {
             Self::StandbyLost => (
                 "standby_lost",
                 Ready,
-                Rules(&[("PillarboxStandbyLost", Page)]),
+                Warning,
+                Rules(&[("PillarboxStandbyLost", Ticket)]),
                 "Commits no longer wait for a standby: if the database's machine is lost, accepted \
                  messages are lost with it",
                 "Bring the standby back. synchronous_standby_names of the primary names it again then",
@@ -417,6 +457,7 @@ impl Kind {
             Self::DatabaseSilent => (
                 "database_silent",
                 Ready,
+                Warning,
                 Alerts::None(
                     "The node uses another connection; if that does not help, \
                      PillarboxStoreRefusesWrites or an alert on what waits fires",
@@ -429,6 +470,7 @@ impl Kind {
             Self::ClocksDiffer => (
                 "clocks_differ",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxClocksDiffer", Ticket)]),
                 "This machine's clock and the database's differ by more than 5 seconds",
                 "Have a time daemon keep both, such as chrony. Messages have the database's times, but \
@@ -437,6 +479,7 @@ impl Kind {
             Self::OrganisationPaused => (
                 "organisation_paused",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxOrganisationPaused", Ticket)]),
                 "All calls for an organisation fail, and others do not; its messages wait",
                 "They are tried one at a time. See what it sends: pillarbox message list --status \
@@ -445,6 +488,7 @@ impl Kind {
             Self::RefusalsHeld => (
                 "refusals_held",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxRefusalsHeld", Ticket)]),
                 "The provider refused five messages of an organisation in a row in the same words; \
                  such messages wait until one of it is accepted",
@@ -453,6 +497,7 @@ impl Kind {
             Self::DomainPaused => (
                 "domain_paused",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxDomainPaused", Ticket)]),
                 "The provider does not take a sender's domain; its messages wait",
                 "Check it with: pillarbox domain check DOMAIN",
@@ -460,6 +505,7 @@ impl Kind {
             Self::ProviderSlow => (
                 "provider_slow",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxProviderSlow", Ticket)]),
                 "More than one call in twenty to the provider takes over 2.5 seconds",
                 "Check the network, and the AWS Health Dashboard",
@@ -467,6 +513,7 @@ impl Kind {
             Self::OutcomesUnknown => (
                 "outcomes_unknown",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxOutcomesUnknown", Ticket)]),
                 "Calls got no answer, or a server's error: the provider may have the messages",
                 "Check the network to SES: such messages may be sent twice, or not, as \
@@ -475,6 +522,7 @@ impl Kind {
             Self::UnexpectedAnswers => (
                 "unexpected_answers",
                 Ready,
+                Warning,
                 Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
                 "The provider answered calls with errors that do not blame the message, nor say more",
                 "See the messages: pillarbox message list --status queued. Check ses.endpoint",
@@ -482,6 +530,7 @@ impl Kind {
             Self::Throttled => (
                 "throttled",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxThrottled", Ticket)]),
                 "SES throttles more than one call in twenty",
                 "Something else sends from the same account, or sending.max_rate is above what it \
@@ -490,6 +539,7 @@ impl Kind {
             Self::MessagesFailed => (
                 "messages_failed",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxMessagesFail", Ticket)]),
                 "Messages failed",
                 "See why: pillarbox message list --status failed --org ORG",
@@ -497,6 +547,7 @@ impl Kind {
             Self::EventsUnavailable => (
                 "events_unavailable",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxEventsUnavailable", Ticket)]),
                 "Delivery events cannot be had; bounces and complaints suppress nobody meanwhile",
                 "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
@@ -504,6 +555,7 @@ impl Kind {
             Self::EventsUnreadable => (
                 "events_unreadable",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxEventsUnreadable", Ticket)]),
                 "Documents of the provider could not be read in full, and are kept as dead letters",
                 "See them: pillarbox dead-letter list. Suppress recipients that were not read, and see \
@@ -517,11 +569,12 @@ impl Kind {
                     }
                     CertificateFault::Refused => Rules(&[("PillarboxCertificateRefused", Ticket)]),
                 };
-                (fault.code(), Ready, alerts, meaning, advice)
+                (fault.code(), Ready, Warning, alerts, meaning, advice)
             }
             Self::OutcomesUnrecorded => (
                 "outcomes_unrecorded",
                 Ready,
+                Notice,
                 Alerts::None(
                     "The store refuses writes then, and PillarboxStoreRefusesWrites fires",
                 ),
@@ -531,6 +584,7 @@ impl Kind {
             Self::RowsDamaged => (
                 "rows_damaged",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxRowsDamaged", Ticket)]),
                 "Rows of the data file cannot be read",
                 "See them with: pillarbox status. Check the disk, then restore a backup, or add \
@@ -539,6 +593,7 @@ impl Kind {
             Self::QuotaLow => (
                 "quota_low",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxQuotaLow", Ticket)]),
                 "Less than a tenth of the account's daily quota is left",
                 "Find out who sends more than usual; ask AWS for a higher quota",
@@ -546,6 +601,7 @@ impl Kind {
             Self::ConnectionsNearLimit => (
                 "connections_near_limit",
                 Ready,
+                Warning,
                 LIMIT_ALERT,
                 "More than four fifths of max_connections are open, of HTTP or of SMTP",
                 "See who opens them; raise max_connections and the limit of open files together",
@@ -553,6 +609,7 @@ impl Kind {
             Self::FilesNearLimit => (
                 "files_near_limit",
                 Ready,
+                Warning,
                 LIMIT_ALERT,
                 "More than four fifths of the process's file descriptors are open",
                 "See who opens connections; raise the limit of open files (LimitNOFILE)",
@@ -560,7 +617,8 @@ impl Kind {
             Self::BodiesLost => (
                 "bodies_lost",
                 Ready,
-                Rules(&[("PillarboxBodiesLost", Page)]),
+                Warning,
+                Rules(&[("PillarboxBodiesLost", Ticket)]),
                 "The process ended before it sent messages; that mail has failed",
                 "List it: pillarbox message list --status failed. Its senders have to post it again \
                  with new keys. Then run: pillarbox status --acknowledge",
@@ -568,6 +626,7 @@ impl Kind {
             Self::PurgeBehind => (
                 "purge_behind",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxPurgeBehind", Ticket)]),
                 "Records are kept for longer than 90 days",
                 "See the log for why the purge waits: a clock in doubt, or a full disk",
@@ -575,13 +634,15 @@ impl Kind {
             Self::InternalErrors => (
                 "internal_errors",
                 Ready,
-                Rules(&[("PillarboxInternalErrors", Page)]),
+                Warning,
+                Rules(&[("PillarboxInternalErrors", Ticket)]),
                 "Requests failed by a fault in the service",
                 "Look for errors in the log, and report them with the request id",
             ),
             Self::CommitsSlow => (
                 "commits_slow",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxCommitsSlow", Ticket)]),
                 "More than one commit in a hundred takes over half a second",
                 "The disk is slow or shared, and every acceptance waits for it: see what else uses \
@@ -590,9 +651,10 @@ impl Kind {
             Self::Bounces => (
                 "bounces",
                 Ready,
+                Warning,
                 Rules(&[
                     ("PillarboxBounceRateHigh", Ticket),
-                    ("PillarboxBounceRateAboveLimit", Page),
+                    ("PillarboxBounceRateAboveLimit", Ticket),
                 ]),
                 "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
                  above half of SES's limit of 5 %",
@@ -601,9 +663,10 @@ impl Kind {
             Self::Complaints => (
                 "complaints",
                 Ready,
+                Warning,
                 Rules(&[
                     ("PillarboxComplaintRateHigh", Ticket),
-                    ("PillarboxComplaintRateAboveLimit", Page),
+                    ("PillarboxComplaintRateAboveLimit", Ticket),
                 ]),
                 "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
                  recipients, are above half of SES's limit of 0.1 %",
@@ -612,6 +675,7 @@ impl Kind {
             Self::WebhookFailing => (
                 "webhook_failing",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxWebhookFailing", Ticket)]),
                 "An endpoint does not take events: the last attempts failed; they are repeated",
                 "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
@@ -619,6 +683,7 @@ impl Kind {
             Self::WebhookGone => (
                 "webhook_gone",
                 Ready,
+                Warning,
                 Rules(&[("PillarboxWebhookGone", Ticket)]),
                 "An endpoint answered that it wants no more events: it is paused, and they wait",
                 "Ask the owner of the application. Then run: pillarbox webhook resume ID, or: \
@@ -627,12 +692,13 @@ impl Kind {
             Self::TrackingNotOverridden => (
                 "tracking_not_overridden",
                 Ready,
+                Notice,
                 Alerts::None("It follows from ses.tracking_override, and from the endpoint alone"),
                 "Messages do not turn open and click tracking off: SES may rewrite links",
                 "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
             ),
         };
-        Definition { code, readiness, meaning, advice, alerts }
+        Definition { code, readiness, severity, meaning, advice, alerts }
     }
 
     /// Condition of this kind, said in general.
@@ -642,10 +708,10 @@ impl Kind {
 
     /// Condition of this kind, with its figures.
     pub(super) fn says(self, message: impl AsRef<str>) -> Condition {
-        let Definition { code, readiness, advice, .. } = self.definition();
+        let Definition { code, readiness, severity, advice, .. } = self.definition();
         // Whoever shows it ends the sentence.
         let message = without_full_stop(message.as_ref()).to_owned();
-        Condition { code, message, advice: advice.to_owned(), readiness }
+        Condition { code, message, advice: advice.to_owned(), severity, readiness }
     }
 
     /// Condition of this kind, whose advice names something in place of a word in capitals.
@@ -666,149 +732,4 @@ pub(super) fn lately() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use super::*;
-    use crate::domain::policy::RECORD_RETENTION;
-    use crate::store::metrics::SLOW_COMMIT;
-    use crate::store::{CLOCKS_DIFFER, LEASE};
-
-    const RULES: &str = include_str!("../../monitoring/alerts.yml");
-    /// A service that does not answer cannot say so.
-    const DOWN: &str = "PillarboxDown";
-
-    /// An alert rule's expression and severity, by its name; and recording rules without severity.
-    fn rules() -> BTreeMap<&'static str, (String, &'static str)> {
-        let blocks = RULES.split("\n      - ").skip(1);
-        let rules = blocks.map(|block| {
-            let (name, body) = block.split_once('\n').unwrap();
-            let (_, name) = name.split_once(": ").unwrap_or(("", name));
-            let (_, rest) = body.split_once("expr: ").unwrap();
-            // A folded expression is indented further than the rule's keys.
-            let mut lines = rest.lines();
-            let first = lines.next().unwrap().trim_start_matches(">-").to_owned();
-            let folded = lines.take_while(|line| line.starts_with("          "));
-            let expression = folded.fold(first, |all, line| all + " " + line.trim());
-            let severity = body.split_once("severity: ").map_or("", |(_, rest)| rest);
-            (name, (expression, severity.split(' ').next().unwrap()))
-        });
-        rules.collect()
-    }
-
-    #[test]
-    fn each_condition_has_its_alert_and_each_alert_its_condition() {
-        let mut expected = BTreeMap::from([(DOWN, "page")]);
-        for definition in Kind::ALL.map(Kind::definition) {
-            match definition.alerts {
-                Alerts::None(reason) => assert!(!reason.is_empty(), "{}", definition.code),
-                Rules(rules) => {
-                    assert!(!rules.is_empty(), "{}", definition.code);
-                    expected.extend(rules.iter().map(|(name, severity)| match severity {
-                        Page => (*name, "page"),
-                        Ticket => (*name, "ticket"),
-                    }));
-                    // A service that is not ready is worth a call at night.
-                    let is_page = rules.iter().any(|(_, severity)| *severity == Page);
-                    assert!(definition.readiness == Ready || is_page, "{}", definition.code);
-                }
-            }
-        }
-        let rules = rules();
-        let rules = rules.iter().filter(|(_, (_, severity))| !severity.is_empty());
-        let rules: BTreeMap<_, _> = rules.map(|(name, (_, severity))| (*name, *severity)).collect();
-        assert_eq!(rules, expected);
-    }
-
-    /// Windows in an expression, and what its metrics are compared with but for 0 and 1.
-    fn numbers(expression: &str) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
-        for window in expression.split(['[']).skip(1) {
-            found.extend(window.split(']').next().map(str::to_owned));
-        }
-        for rest in expression.split(" offset ").skip(1) {
-            found.extend(rest.split([' ', ')']).next().map(str::to_owned));
-        }
-        for rest in expression.split(['>', '<']).skip(1) {
-            let number = rest.trim_start_matches('=').trim_start();
-            let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
-            let (number, rest) = number.split_at(end.unwrap_or(number.len()));
-            let times = rest.strip_prefix(" * ").map_or("1", |rest| rest);
-            let number = number.parse::<f64>().ok();
-            found.extend(
-                number
-                    .zip(times.parse::<f64>().ok().or(Some(1.0)))
-                    .and_then(|(a, b)| (a > 0.0).then(|| (a * b).to_string())),
-            );
-        }
-        found
-    }
-
-    #[test]
-    fn alert_rules_have_the_numbers_of_the_conditions() {
-        let minutes = |window: Duration| format!("{}m", window.as_secs() / 60);
-        let hours = |window: Duration| format!("{}h", window.as_secs() / 3_600);
-        let number = |number: f64| number.to_string();
-        #[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
-        let (few, one_in) = (number(FEW as f64), |n: u64| number(1.0 / n as f64));
-        #[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
-        let share = |limit: Limit, part: f64| number(limit.permille as f64 / 1_000.0 * part);
-        let least = |limit: Limit| limit.least.to_string();
-        let kept = RECORD_RETENTION + PURGE_SLACK;
-        let slow_commit = number(SLOW_COMMIT.as_secs_f64());
-        let expected: [(&str, Vec<String>); 20] = [
-            ("PillarboxClocksDiffer", vec![number(CLOCKS_DIFFER.as_secs_f64())]),
-            ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
-            ("PillarboxQueueStuck", vec![minutes(STUCK)]),
-            ("PillarboxQueueFilling", vec![number(NEAR_LIMIT)]),
-            ("PillarboxRefusesForWantOfRoom", vec![minutes(LATELY)]),
-            ("PillarboxInternalErrors", vec![minutes(LATELY)]),
-            // A domain that is tried again is none for as long as that call takes.
-            ("PillarboxDomainPaused", vec!["1m".to_owned()]),
-            ("PillarboxThrottled", vec![minutes(LATELY), one_in(THROTTLED_ONE_IN), few.clone()]),
-            ("PillarboxOutcomesUnknown", vec![minutes(LATELY)]),
-            ("PillarboxQuotaLow", vec![number(QUOTA_LOW)]),
-            ("PillarboxMessagesFail", vec![minutes(LATELY)]),
-            ("PillarboxBounceRateHigh", vec![share(BOUNCES, 0.5), least(BOUNCES)]),
-            ("PillarboxBounceRateAboveLimit", vec![share(BOUNCES, 1.0), least(BOUNCES)]),
-            ("PillarboxComplaintRateHigh", vec![share(COMPLAINTS, 0.5), least(COMPLAINTS)]),
-            ("PillarboxComplaintRateAboveLimit", vec![share(COMPLAINTS, 1.0), least(COMPLAINTS)]),
-            ("PillarboxPurgeBehind", vec![kept.as_secs().to_string()]),
-            ("PillarboxCommitsSlow", vec![minutes(LATELY), one_in(SLOW_COMMIT_ONE_IN), few]),
-            ("PillarboxConnectionsNearLimit", vec![number(NEAR_LIMIT)]),
-            ("pillarbox:organisation_sent_recipients:increase24h", vec![hours(DAY)]),
-            ("pillarbox:organisation_bounces:ratio24h", vec![hours(DAY)]),
-        ];
-        let mut expected: BTreeMap<_, BTreeSet<_>> =
-            expected.map(|(name, numbers)| (name, numbers.into_iter().collect())).into();
-        expected.insert("pillarbox:organisation_complaints:ratio24h", [hours(DAY)].into());
-        let rules = rules();
-        for (name, (expression, _)) in &rules {
-            let expected = expected.remove(name).unwrap_or_default();
-            assert_eq!(numbers(expression), expected, "{name}: {expression}");
-        }
-        assert!(expected.is_empty(), "there is no {expected:?}");
-        let (commits_slow, _) = &rules["PillarboxCommitsSlow"];
-        assert!(commits_slow.contains(&format!("le=\"{slow_commit}\"")), "{commits_slow}");
-    }
-
-    #[test]
-    fn texts_have_the_numbers_of_the_conditions() {
-        let says = |kind: Kind, text: String| {
-            let Definition { meaning, .. } = kind.definition();
-            assert!(meaning.contains(&text), "{meaning} without {text}");
-        };
-        let hours = |time: Duration| format!("{} hours", time.as_secs() / 3_600);
-        says(Kind::QueueStuck, format!("{} minutes", STUCK.as_secs() / 60));
-        says(Kind::ProviderSlow, format!("{} seconds", recent_calls::SLOW.as_secs_f64()));
-        says(Kind::ClocksDiffer, format!("{} seconds", CLOCKS_DIFFER.as_secs()));
-        says(Kind::NodeSilent, format!("{} seconds", LEASE.as_secs()));
-        says(Kind::PurgeBehind, format!("{} days", RECORD_RETENTION.as_secs() / 86_400));
-        says(Kind::Bounces, hours(DAY));
-        says(Kind::Complaints, hours(DAY));
-        says(Kind::Bounces, format!("{} %", BOUNCES.permille / 10));
-        says(Kind::Complaints, format!("0.{} %", COMPLAINTS.permille));
-        says(Kind::Bounces, format!("at least {} recipients", BOUNCES.least));
-        says(Kind::Complaints, format!("at least {} recipients", COMPLAINTS.least));
-    }
-}
+mod tests;

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use crate::admin::status::StoreHealth;
 use crate::config::TrackingOverride;
-use crate::dispatch::circuit_breaker::BreakerState;
+use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::dispatch::{DailyQuota, RecentCalls, recent_calls};
 use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::error_chain::without_full_stop;
 use crate::operator::conditions::{
-    Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, lately, several,
+    Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, UNREACHABLE, lately, several,
 };
 use crate::operator::process::Process;
 use crate::operator::{Parts, StoredState};
 use crate::queue::Fill;
-use crate::quota::AccountCheck;
+use crate::quota::{AccountCheck, EarlierCredentials};
 use crate::ses::SesClient;
 use crate::store::{
     CLOCKS_DIFFER, DamagedRow, DatabaseStatus, DrainOrder, Health, NodeState, NodeStatus, SeenFrom,
@@ -42,12 +42,7 @@ pub(super) fn find(parts: &Parts) -> Vec<Condition> {
     }
     found
         .extend(store(parts.store.health(), parts.store.metrics().has_failed_within(STORE_FAILED)));
-    if let BreakerState::Open { cause, message } = &status.condition {
-        let cause = *cause;
-        let (what, _) = cause.explained();
-        let message = format!("Sending is paused: {what} ({message})");
-        found.push(Kind::SendingPaused(cause).says(message));
-    }
+    found.extend(sending(&status.condition, parts.dispatcher.impaired_for()));
     found.extend(account(&parts.account.borrow()));
     let full_for = status.full_for.iter().map(|id| parts.organisation_name(*id));
     let full_for: Vec<_> = full_for.collect();
@@ -310,6 +305,18 @@ fn calls(recent: &RecentCalls, unexpected: &[String]) -> Vec<Condition> {
     found
 }
 
+/// What keeps every message from being sent, by the calls.
+fn sending(condition: &BreakerState, impaired_for: Option<Duration>) -> Option<Condition> {
+    let BreakerState::Open { cause, message } = condition else { return None };
+    let (what, _) = cause.explained();
+    let is_new = impaired_for.is_none_or(|time| time < UNREACHABLE);
+    let kind = match cause {
+        Cause::Unreachable if is_new => Kind::Unanswered,
+        cause => Kind::SendingPaused(*cause),
+    };
+    Some(kind.says(format!("Sending is paused: {what} ({message})")))
+}
+
 fn store(health: Health, has_failed_lately: bool) -> Option<Condition> {
     match (health, has_failed_lately) {
         (Health::Refusing, _) => Some(Kind::StoreRefusing.found()),
@@ -328,10 +335,13 @@ fn account(check: &AccountCheck) -> Option<Condition> {
     match check {
         AccountCheck::Passed => None,
         AccountCheck::Unasked => Some(Kind::Starting.found()),
-        AccountCheck::Failed { fault, message } => {
-            let fault = *fault;
+        AccountCheck::Failed { fault, message, before } => {
+            let kind = match before {
+                EarlierCredentials::None if fault.stops_sending() => Kind::NoCredentialsYet(*fault),
+                EarlierCredentials::None | EarlierCredentials::Good => Kind::Account(*fault),
+            };
             let (what, _) = fault.explained();
-            Some(Kind::Account(fault).says(format!("{what} ({message})")))
+            Some(kind.says(format!("{what} ({message})")))
         }
     }
 }
@@ -339,12 +349,45 @@ fn account(check: &AccountCheck) -> Option<Condition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::live::Severity;
     use crate::domain::time::Timestamp;
     use crate::operator::conditions::Readiness::{NotReady, Ready};
+    use crate::quota::AccountFault;
     use crate::store::NodeLoad;
 
     fn codes(found: impl IntoIterator<Item = Condition>) -> Vec<&'static str> {
         found.into_iter().map(|condition| condition.code).collect()
+    }
+
+    #[test]
+    fn a_provider_that_does_not_answer_is_critical_after_a_minute() {
+        let told = |cause, seconds| {
+            let condition = BreakerState::Open { cause, message: "no".to_owned() };
+            let found = sending(&condition, Some(Duration::from_secs(seconds))).unwrap();
+            assert_eq!(found.readiness, Ready);
+            (found.code, found.severity)
+        };
+        assert_eq!(told(Cause::Unreachable, 59), ("unreachable", Severity::Warning));
+        assert_eq!(told(Cause::Unreachable, 60), ("unreachable", Severity::Critical));
+        assert_eq!(told(Cause::AccountPaused, 0), ("account_paused", Severity::Critical));
+        assert_eq!(sending(&BreakerState::Closed, None), None);
+    }
+
+    #[test]
+    fn only_a_process_that_never_had_credentials_is_not_ready_without_them() {
+        let told = |fault, before| {
+            let check = AccountCheck::Failed { fault, message: "no".to_owned(), before };
+            let found = account(&check).unwrap();
+            (found.severity, found.readiness)
+        };
+        for fault in [AccountFault::CredentialsMissing, AccountFault::CredentialsRefused] {
+            let never = told(fault, EarlierCredentials::None);
+            assert_eq!(never, (Severity::Critical, NotReady), "{fault:?}");
+            let lost = told(fault, EarlierCredentials::Good);
+            assert_eq!(lost, (Severity::Critical, Ready), "{fault:?}");
+        }
+        let denied = told(AccountFault::AccessDenied, EarlierCredentials::None);
+        assert_eq!(denied, (Severity::Warning, Ready));
     }
 
     #[test]
@@ -420,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_nearly_full_is_told_and_leaves_the_service_ready() {
+    fn a_queue_that_is_full_is_told_and_leaves_the_service_ready() {
         const MAX: usize = 1 << 30;
         let told = |in_use| {
             let found = queue(in_use, MAX, &[]).or(filling(in_use, MAX, 0.0));
@@ -429,7 +472,7 @@ mod tests {
         assert_eq!(told(MAX / 5 * 4), None);
         assert_eq!(told(MAX - MAX / 6), Some(("queue_filling", Ready)));
         assert_eq!(told(MAX - MAX / 25), Some(("queue_nearly_full", Ready)));
-        assert_eq!(told(MAX), Some(("queue_full", NotReady)));
+        assert_eq!(told(MAX), Some(("queue_full", Ready)));
         assert_eq!(codes(filling(0, MAX, 0.81)), ["queue_filling"]);
         assert_eq!(filling(MAX / 2, MAX, 1.0), None);
         let of_one = queue(MAX / 2, MAX, &["acme".to_owned()]).unwrap();

@@ -1,4 +1,4 @@
-//! `/healthz` and `/readyz`: whether the process is alive, and whether it can do its work.
+//! `/healthz` and `/readyz`: whether the process is alive, and whether it accepts requests.
 
 use std::time::Duration;
 
@@ -36,9 +36,10 @@ pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<
     response(status, TEXT, text)
 }
 
-/// Tells whether messages can be taken and sent, with every condition that is seen.
+/// Tells whether requests can be accepted durably and this instance's set-up lets it send them, with
+/// every condition that is seen.
 pub(super) fn readiness(parts: &Parts) -> Response<Full<Bytes>> {
-    // Also what does not keep it from its work: whoever asks here must not read that all is well.
+    // Also what does not end readiness: whoever asks here must not read that all is well.
     let reasons = diagnosis::find(parts);
     let ready = reasons.iter().all(|condition| condition.readiness == Readiness::Ready);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -12,7 +12,6 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::admin::live;
 use crate::admin::node::Node;
 use crate::http::body::ResponseBody;
 use crate::operator::conditions::{BOUNCES, COMPLAINTS, Condition, Limit};
@@ -52,19 +51,26 @@ pub(super) async fn look(
     let mut before = (Instant::now(), Totals::of(&parts));
     let mut trends = Trends::new(before.0);
     let mut demand = Demand { idle_looks: IDLE_LOOKS };
+    let mut stored = StoredState::default();
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = parts.conditions.wanted() => {
+                let found = conditions(&parts, &stored, &accounts(&parts), &trends);
+                parts.tell_conditions(&found);
+                continue;
+            }
+        }
         let now = (Instant::now(), Totals::of(&parts));
         trends.look(now.0, &parts, &now.1.organisations);
         recent.look(parts.clock.now(), &now.1.organisations);
-        let stored = parts.ask_store().await;
+        stored = parts.ask_store().await;
         let accepted = now.1.accepted > before.1.accepted;
         let demand = demand.look(&parts.dispatcher.status().pending, accepted);
         let passed = now.0 - before.0;
         let state = State::now(&parts, &stored, &now.1, &before.1, passed, &trends, demand);
         let event = event("state", &state);
-        let conditions = state.conditions.into_iter().map(live::Condition::from);
-        parts.conditions.send_replace(conditions.collect());
+        parts.tell_conditions(&state.conditions);
         told.send_modify(|told| {
             if told.history.len() == KEPT {
                 told.history.pop_front();
@@ -74,6 +80,19 @@ pub(super) async fn look(
         });
         before = now;
     }
+}
+
+/// Everything that is wrong now.
+fn conditions(
+    parts: &Parts,
+    stored: &StoredState,
+    organisations: &[Named],
+    trends: &Trends,
+) -> Vec<Condition> {
+    let mut found = diagnosis::find(parts);
+    found.extend(diagnosis::lesser(parts, stored));
+    found.extend(trends.conditions(parts, organisations));
+    found
 }
 
 /// Need of this node for the pace that all nodes share.
@@ -225,9 +244,7 @@ impl State {
         let sum = |count: fn(&OrganisationCounts) -> u64| {
             now.organisations.iter().map(|one| count(&one.account)).sum()
         };
-        let mut conditions = diagnosis::find(parts);
-        conditions.extend(diagnosis::lesser(parts, stored));
-        conditions.extend(trends.conditions(parts, &now.organisations));
+        let conditions = conditions(parts, stored, &now.organisations, trends);
         // Before the nodes are looked at: this one's line is of the same moment.
         parts.store.say_load(NodeLoad {
             pending: status.pending.messages as u64,

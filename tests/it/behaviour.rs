@@ -30,6 +30,7 @@ mod outcomes;
 mod page;
 mod page_data;
 mod provider_answers;
+mod readiness;
 mod reading;
 mod refusals;
 mod restart;

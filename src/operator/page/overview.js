@@ -95,10 +95,12 @@ export function follow(state) {
   if (Date.now() - readAt > RANGES[range].refresh * 1000) readHistory();
 }
 
+const TONES_OF_CONDITIONS = { critical: "bad", warning: "warn", notice: "plain" };
+
 function showConditions({ conditions, limits }) {
-  const told = conditions.map(({ code, message, advice, ready }) => {
-    const box = element("div", null, { class: ready ? "condition" : "condition bad" });
-    box.append(element("strong", `${message}.`), element("span", `${advice}.`));
+  const told = conditions.map(({ code, message, advice, severity }) => {
+    const box = element("div", null, { class: `condition ${TONES_OF_CONDITIONS[severity]}` });
+    box.append(element("span", severity, { class: "severity" }), element("strong", `${message}.`), element("span", `${advice}.`));
     if (code in limits) box.append(element("span", explained(limits[code]), { class: "why" }));
     return box;
   });

@@ -55,7 +55,7 @@ function follow(state) {
   const problems = state.conditions.length;
   find("problems").hidden = problems === 0;
   find("problems").textContent = problems === 1 ? "1 problem" : `${problems} problems`;
-  find("problems").className = state.conditions.every((one) => one.ready) ? "warn" : "bad";
+  find("problems").className = state.conditions.some((one) => one.severity === "critical") ? "bad" : "warn";
   VIEWS[place().tab].follow(state);
 }
 

@@ -82,8 +82,8 @@ const held = await send({ subject: "Held" });
 let known;
 while (known === undefined) {
   const ready = await fetch(`${origin}/readyz`);
-  if (ready.status === 503) known = Date.now();
-  await ready.text();
+  const { reasons } = await ready.json();
+  if (reasons.length > 0) known = Date.now();
 }
 await page.getByText("the account may not send").waitFor();
 const took = Date.now() - known;

@@ -58,6 +58,7 @@ async fn where_no_service_runs_commands_work_on_the_file() {
     let assumed = ["domain", "add", "--org", "acme", "example.com", "--assume-verified", "--json"];
     assert_eq!(offline.command(&assumed).await.json()["state"], "assumed");
     let status = offline.command(&["status"]).await;
+    assert_eq!(status.code, 1, "{status:?}");
     assert!(status.out.contains("no service runs"), "{status:?}");
     assert_eq!(offline.command(&["clock", "confirm"]).await.code, 1);
 

@@ -59,7 +59,8 @@ fn tally(site: &Site) -> std::collections::BTreeMap<String, usize> {
 }
 
 fn pending(site: &Site) -> u64 {
-    json_of(site, &["status"])["sending"]["pendingMessages"].as_u64().unwrap()
+    // The account is paused, which is critical.
+    crate::behaviour::certificate::status(site)["sending"]["pendingMessages"].as_u64().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

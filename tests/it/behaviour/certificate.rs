@@ -7,8 +7,9 @@ use serde_json::Value;
 use crate::behaviour::tls::{Certificate, site};
 use crate::kit::{PATIENCE, Server, Site};
 
+/// What `status` tells programs, whatever its exit code says of it.
 pub(crate) fn status(site: &Site) -> Value {
-    serde_json::from_slice(&site.done(&["status", "--json"]).stdout).unwrap()
+    serde_json::from_slice(&site.run(&["status", "--json"]).stdout).unwrap()
 }
 
 /// The value of a metric without labels, where it is there.

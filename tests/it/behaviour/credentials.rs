@@ -35,17 +35,32 @@ async fn fault(server: &Server, code: &str) -> Option<f64> {
 
 /// Waits until the service is not ready for this reason; gives what `/readyz` says of it.
 async fn not_ready(server: &Server, code: &str) -> Value {
+    told(server, code, StatusCode::SERVICE_UNAVAILABLE).await
+}
+
+/// Waits until `/readyz` tells of this with this status; gives what it says of it.
+async fn told(server: &Server, code: &str, expected: StatusCode) -> Value {
     let end = Instant::now() + PATIENCE;
     loop {
         let (status, document) = answer(server.operator("/readyz").await).await;
         let mut reasons = document["reasons"].as_array().unwrap().iter();
         if let Some(reason) = reasons.find(|reason| reason["code"] == code) {
-            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(status, expected, "{document}");
+            assert_eq!(reason["severity"], "critical");
             return reason.clone();
         }
         assert!(Instant::now() < end, "{code} is not in {document}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// `status` exits with 1, says this, and nothing that contradicts it.
+fn is_critical(site: &Site, words: &str) {
+    let output = site.run_alone(&["status"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(words), "{text}");
+    assert!(!text.contains("takes messages"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,8 +71,7 @@ async fn unusable_credentials_are_told_before_the_first_message_and_recovered_fr
     let reason = not_ready(&server, "credentials_missing").await;
     assert!(reason["message"].as_str().unwrap().contains("no AWS credentials found"), "{reason}");
     assert!(look(&site, &server).await.contains("credentials_missing"));
-    let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
-    assert!(text.contains("there are no AWS credentials to sign with"), "{text}");
+    is_critical(&site, "there are no AWS credentials to sign with");
     assert_eq!(status(&site)["sending"]["account"]["fault"], "credentialsMissing");
     assert_eq!(fault(&server, "credentials_missing").await, Some(1.0));
     assert_eq!(server.operator("/healthz").await.status(), StatusCode::OK);
@@ -93,12 +107,21 @@ async fn a_hangup_loads_the_credentials_again() {
     wait_until_ready(&server).await;
     write(&file, AWS_ACCESS_KEY, "wrong");
     server.signal("HUP");
-    not_ready(&server, "credentials_refused").await;
+    // It had good ones, so messages wait for the next good ones instead of being turned away.
+    told(&server, "credentials_refused", StatusCode::OK).await;
+    is_critical(&site, "AWS refuses the credentials");
+    server.send(&message()).await;
+    told(&server, "setup_fault", StatusCode::OK).await;
+    is_critical(&site, "AWS refuses the credentials");
     // Also where the configuration cannot be read.
     site.reconfigure("data_dir", "no_such_key");
     write(&file, AWS_ACCESS_KEY, AWS_SECRET);
     server.signal("HUP");
-    wait_until_ready(&server).await;
+    let end = Instant::now() + PATIENCE;
+    while fault(&server, "credentials_refused").await != Some(0.0) {
+        assert!(Instant::now() < end, "they are not loaded");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     assert!(server.log().contains("the configuration stays as it was"));
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;

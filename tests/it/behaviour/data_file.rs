@@ -52,7 +52,10 @@ async fn is_told_everywhere(site: &Site, server: &Server, what: &str) {
         "{reasons:?}"
     );
     assert_eq!(server.operator("/readyz").await.status(), StatusCode::SERVICE_UNAVAILABLE);
-    let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    let status = site.run(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status:?}");
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(!status.contains("takes messages"), "{status}");
     assert!(status.contains(what) && status.contains("pillarbox backup FILE"), "{status}");
     let doctor = String::from_utf8(site.run(&["doctor"]).stdout).unwrap();
     assert!(doctor.contains(what), "{doctor}");

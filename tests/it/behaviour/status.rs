@@ -8,11 +8,11 @@ use serde_json::json;
 
 use crate::kit::{PATIENCE, Server, Site, answer, message, message_with};
 
-/// Waits until the status says this, and gives the whole of it.
+/// Waits until the status says this, and gives the whole of it. It exits with 1 if that is critical.
 async fn status_with(site: &Site, words: &str) -> String {
     let end = Instant::now() + PATIENCE;
     loop {
-        let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+        let status = String::from_utf8(site.run(&["status"]).stdout).unwrap();
         if status.contains(words) {
             return status;
         }

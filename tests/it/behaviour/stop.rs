@@ -1,10 +1,11 @@
-//! Exit codes and last words of a stop.
+//! Exit codes and last words of a stop, and exit codes of `status`.
 
 use std::time::Duration;
 
-use pillarbox::simulator::Options;
+use pillarbox::simulator::{Fault, Faults, Options};
+use serde_json::Value;
 
-use crate::kit::{PATIENCE, Server, Site, message};
+use crate::kit::{Finished, PATIENCE, Server, Site, is_on_postgres, message};
 
 const UNIT: &str = include_str!("../../../systemd/pillarbox.service");
 
@@ -49,4 +50,45 @@ fn the_unit_takes_a_stop_that_lost_messages_for_a_stop() {
         let codes: Vec<&str> = lines.flat_map(|codes| codes.split(' ')).collect();
         assert!(codes.contains(&"71"), "{setting}{codes:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_exits_with_1_if_no_service_runs_or_a_critical_condition_holds() {
+    let site = Site::new().await;
+    let status = async |arguments: &[&str]| {
+        Finished::run(site.command(&[&["status"], arguments].concat())).await
+    };
+    let none = status(&[]).await;
+    assert_eq!(none.code, 1, "{none:?}");
+    if !is_on_postgres() {
+        assert!(none.out.contains("no service runs"), "{none:?}");
+        let none = status(&["--json"]).await;
+        assert_eq!(none.code, 1, "{none:?}");
+        let document: Value = serde_json::from_str(&none.out).unwrap();
+        assert_eq!(document["uptimeSeconds"], Value::Null);
+    }
+
+    let server = site.start();
+    crate::behaviour::operator::wait_until_ready(&server).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let well = status(&[]).await;
+    assert_eq!(well.code, 0, "{well:?}");
+
+    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    server.send(&message()).await;
+    let end = std::time::Instant::now() + PATIENCE;
+    let ill = loop {
+        let ill = status(&["--json"]).await;
+        if ill.code != 0 {
+            break ill;
+        }
+        assert!(std::time::Instant::now() < end, "{ill:?}");
+    };
+    assert_eq!(ill.code, 1, "{ill:?}");
+    let document: Value = serde_json::from_str(&ill.out).unwrap();
+    let paused = document["conditions"].as_array().unwrap().iter();
+    let paused: Vec<_> = paused.filter(|one| one["code"] == "account_paused").collect();
+    assert_eq!(paused.len(), 1, "{document}");
+    assert_eq!(paused[0]["severity"], "critical");
+    assert!(ill.err.contains("account_paused"), "{ill:?}");
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::circuit_breaker::BreakerState;
 use pillarbox::dispatch::token_bucket::Rate;
+use pillarbox::dispatch::{Evidence, Settings};
 use pillarbox::domain::attempt::ProblemKind;
 use pillarbox::domain::message::Status;
 
@@ -122,6 +124,36 @@ async fn another_organisations_message_goes_out_at_once_after_hours_of_unanswere
     assert_eq!(sim.status(id), Status::Sent);
     assert_eq!(sim.dispatcher.status().condition, BreakerState::Closed);
     assert_eq!(sim.dispatcher.status().paused_organisations.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_with_an_empty_queue_end_by_an_answer_without_a_message_or_by_and_by() {
+    for answers in [true, false] {
+        let settings = Settings { on_unknown: OnUnknown::Fail, ..settings() };
+        let provider = Simulated::new(LATENCY, Limit::None);
+        let sim = Sim::start(provider, settings, Rate::PerSecond(RATE)).await;
+        sim.provider.always(Answer::Lose);
+        for _ in 0..6 {
+            sim.accept_singles(0, 1).await;
+            sim.accept_singles(1, 1).await;
+            sim.run(SECOND, STEP).await;
+        }
+        let is_open = || matches!(sim.dispatcher.status().condition, BreakerState::Open { .. });
+        sim.run_until_empty(Duration::from_mins(2), STEP * 10).await;
+        assert!(is_open());
+        sim.provider.always(Answer::Accept);
+        sim.run(SECOND, STEP).await;
+        assert!(is_open(), "nothing has shown that it is over");
+        if answers {
+            sim.dispatcher.answered(Instant::now(), |_| Evidence::Against);
+        } else {
+            sim.run(Duration::from_mins(10), SECOND).await;
+        }
+        assert!(!is_open(), "answers: {answers}");
+        let id = sim.accept_singles(1, 1).await[0];
+        sim.run(SECOND, STEP).await;
+        assert_eq!(sim.status(id), Status::Sent);
+    }
 }
 
 #[tokio::test(start_paused = true)]
