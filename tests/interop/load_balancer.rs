@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use pillarbox::simulator::{Fault, Faults};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -146,11 +147,10 @@ async fn accepted_by(server: &Server) -> usize {
     line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_a_load_balancer_notice_no_drain_and_lose_little_by_a_crash() {
-    let (nodes, first) = Nodes::new("balanced").await;
+/// Starts two nodes, which keep their addresses after a restart, and `HAProxy` before them.
+async fn start(database: &str) -> (Nodes, [Server; 2], Program, String) {
+    let (nodes, first) = Nodes::new(database).await;
     first.terminate().await;
-    // The same addresses after a restart.
     for site in &nodes.sites {
         for listener in ["operator_listen", "listen"] {
             let zero = format!("\n{listener} = \"127.0.0.1:0\"");
@@ -161,7 +161,7 @@ async fn clients_of_a_load_balancer_notice_no_drain_and_lose_little_by_a_crash()
         }
     }
     let (one, two) = (nodes.start(0), nodes.start(1));
-    let (_haproxy, base) = start_haproxy(&nodes, [&one, &two]);
+    let (haproxy, base) = start_haproxy(&nodes, [&one, &two]);
     let end = Instant::now() + PATIENCE;
     let is_up = async || {
         let asked = one.client.get(format!("{base}/emails")).send().await;
@@ -171,7 +171,26 @@ async fn clients_of_a_load_balancer_notice_no_drain_and_lose_little_by_a_crash()
         assert!(Instant::now() < end, "the balancer finds no node");
         sleep(Duration::from_millis(50)).await;
     }
+    (nodes, [one, two], haproxy, base)
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_answers_no_call_takes_no_node_from_the_load_balancer() {
+    let (nodes, [one, _two], _haproxy, base) = start("unanswered").await;
+    let simulator = &nodes.sites[0].simulator;
+    simulator.set_faults(Faults::always(Fault::ResetAfter));
+    let clients = Clients::start(&base, &one.key);
+    // Longer than it takes to doubt the provider, and to notice a node that is not ready.
+    sleep(4 * PHASE).await;
+    assert_eq!(clients.failed(), [], "{} were accepted", clients.accepted());
+    simulator.set_faults(Faults::none());
+    let history = clients.stop().await;
+    assert!(history.accepted.len() > 100, "{} were accepted", history.accepted.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_a_load_balancer_notice_no_drain_and_lose_little_by_a_crash() {
+    let (nodes, [one, two], _haproxy, base) = start("balanced").await;
     let clients = Clients::start(&base, &one.key);
     sleep(PHASE).await;
     for node in [&one, &two] {
