@@ -113,7 +113,7 @@ impl DataFile {
     pub(super) fn probe(&self) -> io::Result<()> {
         let directory = self.path.parent().expect("the file's path has a directory");
         let mut file = temp_files::make(directory, temp_files::NEW)?;
-        file.write_all(&[1; PROBE_BYTES])?;
+        file.write_all(&vec![1; PROBE_BYTES])?;
         file.as_file().sync_data()
     }
 

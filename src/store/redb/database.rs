@@ -160,7 +160,7 @@ impl SharedDatabase {
     ) -> Result<(), OpenError> {
         if let Some(file) = self.data_file() {
             // Readers wait for what follows, so it is not for a disk that is full as before.
-            file.probe().map_err(JournalError::from)?;
+            file.probe().map_err(|error| OpenError::Io(error.into()))?;
         }
         let mut guard = write_lock(&self.handle);
         let mut published = write_lock(&self.published);

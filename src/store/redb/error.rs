@@ -105,7 +105,7 @@ impl From<DatabaseError> for OpenError {
 impl From<JournalError> for OpenError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::Io(error) => Self::Io(StorageError::Io(error).into()),
+            JournalError::Io(error) => Self::Io(StorageError::Io(of_journal(&error)).into()),
             JournalError::Foreign
             | JournalError::Older
             | JournalError::Newer
@@ -117,11 +117,16 @@ impl From<JournalError> for OpenError {
 impl From<JournalError> for ReadError {
     fn from(error: JournalError) -> Self {
         let error = match error {
-            JournalError::Io(error) => StorageError::Io(error),
+            JournalError::Io(error) => StorageError::Io(of_journal(&error)),
             other => StorageError::Corrupted(other.to_string()),
         };
         error.into()
     }
+}
+
+/// Says in an error that the journal has it, and not the data file.
+fn of_journal(error: &std::io::Error) -> std::io::Error {
+    std::io::Error::new(error.kind(), format!("the journal {JOURNAL_NAME}: {error}"))
 }
 
 impl From<redb::Error> for OpenError {

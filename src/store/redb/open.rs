@@ -75,6 +75,11 @@ fn found_journal(found: io::Result<Option<JournalFile>>) -> Result<Option<Journa
     })
 }
 
+fn is_of(epoch: Epoch, found: Option<&JournalFile>) -> Result<bool, JournalError> {
+    let owners = found.map(|file| journal::owners(&*file.storage)).transpose()?.flatten();
+    Ok(owners.is_some_and(|[owner, _]| owner == epoch))
+}
+
 fn missing_journal() -> OpenError {
     OpenError::Journal("it is missing".to_owned())
 }
@@ -85,6 +90,8 @@ fn start_journal(opener: &Opener, database: &Database, epoch: Epoch) -> Result<J
     let found = found_journal((opener.journal)())?;
     let found = match kept {
         Some(_) => found,
+        // An attempt that failed may have made it this process's own.
+        None if is_of(epoch, found.as_ref())? => found,
         None => opener.keep_journal_of_another(found)?,
     };
     let file = match found {

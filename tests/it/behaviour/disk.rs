@@ -142,6 +142,8 @@ async fn a_start_whose_journal_cannot_be_made_reads_and_refuses_until_it_can() {
     assert_eq!(server.record(&sent).await["status"], "sent");
     let refused = server.post(&message()).send().await.unwrap();
     assert_eq!(refusal(refused).await, (503, "StorageUnavailable".to_owned(), None));
+    let log = server.log();
+    assert!(log.contains("the journal pillarbox.journal: Is a directory"), "{log}");
     std::fs::remove_dir(&journal).unwrap();
     goes_on(&server).await;
     server.terminate().await;

@@ -84,13 +84,10 @@ impl Head {
     /// Adds a mark beside that of the checkpoint that the data file has. The first layout gets marks
     /// by this, which it does not look at.
     pub(super) fn add_mark(&mut self, kept: Checkpoint, new: Checkpoint) {
-        self.kept = match self.marks.iter().position(|mark| *mark == Some(kept)) {
-            Some(position) => position,
-            None => {
-                self.marks = [Some(kept), None];
-                0
-            }
-        };
+        self.kept = self.marks.iter().position(|mark| *mark == Some(kept)).unwrap_or_else(|| {
+            self.marks = [Some(kept), None];
+            0
+        });
         if kept != new {
             self.mark(new);
         }
