@@ -292,7 +292,8 @@ impl<K: Copy + Eq + Hash + Send + Sync + 'static> reqwest::dns::Resolve for Http
         Box::pin(async move {
             let found = resolver.resolve(holder, name.as_str()).await?;
             drop(guard);
-            Ok(Box::new(found.to_vec().into_iter()) as reqwest::dns::Addrs)
+            let addresses: Vec<_> = found.iter().copied().collect();
+            Ok(Box::new(addresses.into_iter()) as reqwest::dns::Addrs)
         })
     }
 }

@@ -2,7 +2,6 @@
 //! that calls nobody.
 
 use std::net::UdpSocket;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::Options;
@@ -11,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::kit::{PATIENCE, Receiver, Reply, Server, Site, message};
 
-/// Name server of these tests. Port 53 of any address in 127.0.0.0/8 is only for root.
+/// Name server of the test. Port 53 of any address in 127.0.0.0/8 is only for root.
 const NAME_SERVER: &str = "127.83.7.53";
 /// Longer than a listing or a call takes on a busy machine, and less than a look-up that gets no
 /// answer (resolv.conf(5): twice 5 seconds).
@@ -22,9 +21,6 @@ const ORGANISATIONS: usize = 4;
 const DEAD: usize = 10;
 /// Events for each endpoint: as many as it is told of at one time.
 const EVENTS: usize = 16;
-
-/// One test at a time has the address.
-static ADDRESS: Mutex<()> = Mutex::new(());
 
 /// Starts the service with a name server that takes questions and never answers.
 fn start(site: &Site, silent: &UdpSocket) -> Server {
@@ -62,7 +58,6 @@ async fn timed(what: impl Future<Output = ()>) -> Duration {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_whose_names_get_no_answer_hold_nobody_up() {
-    let _address = ADDRESS.lock().unwrap_or_else(PoisonError::into_inner);
     let silent = silent_name_server();
     let site = Site::with("", Options::default()).await;
     // SES is called by a name too. It is in /etc/hosts.
