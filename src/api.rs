@@ -91,8 +91,8 @@ pub struct Budgets {
     pub bodies: BodyReader<OrganisationId>,
     /// Responses that clients have not read.
     pub responses: Responses<OrganisationId>,
-    /// Connections that have brought a request with a key.
-    connections: Budget<OrganisationId>,
+    /// Connections that have brought a valid key.
+    pub connections: Budget<OrganisationId>,
 }
 
 impl Budgets {
@@ -235,12 +235,16 @@ impl Inner {
         connection: &Connection,
     ) -> Result<Response<Full<Bytes>>, ApiError> {
         if request.method() == Method::GET && request.uri().path() == OPENAPI_PATH {
+            self.note_keyless(&request, connection);
             return Ok(json(Bytes::from_static(OPENAPI.as_bytes())));
         }
         if let Some(page) = self.welcome.get().filter(|_| is_browser_at_root(&request)) {
+            self.note_keyless(&request, connection);
             return Ok(welcome(page));
         }
-        let (organisation, key) = self.authenticate(request.headers())?;
+        let (organisation, key) =
+            self.authenticate(request.headers()).inspect_err(|_| connection.refuse_key())?;
+        connection.accept_key();
         self.count_connection(organisation.id, connection);
         let (head, body) = request.into_parts();
         let endpoint = Endpoint::of(head.uri.path());
@@ -282,6 +286,13 @@ impl Inner {
         }
         let key = ApiKey::parse(key.trim()).map_err(|_| Rejection::Unauthorized)?;
         self.store.authenticate(&key.hash(), self.clock.now()).ok_or(Rejection::Unauthorized)
+    }
+
+    /// Notes a request that needs no key, if it has none.
+    fn note_keyless<B>(&self, request: &Request<B>, connection: &Connection) {
+        if self.authenticate(request.headers()).is_err() {
+            connection.refuse_key();
+        }
     }
 
     /// Counts a connection as the organisation's for as long as it is open. Beyond the organisation's

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::Uri;
+use ipnet::IpNet;
 
 pub use self::edit::{EditError, set_texts};
 pub use self::error::{ConfigError, Inconsistency, Origin, Problem, Problems};
@@ -75,8 +76,10 @@ pub struct Config {
     pub admin_socket: PathBuf,
     /// The largest request body, in bytes.
     pub max_request_bytes: usize,
-    /// Client connections open at one time.
+    /// Client connections open at one time, of HTTP and SMTP together.
     pub max_connections: usize,
+    /// Networks of proxies, whose addresses have no share of the connections without a key.
+    pub trusted_proxies: Vec<IpNet>,
     /// Request bodies being read, in bytes, all connections together; at least four of
     /// `max_request_bytes`.
     pub max_reading_bytes: usize,
@@ -290,6 +293,11 @@ impl Config {
                 default.max_connections,
                 values::whole(1..=1_000_000),
             ),
+            trusted_proxies: reader.take(
+                "trusted_proxies",
+                default.trusted_proxies,
+                values::networks,
+            ),
             max_reading_bytes: read_budget(
                 reader,
                 "max_reading_bytes",
@@ -495,6 +503,7 @@ impl Default for Config {
             admin_socket: PathBuf::from("/run/pillarbox/admin.sock"),
             max_request_bytes: 10 * MIB,
             max_connections: 10_000,
+            trusted_proxies: Vec::new(),
             max_reading_bytes: 256 * MIB,
             max_writing_bytes: 256 * MIB,
             tls: None,

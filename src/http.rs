@@ -4,8 +4,9 @@
 //! know mail, stores or what its requests ask for: a handler stands between.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
+use crate::http::connections::{Activity, CROWDED_PAUSE, ClientConnection, ClientConnections};
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::limits::{Limits, Linger, WhenFull};
 use crate::http::rejection::Rejection;
@@ -34,6 +36,7 @@ pub use connection::Connection;
 
 pub mod body;
 mod connection;
+pub mod connections;
 pub mod drain;
 mod framing;
 mod head;
@@ -54,6 +57,14 @@ const REFUSAL_LINGER: Linger = Linger {
     max_bytes: 1024 * 1024,
     timeout: Duration::from_secs(1),
     idle_timeout: Duration::from_millis(500),
+};
+
+/// Time in which the client of a connection that makes room may still send: it is not counted any
+/// more.
+pub(crate) const LINGER_FOR_ROOM: Linger = Linger {
+    max_bytes: 64 * 1024,
+    timeout: Duration::from_millis(500),
+    idle_timeout: Duration::from_millis(250),
 };
 
 /// Service that answers requests. Any `Fn(Request<Incoming>, RequestId) -> impl Future` is one.
@@ -106,6 +117,11 @@ pub trait Listener: Send {
 
     /// Waits for the next connection. A call that is dropped loses none.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
+
+    /// Returns the address of a connection's other end, if it has one.
+    fn address(_connection: &Self::Connection) -> Option<IpAddr> {
+        None
+    }
 }
 
 impl Listener for TcpListener {
@@ -117,6 +133,10 @@ impl Listener for TcpListener {
         // the connection is gone already.
         let _ = stream.set_nodelay(true);
         Ok(stream)
+    }
+
+    fn address(connection: &TcpStream) -> Option<IpAddr> {
+        connection.peer_addr().ok().map(|address| address.ip())
     }
 }
 
@@ -164,6 +184,7 @@ async fn serve_over<L: Listener, H: Handler>(
     tokio::pin!(stopped);
     let deadline = loop {
         let phase = watched.phase();
+        let is_crowded = shared.limits.clients.as_ref().is_some_and(ClientConnections::is_crowded);
         let has_room = shared.limits.when_full == WhenFull::Refuse
             || connections.len() < shared.limits.max_connections;
         tokio::select! {
@@ -172,8 +193,13 @@ async fn serve_over<L: Listener, H: Handler>(
             () = watched.left(phase) => {}
             Some(ended) = connections.join_next() => note_end(ended),
             Some(ended) = refusals.join_next() => note_end(ended),
-            accepted = listener.accept(), if has_room && phase != DrainPhase::Holding => match accepted {
-                Ok(stream) => admit(stream, tls.as_deref(), &shared, &mut connections, &mut refusals),
+            () = sleep(CROWDED_PAUSE), if is_crowded => {}
+            accepted = listener.accept(), if has_room && !is_crowded && phase != DrainPhase::Holding => match accepted {
+                Ok(stream) => {
+                    let address = L::address(&stream);
+                    let to = (&mut connections, &mut refusals);
+                    admit(stream, address, tls.as_deref(), &shared, to);
+                }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "connections cannot be accepted for now");
@@ -257,21 +283,27 @@ fn marked<B>(mut response: Response<B>, id: RequestId) -> Response<B> {
     response
 }
 
+/// Serves a new connection, or refuses it. The tasks of either are added to those there are.
 fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
     stream: I,
+    address: Option<IpAddr>,
     tls: Option<&Tls>,
     shared: &Arc<Shared<H>>,
-    connections: &mut JoinSet<()>,
-    refusals: &mut JoinSet<()>,
+    (connections, refusals): (&mut JoinSet<()>, &mut JoinSet<()>),
 ) {
     let shared = Arc::clone(shared);
-    if connections.len() < shared.limits.max_connections {
+    let activity = if tls.is_some() { Activity::Handshake } else { Activity::Silent };
+    let admitted = match &shared.limits.clients {
+        Some(clients) => clients.admit(address, activity).map(Arc::new).map(Some),
+        None => (connections.len() < shared.limits.max_connections).then_some(None),
+    };
+    if let Some(client) = admitted {
         let mark = shared.handler.connected();
         let acceptor = tls.map(Tls::acceptor);
         connections.spawn(async move {
             match acceptor {
-                Some(acceptor) => serve_secure(stream, acceptor, shared).await,
-                None => http1::serve(stream, &shared).await,
+                Some(acceptor) => serve_secure(stream, acceptor, shared, client).await,
+                None => http1::serve(stream, &shared, client).await,
             }
             drop(mark);
         });
@@ -294,21 +326,41 @@ fn admit<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, H: Handler>(
 }
 
 /// Serves a connection until it is closed, once its handshake is done.
-async fn serve_secure<I, H>(stream: I, acceptor: TlsAcceptor, shared: Arc<Shared<H>>)
-where
+async fn serve_secure<I, H>(
+    stream: I,
+    acceptor: TlsAcceptor,
+    shared: Arc<Shared<H>>,
+    client: Option<Arc<ClientConnection>>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream)).await;
+    let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream));
+    let handshake = tokio::select! {
+        biased;
+        handshake = handshake => handshake,
+        () = told(client.as_deref()) => return tracing::debug!("a handshake made room"),
+    };
+    if let Some(client) = &client {
+        client.enter(Activity::Silent);
+    }
     let stream = match handshake {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
         Err(_) => return tracing::debug!("a handshake took too long"),
     };
     if stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2) {
-        http2::serve(stream, shared).await;
+        http2::serve(stream, shared, client).await;
     } else {
-        http1::serve(stream, &shared).await;
+        http1::serve(stream, &shared, client).await;
+    }
+}
+
+/// Ends once a client connection is to make room.
+async fn told(client: Option<&ClientConnection>) {
+    match client {
+        Some(client) => client.told().await,
+        None => pending().await,
     }
 }
 

@@ -31,6 +31,7 @@ use crate::domain::time::Timestamp;
 use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
 use crate::http::body::ResponseBody;
+use crate::http::connections::ClientConnections;
 use crate::http::limits::Limits;
 use crate::http::rejection::{JSON, Rejection};
 use crate::http::request_id::RequestId;
@@ -64,7 +65,7 @@ mod process;
 mod trends;
 
 /// The most connections of operators at one time: browsers, scrapers and probes.
-const MAX_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 64;
 const ALLOW: &str = "GET, HEAD";
 /// The listener's paths, for whoever asks for another one.
 const PATHS: &str = "/ (the page), /healthz, /readyz and /metrics";
@@ -105,7 +106,9 @@ pub struct Parts {
     pub clients: Arc<ClientMetrics>,
     /// Metrics of SMTP submission.
     pub smtp: Arc<SmtpMetrics>,
-    /// The most connections that the client listener serves at one time.
+    /// Client connections.
+    pub connections: ClientConnections,
+    /// The most client connections at one time, of HTTP and SMTP together.
     pub max_connections: usize,
     /// Names of this listener's host, besides its IP address and localhost.
     pub host_names: Vec<String>,

@@ -24,10 +24,11 @@ use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
-use crate::config::{self, Config, MaxRate};
+use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
+use crate::http::connections::ClientConnections;
 use crate::http::drain::{Drain, DrainSignal};
 use crate::http::limits::Limits;
 use crate::http::tls::Tls;
@@ -141,7 +142,8 @@ impl Service {
         credentials: Credentials,
         inherited: Inherited,
     ) -> Result<Self, ServiceError> {
-        let (started, max_connections) = (SystemTime::now(), room_for_clients(config, &inherited));
+        let started = SystemTime::now();
+        let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
         let (store, node_lock) = store::open(owner, config, &clock).await?;
@@ -181,10 +183,9 @@ impl Service {
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
-        let limits = Limits { max_connections, ..limits(config) };
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
-        let smtp = Smtp::new(&intake, &store, &clock, &budgets.bodies, &limits, api.metrics())?;
+        let smtp = Smtp::new(&intake, &store, &clock, &budgets, &limits, api.metrics())?;
         let parts = Parts {
             store: store.clone(),
             clock: clock.clone(),
@@ -196,7 +197,8 @@ impl Service {
             webhooks,
             clients: Arc::clone(api.metrics()),
             smtp: Arc::clone(smtp.metrics()),
-            max_connections,
+            connections: clients,
+            max_connections: limits.max_connections,
             host_names: config.operator_hosts.clone(),
             file: config.data_dir.join(FILE_NAME),
             started,
@@ -398,11 +400,9 @@ fn sqs_queue(config: &Config, ses: &SesClient) -> Result<Option<SqsQueue>, Servi
     Ok(url.map(|url| SqsQueue::new(ses, &url)).transpose()?)
 }
 
-/// How many connections clients of each kind may have.
-fn room_for_clients(config: &Config, inherited: &Inherited) -> usize {
-    let has_smtp = config.smtp != config::Smtp::default() || inherited.has_smtp();
-    let (wanted, max_in_flight) = (config.max_connections, config.sending.max_in_flight);
-    listeners::room_for_clients(wanted, 1 + usize::from(has_smtp), max_in_flight)
+/// How many connections clients may have.
+fn room_for_clients(config: &Config) -> usize {
+    listeners::room_for_clients(config.max_connections, config.sending.max_in_flight)
 }
 
 fn dispatcher(
@@ -623,11 +623,17 @@ fn upkeep(
     (tasks, history)
 }
 
-fn limits(config: &Config) -> Limits {
-    Limits {
+/// The limits of the client listeners, and their connections.
+fn limits(config: &Config) -> (Limits, ClientConnections) {
+    let max_connections = room_for_clients(config);
+    let clients = ClientConnections::new(max_connections, config.trusted_proxies.clone());
+    let limits = Limits {
+        max_connections,
+        clients: Some(clients.clone()),
         max_request_bytes: config.max_request_bytes,
         max_reading_bytes: config.max_reading_bytes,
         max_writing_bytes: config.max_writing_bytes,
         ..Limits::default()
-    }
+    };
+    (limits, clients)
 }

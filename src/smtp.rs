@@ -3,17 +3,19 @@
 //! An edge beside `api`. The way behind it is the same: a message becomes a `SendRequest` and goes
 //! through `intake`. TLS, deadlines, body limits and the drain are those of `http`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
 
+use crate::api::Budgets;
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
 use crate::domain::id::OrganisationId;
 use crate::http::body::BodyReader;
+use crate::http::connections::{Activity, CROWDED_PAUSE, ClientConnections};
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::limits::Limits;
 use crate::http::request_id::RequestIds;
@@ -81,19 +83,21 @@ struct Shared {
     limits: Limits,
     clients: Arc<ClientMetrics>,
     metrics: Arc<SmtpMetrics>,
+    /// Connections of all clients, those of HTTP too.
+    all_connections: ClientConnections,
     /// Connections of clients that have authenticated.
     connections: Budget<OrganisationId>,
     ids: RequestIds,
 }
 
 impl Smtp {
-    /// Submission over these parts. Messages take their memory from the budget of `bodies`, and are
-    /// counted in `clients`.
+    /// Submission over these parts. Messages and sessions take their room from `budgets`, as those of
+    /// HTTP do, and messages are counted in `clients`.
     pub fn new(
         intake: &Arc<Intake>,
         store: &Store,
         clock: &Clock,
-        bodies: &BodyReader<OrganisationId>,
+        budgets: &Budgets,
         limits: &Limits,
         clients: &Arc<ClientMetrics>,
     ) -> Result<Self, getrandom::Error> {
@@ -102,12 +106,16 @@ impl Smtp {
             intake: Arc::clone(intake),
             store: store.clone(),
             clock: clock.clone(),
-            bodies: bodies.of_at_most(max_message_bytes),
+            bodies: budgets.bodies.of_at_most(max_message_bytes),
             max_message_bytes,
             limits: limits.clone(),
             clients: Arc::clone(clients),
             metrics: Arc::default(),
-            connections: Budget::new(limits.max_connections),
+            all_connections: limits
+                .clients
+                .clone()
+                .unwrap_or_else(|| ClientConnections::new(limits.max_connections, Vec::new())),
+            connections: budgets.connections.clone(),
             ids: RequestIds::new()?,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -131,13 +139,17 @@ impl Smtp {
         tokio::pin!(stopped);
         let deadline = loop {
             let phase = watched.phase();
+            let is_crowded = self.shared.all_connections.is_crowded();
             tokio::select! {
                 biased;
                 deadline = &mut stopped => break deadline,
                 () = watched.left(phase) => {}
                 Some(ended) = sessions.join_next() => note_end(ended),
-                accepted = listener.accept(), if phase != DrainPhase::Holding => match accepted {
-                    Ok((stream, _)) => self.admit(stream, &security, &drain, &mut sessions),
+                () = sleep(CROWDED_PAUSE), if is_crowded => {}
+                accepted = listener.accept(), if !is_crowded && phase != DrainPhase::Holding => match accepted {
+                    Ok((stream, peer)) => {
+                        self.admit((stream, peer.ip()), &security, &drain, &mut sessions);
+                    }
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
                         tracing::error!(%error, "connections of SMTP cannot be accepted for now");
@@ -161,7 +173,7 @@ impl Smtp {
 
     fn admit(
         &self,
-        stream: TcpStream,
+        (stream, address): (TcpStream, IpAddr),
         security: &Security,
         drain: &DrainSignal,
         sessions: &mut JoinSet<()>,
@@ -170,14 +182,13 @@ impl Smtp {
         // Small replies must not wait for the client's acknowledgements. Where it cannot be set, the
         // connection is gone already.
         let _ = stream.set_nodelay(true);
-        if shared.metrics.connections.count() >= shared.limits.max_connections {
-            refuse(&stream, security, &shared);
-            return;
-        }
+        let Some(client) = shared.all_connections.admit(Some(address), Activity::Handshake) else {
+            return refuse(&stream, security, &shared);
+        };
         let mark = shared.metrics.connections.enter();
         let (security, drain) = (security.clone(), drain.clone());
         sessions.spawn(async move {
-            session::serve(stream, security, shared, drain).await;
+            session::serve(stream, client, security, shared, drain).await;
             drop(mark);
         });
     }

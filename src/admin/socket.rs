@@ -65,12 +65,12 @@ use crate::http::{self as server, Connection, Handler, Listener};
 use crate::store::FileId;
 
 /// Connections at one time; further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may take to send its next call, and to take a part of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Memory for calls that are being read: all connections' at once, and as much again, because one
-/// holder is given about half of a budget.
-const MAX_READING_BYTES: usize = 4 * MAX_CONNECTIONS * MAX_CALL_BYTES;
+/// Memory for calls that are being read: 32 of the largest, and as much again, because one holder is
+/// given about half of a budget.
+const MAX_READING_BYTES: usize = 64 * MAX_CALL_BYTES;
 /// How long another service may take to bind a socket in the same directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the directory's lock is tried.

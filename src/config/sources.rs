@@ -11,7 +11,7 @@ use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 36] = [
+pub(super) const KEYS: [&str; 37] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -19,6 +19,7 @@ pub(super) const KEYS: [&str; 36] = [
     "admin_socket",
     "max_request_bytes",
     "max_connections",
+    "trusted_proxies",
     "max_reading_bytes",
     "max_writing_bytes",
     "tls.certificate",

@@ -2,13 +2,14 @@
 //!
 //! In a file a number is a number and a text a text; in the environment everything is text.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use config::ValueKind;
 use http::Uri;
+use ipnet::IpNet;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
@@ -19,6 +20,8 @@ use crate::config::{Engine, MaxRate, OnUnknown, TrackingOverride};
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// The most host names of the operator listener.
 const MAX_HOST_NAMES: usize = 16;
+/// The most networks of proxies.
+const MAX_NETWORKS: usize = 64;
 
 impl Given {
     fn text(&self) -> Option<&str> {
@@ -134,6 +137,20 @@ pub(super) fn host_names(given: &Given) -> Result<Vec<String>, String> {
         .ok_or_else(|| {
             format!("a list of at most {MAX_HOST_NAMES} host names without ports, such as [\"pillarbox\"]")
         })
+}
+
+/// Networks, each as an IP address or in CIDR notation (RFC 4632, section 3.1).
+pub(super) fn networks(given: &Given) -> Result<Vec<IpNet>, String> {
+    let network = |text: &str| match text.parse::<IpAddr>() {
+        Ok(address) => Some(IpNet::from(address)),
+        Err(_) => text.parse().ok(),
+    };
+    let networks = texts(given).filter(|texts| texts.len() <= MAX_NETWORKS);
+    networks.and_then(|texts| texts.into_iter().map(network).collect()).ok_or_else(|| {
+        format!(
+            "a list of at most {MAX_NETWORKS} IP addresses or networks, such as [\"10.0.0.0/8\"]"
+        )
+    })
 }
 
 /// Tells whether a text is a host name (RFC 1123, section 2.1); container names have underscores

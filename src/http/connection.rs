@@ -8,18 +8,42 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
+use crate::http::connections::ClientConnection;
+
 /// Connection that a request came on. Clones are the same one.
 #[derive(Debug, Clone, Default)]
 pub struct Connection(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Its place among the client connections, if it is one.
+    client: Option<Arc<ClientConnection>>,
     mark: OnceLock<Box<dyn Any + Send + Sync>>,
     is_ending: AtomicBool,
     ending: Notify,
 }
 
 impl Connection {
+    /// A connection with this place among the client connections.
+    pub(super) fn of(client: Option<Arc<ClientConnection>>) -> Self {
+        Self(Arc::new(Inner { client, ..Inner::default() }))
+    }
+
+    /// Notes that a request has brought a valid key.
+    pub fn accept_key(&self) {
+        if let Some(client) = &self.0.client {
+            client.accept_key();
+        }
+    }
+
+    /// Notes that a request has brought no valid key. If room for such connections is short, this
+    /// one is closed once its requests are answered.
+    pub fn refuse_key(&self) {
+        if self.0.client.as_ref().is_some_and(|client| client.ends_without_key()) {
+            self.end();
+        }
+    }
+
     /// Returns true if the handler has marked the connection.
     pub fn is_marked(&self) -> bool {
         self.0.mark.get().is_some()

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::http::connections::{Activity, ClientConnection};
 use crate::http::head::{self, Framing, HeadLimits};
 use crate::http::limits::Limits;
 use crate::http::rejection::Rejection;
@@ -32,9 +33,20 @@ const MAX_LEADING_NEWLINES: usize = 8;
 pub(super) struct Progress {
     heads: AtomicU64,
     body_left: AtomicU64,
+    /// The connection's place among the client connections, if it is one.
+    client: Option<Arc<ClientConnection>>,
 }
 
 impl Progress {
+    pub(super) fn new(client: Option<Arc<ClientConnection>>) -> Self {
+        Self { client, ..Self::default() }
+    }
+
+    /// The connection's place among the client connections, if it is one.
+    pub(super) fn client(&self) -> Option<&ClientConnection> {
+        self.client.as_deref()
+    }
+
     /// Returns true if the body of the connection's request number `request` (1 for the first) is
     /// still to come, at least in part.
     pub(super) fn is_body_left(&self, request: u64) -> bool {
@@ -236,6 +248,9 @@ impl<I> FramingGuard<I> {
             self.held.extend_from_slice(part);
             self.note_partial_head(part.len());
             self.read_deadline.clear();
+            if let Some(client) = self.progress.client() {
+                client.enter(Activity::Incomplete);
+            }
         }
     }
 
@@ -273,7 +288,10 @@ impl<I> FramingGuard<I> {
         let is_first = self.progress.heads.load(Ordering::Relaxed) == 0;
         let in_head = self.is_in_head();
         let timeout = if is_first || in_head { self.head_timeout } else { self.idle_timeout };
-        ready!(self.read_deadline.poll(cx, timeout));
+        let is_told = self.progress.client().is_some_and(|client| client.poll_told(cx).is_ready());
+        if !is_told {
+            ready!(self.read_deadline.poll(cx, timeout));
+        }
         let end = if in_head { End::Refused(Rejection::RequestTimeout) } else { End::Idle };
         self.place = Place::Ended(end);
         Poll::Ready(())

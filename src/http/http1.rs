@@ -21,12 +21,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::http::connections::{Activity, ClientConnection};
 use crate::http::drain::DrainPhase;
 use crate::http::framing::{End, FramingGuard, Progress};
 use crate::http::head::MAX_HEADER_FIELDS;
 use crate::http::limits::{Limits, Linger};
 use crate::http::rejection::Rejection;
-use crate::http::{Connection, Handler, Shared};
+use crate::http::{Connection, Handler, LINGER_FOR_ROOM, Shared};
 
 /// hyper's read buffer grows up to this, in bytes, while a client sends fast.
 const MAX_READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -51,15 +52,15 @@ pub(super) fn builder(limits: &Limits) -> http1::Builder {
 }
 
 /// Serves a connection until it is closed.
-pub(super) async fn serve<I, H>(io: I, shared: &Shared<H>)
+pub(super) async fn serve<I, H>(io: I, shared: &Shared<H>, client: Option<Arc<ClientConnection>>)
 where
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
 {
-    let progress = Arc::new(Progress::default());
+    let progress = Arc::new(Progress::new(client.clone()));
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
-    let seen = Connection::default();
+    let seen = Connection::of(client.clone());
     let service = service_fn(|request| respond(shared, &progress, &responses, &seen, request));
     let mut connection = shared.http1.serve_connection(TokioIo::new(guard), service);
     let mut stopped = pin!(shared.drain.clone().stopped());
@@ -80,7 +81,16 @@ where
     if let Err(error) = served {
         tracing::debug!(%error, "a connection ended early");
     }
-    close(guard, stop, shared).await;
+    let linger = shared.limits.linger;
+    let Some(client) = client else { return close(guard, stop, shared, linger).await };
+    if client.is_told() {
+        return close(guard, stop, shared, LINGER_FOR_ROOM).await;
+    }
+    client.enter(Activity::Ending);
+    tokio::select! {
+        () = close(guard, stop, shared, linger) => {}
+        () = client.told() => {}
+    }
 }
 
 /// Stop of the connection by the drain, and what the connection was doing then.
@@ -92,7 +102,7 @@ enum Stop {
 }
 
 /// Closes a connection after hyper: answers what hyper could not, and lets the client read it.
-async fn close<I, H>(guard: FramingGuard<I>, stop: Stop, shared: &Shared<H>)
+async fn close<I, H>(guard: FramingGuard<I>, stop: Stop, shared: &Shared<H>, linger: Linger)
 where
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
@@ -120,7 +130,7 @@ where
         rejection.to_raw(id, SystemTime::now())
     });
     let io = guard.into_inner();
-    finish(io, raw.as_deref().unwrap_or_default(), &shared.limits, shared.limits.linger).await;
+    finish(io, raw.as_deref().unwrap_or_default(), &shared.limits, linger).await;
 }
 
 /// Writes a connection's last bytes and closes it in such a way that the client can read them.
@@ -185,9 +195,13 @@ async fn respond<H: Handler>(
     request: Request<Incoming>,
 ) -> Result<Response<H::Body>, Infallible> {
     let number = responses.begin();
+    let client = progress.client().map(|client| (client, client.begin_request()));
     let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
     let mut response = shared.answer(request, connection).await;
     responses.give();
+    if let Some((client, begun)) = client {
+        client.answered(begun);
+    }
     // After a body that was not read to its end, or whose end only hyper knows, no further request
     // is read.
     let is_last = is_chunked

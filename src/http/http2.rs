@@ -24,10 +24,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::http::connections::ClientConnection;
 use crate::http::drain::DrainPhase;
 use crate::http::head;
 use crate::http::limits::Limits;
-use crate::http::{Connection, Handler, Shared};
+use crate::http::{Connection, Handler, Shared, told};
 
 /// Requests of one connection at one time (RFC 9113 section 6.5.2 asks for 100 or more only of
 /// those who want them to be processed together).
@@ -50,19 +51,24 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// Time until a silent client is asked whether it is there, and time for its answer.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for requests that are on their way while an idle connection makes room.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it is closed.
-pub(super) async fn serve<I, H>(io: I, shared: Arc<Shared<H>>)
-where
+pub(super) async fn serve<I, H>(
+    io: I,
+    shared: Arc<Shared<H>>,
+    client: Option<Arc<ClientConnection>>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
     let tasks = Tasks::default();
-    let activity = Arc::new(Activity::starting());
+    let activity = Arc::new(Streams::starting(client.clone()));
     let unread = Arc::new(Unread::default());
     let limits = shared.limits.clone();
     let mut drain = shared.drain.clone();
-    let seen = Connection::default();
+    let seen = Connection::of(client.clone());
     let service = {
         let (activity, unread) = (Arc::clone(&activity), Arc::clone(&unread));
         let seen = seen.clone();
@@ -100,6 +106,10 @@ where
             }
             () = seen.ending(), if ending == Ending::NotYet => {
                 ending = Ending::Busy;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = told(client.as_deref()), if ending == Ending::NotYet => {
+                ending = Ending::Idle { cut_off: Instant::now() + LAST_REQUESTS };
                 connection.as_mut().graceful_shutdown();
             }
             () = activity.idle(&limits), if ending == Ending::NotYet => {
@@ -186,31 +196,44 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 
 /// Requests under way, and since when there are none.
 #[derive(Debug)]
-struct Activity(Mutex<State>);
+struct Streams {
+    state: Mutex<State>,
+    client: Option<Arc<ClientConnection>>,
+}
 
 #[derive(Debug)]
 struct State {
     under_way: usize,
     requests: u64,
     quiet_since: Instant,
+    /// What the connection's place among the client connections wants to know at the end.
+    begun: u32,
 }
 
 /// A request that is under way until this is dropped.
-struct UnderWay(Arc<Activity>);
+#[derive(Debug)]
+struct UnderWay(Arc<Streams>);
 
-impl Activity {
-    fn starting() -> Self {
-        Self(Mutex::new(State { under_way: 0, requests: 0, quiet_since: Instant::now() }))
+impl Streams {
+    fn starting(client: Option<Arc<ClientConnection>>) -> Self {
+        let state = State { under_way: 0, requests: 0, quiet_since: Instant::now(), begun: 0 };
+        Self { state: Mutex::new(state), client }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(self: &Arc<Self>) -> UnderWay {
         let mut state = self.state();
         state.under_way += 1;
         state.requests += 1;
+        if let Some(client) = &self.client {
+            let begun = client.begin_request();
+            if state.under_way == 1 {
+                state.begun = begun;
+            }
+        }
         UnderWay(Arc::clone(self))
     }
 
@@ -239,6 +262,9 @@ impl Drop for UnderWay {
         let mut state = self.0.state();
         state.under_way -= 1;
         state.quiet_since = Instant::now();
+        if let Some(client) = self.0.client.as_ref().filter(|_| state.under_way == 0) {
+            client.answered(state.begun);
+        }
     }
 }
 

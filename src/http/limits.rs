@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use crate::http::connections::ClientConnections;
+
 /// Limits of a listener. Tests shrink them. `service` sets those of the client listener that have a
 /// configuration key, so their defaults stand in `config`; the others stay at the defaults here.
 /// Those of HTTP/2 alone are constants of [`http2`](crate::http::http2).
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The most connections served at one time.
+    /// The most connections served at one time; of a listener of `clients`, all listeners' together.
     pub max_connections: usize,
+    /// Connections of all client listeners, if this is one of them. They decide who is served.
+    pub clients: Option<ClientConnections>,
     /// The fate of further connections.
     pub when_full: WhenFull,
     /// The longest request head, from its first byte to the empty line, in bytes.
@@ -69,6 +73,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
+            clients: None,
             when_full: WhenFull::Refuse,
             max_head_bytes: 16 * 1024,
             head_timeout: Duration::from_secs(10),

@@ -603,7 +603,7 @@ impl Kind {
                 Ready,
                 Warning,
                 LIMIT_ALERT,
-                "More than four fifths of max_connections are open, of HTTP or of SMTP",
+                "More than four fifths of max_connections are open, of HTTP and SMTP together",
                 "See who opens them; raise max_connections and the limit of open files together",
             ),
             Self::FilesNearLimit => (

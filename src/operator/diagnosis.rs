@@ -119,8 +119,8 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
     found.extend(damaged(&parts.store.damaged()));
     found.extend(status.quota.and_then(quota));
     let most = parts.max_connections;
-    found.extend(connections("client", parts.clients.connections.count(), most));
-    found.extend(connections("SMTP", parts.smtp.connections.count(), most));
+    let open = parts.clients.connections.count() + parts.smtp.connections.count();
+    found.extend(connections(open, most));
     found.extend(descriptors(Process::now()));
     found.extend(cluster(&parts.store.nodes(), parts.store.database().as_ref()));
     if let Ok(Some(lost)) = stored.lost {
@@ -243,9 +243,9 @@ fn quota(DailyQuota { max, left }: DailyQuota) -> Option<Condition> {
 }
 
 /// Clients' connections of a sort, if most of them are taken.
-fn connections(sort: &str, open: usize, max: usize) -> Option<Condition> {
+fn connections(open: usize, max: usize) -> Option<Condition> {
     is_near(open as u64, max as u64).then(|| {
-        Kind::ConnectionsNearLimit.says(format!("{open} of {max} {sort} connections are open"))
+        Kind::ConnectionsNearLimit.says(format!("{open} of {max} client connections are open"))
     })
 }
 
@@ -451,8 +451,8 @@ mod tests {
     fn what_runs_out_is_told_before_it_is_gone() {
         assert_eq!(quota(DailyQuota { max: 100.0, left: 10.0 }), None);
         assert_eq!(codes(quota(DailyQuota { max: 100.0, left: 9.0 })), ["quota_low"]);
-        assert_eq!(connections("SMTP", 8, 10), None);
-        assert_eq!(codes(connections("SMTP", 9, 10)), ["connections_near_limit"]);
+        assert_eq!(connections(8, 10), None);
+        assert_eq!(codes(connections(9, 10)), ["connections_near_limit"]);
         let process = |open| Process {
             open_descriptors: Some(open),
             max_descriptors: Some(100),

@@ -23,6 +23,7 @@ use crate::domain::id::OrganisationId;
 use crate::domain::policy::RECORD_RETENTION_DAYS;
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
+use crate::http::connections::Closed;
 use crate::http::tls::Tls;
 use crate::operator::Parts;
 use crate::operator::process::{Process, unix_seconds};
@@ -151,18 +152,23 @@ fn clients(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let gauges = [
         (
             "pillarbox_connections",
-            "Open client connections.",
+            "Open client connections of HTTP.",
             Some(count(parts.clients.connections.count() as u64)),
         ),
         (
             "pillarbox_smtp_connections",
-            "Open connections of SMTP submission; at most max_connections.",
+            "Open connections of SMTP submission.",
             Some(count(parts.smtp.connections.count() as u64)),
         ),
         (
             "pillarbox_max_connections",
-            "Most client connections: max_connections.",
+            "Most client connections, of HTTP and SMTP together: max_connections.",
             Some(count(parts.max_connections as u64)),
+        ),
+        (
+            "pillarbox_keyless_connections",
+            "Open client connections without a valid key; at most half of max_connections.",
+            Some(count(parts.connections.keyless() as u64)),
         ),
         (
             "pillarbox_certificate_expiry_timestamp_seconds",
@@ -180,7 +186,17 @@ fn clients(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
             tls.map(|tls| flag(tls.is_refused())),
         ),
     ];
-    plain(to, gauges)
+    plain(to, gauges)?;
+    let help = "Client connections without a valid key that were closed for want of room, by reason: \
+                idle and incomplete ones made room for new ones, refused ones were new";
+    let name = "pillarbox_closed_keyless_connections";
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for reason in Closed::ALL {
+        let labels = [("reason", reason.as_str())];
+        let closed = ConstCounter::new(parts.connections.closed(reason));
+        closed.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -43,7 +43,6 @@ const SOCKET: &str = "admin.sock";
 /// The port where applications submit over SMTP, if nothing else is said.
 const SMTP_PORT: u16 = 8587;
 /// Clients of HTTP and of SMTP.
-const KINDS_OF_CLIENTS: usize = 2;
 /// How long the simulator takes to deliver, to be watched by a person.
 const EVENT_DELAY: Duration = Duration::from_secs(1);
 /// The simulator's configuration set, and what it publishes: all that `aws setup` asks for.
@@ -207,8 +206,7 @@ fn configure(options: &DevOptions, data_dir: &Path, simulator: &Simulator) -> Co
     if wanted == Config::default().max_connections {
         // Nobody has asked for so many, and a trial needs less.
         let in_flight = config.sending.max_in_flight;
-        config.max_connections =
-            listeners::quiet_room_for_clients(wanted, KINDS_OF_CLIENTS, in_flight);
+        config.max_connections = listeners::quiet_room_for_clients(wanted, in_flight);
     }
     data_dir.clone_into(&mut config.data_dir);
     config.admin_socket = data_dir.join(SOCKET);

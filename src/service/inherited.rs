@@ -25,11 +25,6 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Returns true if there is a socket for SMTP.
-    pub(super) const fn has_smtp(&self) -> bool {
-        self.smtp.is_some() || self.smtp_tls.is_some()
-    }
-
     /// Takes the sockets over. To be called once, before there is any other thread.
     pub fn from_environment() -> Result<Self, ServiceError> {
         let what = "the socket handed over cannot be listened on";

@@ -237,26 +237,23 @@ impl Operators {
 /// Returns how many of the client connections that are wanted fit into the process's limit of open
 /// files, and warns if that is not all: if clients that only connect could use all descriptors up,
 /// no call to the provider could be made.
-///
-/// Each of `kinds` sorts of clients, HTTP and SMTP, gets as many.
-pub(super) fn room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize) -> usize {
+pub(super) fn room_for_clients(wanted: usize, max_in_flight: usize) -> usize {
     let limit = raise_limit_of_open_files();
-    let fitting = fitting_of_each(wanted, kinds, max_in_flight, limit);
+    let fitting = fitting(wanted, max_in_flight, limit);
     if fitting < wanted {
-        let all = wanted.saturating_mul(kinds);
         warn!(
             max_connections = fitting,
             "the process may have {limit} files open, too few for max_connections = {wanted}, \
              which need {}; raise that limit (LimitNOFILE= of the unit, ulimit -Hn)",
-            all.saturating_add(OTHERS).saturating_add(max_in_flight)
+            wanted.saturating_add(OTHERS).saturating_add(max_in_flight)
         );
     }
     fitting
 }
 
 /// Returns the same without a warning.
-pub(super) fn quiet_room_for_clients(wanted: usize, kinds: usize, max_in_flight: usize) -> usize {
-    fitting_of_each(wanted, kinds, max_in_flight, raise_limit_of_open_files())
+pub(super) fn quiet_room_for_clients(wanted: usize, max_in_flight: usize) -> usize {
+    fitting(wanted, max_in_flight, raise_limit_of_open_files())
 }
 
 /// Raises the process's own limit of open files as far as it may go (nothing here uses `select(2)`,
@@ -268,11 +265,6 @@ fn raise_limit_of_open_files() -> usize {
     let current =
         if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     current.and_then(|current| usize::try_from(current).ok()).unwrap_or(usize::MAX)
-}
-
-/// How many client connections of each kind fit.
-fn fitting_of_each(wanted: usize, kinds: usize, max_in_flight: usize, limit: usize) -> usize {
-    fitting(wanted.saturating_mul(kinds), max_in_flight, limit) / kinds
 }
 
 /// How many client connections fit: at least half of the limit is theirs.

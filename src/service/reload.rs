@@ -67,6 +67,7 @@ impl Service {
             ("smtp", old.smtp != new.smtp),
             ("max_request_bytes", old.max_request_bytes != new.max_request_bytes),
             ("max_connections", old.max_connections != new.max_connections),
+            ("trusted_proxies", old.trusted_proxies != new.trusted_proxies),
             ("sending.request_timeout", request_timeout),
             ("ses.region", old.ses.region != new.ses.region),
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),

@@ -21,6 +21,8 @@ use crate::domain::mailbox::{Address, MailboxError};
 use crate::domain::organisation::Organisation;
 use crate::domain::policy::MAX_RECIPIENTS;
 use crate::domain::suppression::SuppressedAddress;
+use crate::http::LINGER_FOR_ROOM;
+use crate::http::connections::{Activity, ClientConnection};
 use crate::http::drain::{DrainPhase, DrainSignal};
 use crate::http::rejection::Rejection;
 use crate::http::tls::Tls;
@@ -43,28 +45,39 @@ const MAX_WRONG_KEYS: usize = 3;
 /// Serves a connection until it is closed.
 pub(super) async fn serve(
     stream: TcpStream,
+    client: ClientConnection,
     security: Security,
     shared: Arc<Shared>,
     drain: DrainSignal,
 ) {
     let login_by = Instant::now() + LOGIN_TIMEOUT;
+    let whose = (&client, login_by);
     let (tls, stream, greeting) = match security {
         Security::None => {
-            let session = Session::new(stream, Channel::Loopback, shared, drain, login_by);
+            let session = Session::new(stream, Channel::Loopback, shared, drain, whose);
             session.run(Greeting::Due).await;
             return;
         }
         Security::StartTls(tls) => {
             let (shared, drain) = (Arc::clone(&shared), drain.clone());
-            let session = Session::new(stream, Channel::BeforeTls, shared, drain, login_by);
+            let session = Session::new(stream, Channel::BeforeTls, shared, drain, whose);
             let Some(stream) = session.run(Greeting::Due).await else { return };
             // The client has been greeted, and says EHLO again (RFC 3207, section 4.2).
+            client.enter(Activity::Handshake);
             (tls, stream, Greeting::Said)
         }
         Security::Tls(tls) => (tls, stream, Greeting::Due),
     };
-    if let Some(stream) = handshake(&tls, stream, login_by).await {
-        Session::new(stream, Channel::Encrypted, shared, drain, login_by).run(greeting).await;
+    let handshake = tokio::select! {
+        biased;
+        stream = handshake(&tls, stream, login_by) => stream,
+        () = client.told() => None,
+    };
+    if let Some(stream) = handshake {
+        if greeting == Greeting::Said {
+            client.enter(Activity::Incomplete);
+        }
+        Session::new(stream, Channel::Encrypted, shared, drain, whose).run(greeting).await;
     }
 }
 
@@ -112,8 +125,10 @@ enum Hello {
 /// Organisation of a client's key, and the key.
 type Client = (Organisation, KeyId);
 
-struct Session<S> {
+struct Session<'c, S> {
     connection: Connection<S>,
+    /// Its place among the client connections.
+    client: &'c ClientConnection,
     channel: Channel,
     shared: Arc<Shared>,
     drain: DrainSignal,
@@ -128,6 +143,10 @@ struct Session<S> {
     announced: Option<Announced>,
     errors: usize,
     wrong_keys: usize,
+    /// Bytes of a command have come.
+    has_begun: bool,
+    /// A command was refused because the client has no valid key.
+    lacks_key: bool,
 }
 
 /// What follows a command.
@@ -140,20 +159,23 @@ enum Next {
 enum End {
     /// This is the last reply.
     Reply(Reply),
+    /// The last reply was said.
+    Said,
     /// The client is gone.
     Gone,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
+impl<'c, S: AsyncRead + AsyncWrite + Unpin + Send> Session<'c, S> {
     fn new(
         stream: S,
         channel: Channel,
         shared: Arc<Shared>,
         drain: DrainSignal,
-        login_by: Instant,
+        (client, login_by): (&'c ClientConnection, Instant),
     ) -> Self {
         Self {
             connection: Connection::new(stream),
+            client,
             channel,
             shared,
             drain,
@@ -164,6 +186,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             announced: None,
             errors: 0,
             wrong_keys: 0,
+            has_begun: false,
+            lacks_key: false,
         }
     }
 
@@ -173,13 +197,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             Ok(()) => return Some(self.connection.into_stream()),
             Err(End::Reply(reply)) => {
                 self.say(&reply);
-                if self.flush().await.is_ok() {
-                    self.connection.close(self.shared.limits.linger).await;
-                }
+                self.end().await;
             }
+            Err(End::Said) => self.end().await,
             Err(End::Gone) => {}
         }
         None
+    }
+
+    /// Writes the last replies and closes the connection.
+    async fn end(mut self) {
+        let client = self.client;
+        let is_told = client.is_told();
+        if !is_told {
+            client.enter(Activity::Ending);
+        }
+        let linger = if is_told { LINGER_FOR_ROOM } else { self.shared.limits.linger };
+        let close = async {
+            if self.flush().await.is_ok() {
+                self.connection.close(linger).await;
+            }
+        };
+        tokio::select! {
+            () = close => {}
+            () = client.told(), if !is_told => {}
+        }
     }
 
     /// Obeys commands until the client is to speak TLS.
@@ -192,7 +234,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         }
         loop {
             let line = self.next_line().await?;
-            match self.obey(&line).await? {
+            let begun = self.key.map(|_| self.client.begin_request());
+            let next = self.obey(&line).await?;
+            match (begun, self.key) {
+                (Some(begun), Some(_)) => self.client.answered(begun),
+                (None, Some(_)) => self.client.enter(Activity::Idle),
+                (Some(_), None) => self.client.enter(Activity::Incomplete),
+                (None, None) => {}
+            }
+            match next {
+                Next::Command if self.lacks_key && self.client.ends_without_key() => {
+                    return Err(End::Said);
+                }
                 Next::Command if self.errors > MAX_ERRORS => {
                     return Err(End::Reply(Reply::TOO_MANY_ERRORS));
                 }
@@ -220,16 +273,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             }
             self.flush().await?;
             tokio::select! {
-                read = timeout_at(deadline, self.connection.read_more()) => match read {
-                    Ok(Ok(1..)) => {}
-                    Ok(Ok(0) | Err(_)) => return Err(End::Gone),
-                    Err(_) => return Err(End::Reply(Reply::TIMED_OUT)),
-                },
+                biased;
                 () = self.drain.left(DrainPhase::Serving) => {
                     return Err(End::Reply(Reply::STOPPING));
                 }
+                read = timeout_at(deadline, self.connection.read_more()) => match read {
+                    Ok(Ok(1..)) => self.note_bytes(),
+                    Ok(Ok(0) | Err(_)) => return Err(End::Gone),
+                    Err(_) => return Err(End::Reply(Reply::TIMED_OUT)),
+                },
+                // What has come by then is read before.
+                () = self.client.told() => {
+                    return Err(End::Reply(Reply::TOO_MANY_CONNECTIONS));
+                }
             }
         }
+    }
+
+    /// Notes that bytes of a command have come. What a client without a key has begun is complete
+    /// once it has one.
+    fn note_bytes(&mut self) {
+        if self.key.is_some() || !self.has_begun {
+            self.client.enter(Activity::Incomplete);
+        }
+        self.has_begun = true;
     }
 
     async fn flush(&mut self) -> Result<(), End> {
@@ -253,6 +320,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         let client = client_of(&self.shared, self.key);
         if self.key.is_some() && client.is_none() && command != Ok(Command::Quit) {
             return Err(End::Reply(Reply::KEY_ENDED));
+        }
+        if client.is_some() {
+            self.client.accept_key();
         }
         let reply = match command {
             Ok(Command::Ehlo) => {
@@ -348,10 +418,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
             // Idle sessions of one organisation must not keep out the others.
             let counted = self.shared.connections.reserve(organisation.id, 1);
             self.counted = Some(counted.map_err(|_| End::Reply(Reply::TOO_MANY_CONNECTIONS))?);
-            self.key = key;
+            (self.key, self.lacks_key) = (key, false);
+            self.client.accept_key();
             return Ok(Reply::AUTHENTICATED);
         }
         self.wrong_keys += 1;
+        self.lacks_key = true;
         if self.wrong_keys >= MAX_WRONG_KEYS {
             return Err(End::Reply(Reply::BAD_KEY));
         }
@@ -373,8 +445,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Session<S> {
         Ok(decoded.map_or(Response::Malformed, Response::Bytes))
     }
 
-    /// What the client has to do first.
-    fn before_all(&self) -> Reply {
+    /// What the client has to do first, because it has no valid key.
+    fn before_all(&mut self) -> Reply {
+        self.lacks_key = true;
         match self.channel {
             Channel::BeforeTls => Reply::START_TLS_FIRST,
             Channel::Loopback | Channel::Encrypted => Reply::AUTHENTICATE_FIRST,

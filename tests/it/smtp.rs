@@ -510,7 +510,9 @@ async fn a_message_that_finds_no_memory_is_a_reason_to_come_back() {
 #[tokio::test]
 async fn a_session_too_many_is_told_to_come_back() {
     let (_site, _server, address) = start_with("max_connections = 1").await;
-    let client = Client::connect(&address).await;
+    let mut client = Client::connect(&address).await;
+    // One that has said nothing would make room.
+    client.ask("EHLO client.example.org").await;
     let mut other = Client::of(TcpStream::connect(&address).await.unwrap());
     assert_eq!(codes(&other.reply().await), "421 4.3.2");
     other.assert_closed().await;

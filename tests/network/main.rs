@@ -16,6 +16,7 @@ mod documents;
 mod frames;
 mod hostile;
 mod http2;
+mod keyless;
 #[path = "../kit/lib.rs"]
 #[expect(dead_code, unused_imports, reason = "each test binary uses a part of the kit")]
 mod kit;
@@ -52,7 +53,9 @@ fn length() -> Duration {
 
 /// Serves patrons during an attack; the long form compares with what they had before.
 async fn withstand(kind: Kind, connections: usize, patrons: Patrons, more: &str) {
-    let site = Running::start(more, None).await;
+    // Those who attack and those who behave come from one address here, as from a proxy.
+    let more = format!("trusted_proxies = [\"127.0.0.0/8\"]\n{more}");
+    let site = Running::start(&more, None).await;
     let before = site.process.open_files();
     let (mut calm, mut attacked) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -83,12 +86,12 @@ async fn withstand(kind: Kind, connections: usize, patrons: Patrons, more: &str)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections() {
-    withstand(Kind::Silent, HELD, Patrons::All, "max_connections = 12000\n").await;
+    withstand(Kind::Silent, HELD, Patrons::All, "max_connections = 24000\n").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections() {
-    withstand(Kind::Idle, HELD, Patrons::All, "max_connections = 12000\n").await;
+    withstand(Kind::Idle, HELD, Patrons::All, "max_connections = 24000\n").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,8 @@ const SESSIONS: usize = if cfg!(feature = "long") { 10_000 } else { 400 };
 /// Files that the service has open beside its client connections, and some more.
 const OTHER_FILES: usize = 1_000;
 /// Larger than the sessions of both together, and than twice those that log in.
-const LISTEN: &str = "max_connections = 13000\n[smtp]\nlisten = \"127.0.0.1:0\"\n";
+const LISTEN: &str = "max_connections = 13000\ntrusted_proxies = [\"127.0.0.0/8\"]\n\
+                      [smtp]\nlisten = \"127.0.0.1:0\"\n";
 const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n";
 
 /// Hands a message over, which must be accepted.

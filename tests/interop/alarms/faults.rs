@@ -472,11 +472,20 @@ pub(crate) const FAULTS: [Fault; 32] = [
     },
     Fault {
         name: "connections used up",
-        setup: || Setup { more: "max_connections = 10\n", ..Setup::default() },
+        setup: || Setup {
+            more: "max_connections = 10\n",
+            organisations: &["acme", "beta", "gamma"],
+            ..Setup::default()
+        },
         inject: |site| {
             Box::pin(async {
                 let clients = site.base.strip_prefix("http://").unwrap();
-                hold(clients, 9).await;
+                // As many as each may have.
+                tokio::join!(
+                    hold_with_key(clients, site.key("acme"), 5),
+                    hold_with_key(clients, site.key("beta"), 3),
+                    hold_with_key(clients, site.key("gamma"), 1)
+                );
             })
         },
         alarms: &["PillarboxConnectionsNearLimit"],
@@ -502,7 +511,7 @@ pub(crate) const FAULTS: [Fault; 32] = [
         },
         alarms: &["PillarboxConnectionsNearLimit"],
         page: &[Told {
-            text: "of 10 SMTP connections are open",
+            text: "of 10 client connections are open",
             known: |metrics| value(metrics, "pillarbox_smtp_connections") > 8.0,
         }],
     },
@@ -781,10 +790,16 @@ async fn slow_disk(site: &mut Monitored) {
     site.keep_sending(2.0).await;
 }
 
-/// Opens operators' connections, which are none of the clients', until files are near their limit.
+/// Opens connections until files are near their limit: operators', and of clients with a key those
+/// that are missing.
 async fn use_files(site: &mut Monitored) {
+    const OF_CLIENTS: usize = 16;
     let open = std::fs::read_dir(format!("/proc/{}/fd", site.id())).unwrap().count();
-    hold(&site.operator.address, FILES * 9 / 10 - open).await;
+    let clients = site.base.strip_prefix("http://").unwrap();
+    tokio::join!(
+        hold(&site.operator.address, FILES * 9 / 10 - open - OF_CLIENTS),
+        hold_with_key(clients, site.key("acme"), OF_CLIENTS)
+    );
 }
 
 /// Connects so often, and holds the connections by a request now and then.
@@ -797,6 +812,24 @@ async fn hold(address: &str, connections: usize) {
     loop {
         for stream in &mut held {
             stream.write_all(b"HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            assert!(stream.read(&mut answer).await.unwrap() > 0, "the connection was closed");
+        }
+        sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// The same with a key: connections without one have half of the limit.
+async fn hold_with_key(address: &str, key: &str, connections: usize) {
+    let mut held = Vec::new();
+    for _ in 0..connections {
+        held.push(TcpStream::connect(address).await.unwrap());
+    }
+    let request =
+        format!("GET /emails/none HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
+    let mut answer = [0; 4_096];
+    loop {
+        for stream in &mut held {
+            stream.write_all(request.as_bytes()).await.unwrap();
             assert!(stream.read(&mut answer).await.unwrap() > 0, "the connection was closed");
         }
         sleep(Duration::from_secs(5)).await;
