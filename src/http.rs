@@ -18,6 +18,7 @@ use http::{HeaderName, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -30,6 +31,7 @@ use crate::http::limits::{Limits, Linger, WhenFull};
 use crate::http::rejection::Rejection;
 use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
+use crate::http::write_progress::CountedStream;
 use crate::in_flight::InFlightGuard;
 
 pub use connection::Connection;
@@ -46,12 +48,17 @@ pub mod limits;
 pub mod rejection;
 pub mod request_id;
 pub mod tls;
+mod write_progress;
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
 pub const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// The most connections that are being told, at one time, that there are too many: so many, and a
 /// quarter of those that are served.
 const MAX_REFUSALS: usize = 256;
+/// Bytes of responses that wait in the kernel to be sent, on each connection (tcp(7),
+/// `TCP_NOTSENT_LOWAT`). With its own measure, which grows to megabytes, a client that reads slowly
+/// takes longer for a part of them than it may leave a response unread.
+const MAX_UNSENT_BYTES: u32 = 64 * 1024;
 /// Time in which the client of a refused connection may still send.
 const REFUSAL_LINGER: Linger = Linger {
     max_bytes: 1024 * 1024,
@@ -132,6 +139,8 @@ impl Listener for TcpListener {
         // Small responses must not wait for the client's acknowledgements. Where it cannot be set,
         // the connection is gone already.
         let _ = stream.set_nodelay(true);
+        // Where it cannot be set, a slow reader may be taken for one that does not read.
+        let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
         Ok(stream)
     }
 
@@ -335,6 +344,8 @@ async fn serve_secure<I, H>(
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
+    let written = Arc::default();
+    let stream = CountedStream::new(stream, Arc::clone(&written));
     let handshake = timeout(shared.limits.head_timeout, acceptor.accept(stream));
     let handshake = tokio::select! {
         biased;
@@ -352,7 +363,7 @@ async fn serve_secure<I, H>(
     if stream.get_ref().1.alpn_protocol() == Some(tls::HTTP_2) {
         http2::serve(stream, shared, client).await;
     } else {
-        http1::serve(stream, &shared, client).await;
+        http1::serve_counted(stream, &shared, client, written).await;
     }
 }
 

@@ -35,16 +35,25 @@ pub(super) struct Progress {
     body_left: AtomicU64,
     /// The connection's place among the client connections, if it is one.
     client: Option<Arc<ClientConnection>>,
+    /// Bytes that went to the socket below TLS, if that tells more than the writes do.
+    written: Option<Arc<AtomicU64>>,
 }
 
 impl Progress {
-    pub(super) fn new(client: Option<Arc<ClientConnection>>) -> Self {
-        Self { client, ..Self::default() }
+    pub(super) fn new(
+        client: Option<Arc<ClientConnection>>,
+        written: Option<Arc<AtomicU64>>,
+    ) -> Self {
+        Self { client, written, ..Self::default() }
     }
 
     /// The connection's place among the client connections, if it is one.
     pub(super) fn client(&self) -> Option<&ClientConnection> {
         self.client.as_deref()
+    }
+
+    fn written(&self) -> u64 {
+        self.written.as_ref().map_or(0, |written| written.load(Ordering::Relaxed))
     }
 
     /// Returns true if the body of the connection's request number `request` (1 for the first) is
@@ -96,6 +105,8 @@ pub(super) struct FramingGuard<I> {
     is_end_told: bool,
     read_deadline: Deadline,
     write_deadline: Deadline,
+    /// Bytes that had gone to the socket when the write's deadline began.
+    written_then: u64,
     write_side: WriteSide,
     head_limits: HeadLimits,
     head_timeout: Duration,
@@ -123,6 +134,7 @@ impl<I> FramingGuard<I> {
             is_end_told: false,
             read_deadline: Deadline::default(),
             write_deadline: Deadline::default(),
+            written_then: 0,
             write_side: WriteSide::Open,
             head_limits: HeadLimits {
                 max_head_bytes: limits.max_head_bytes,
@@ -357,6 +369,11 @@ impl<I: AsyncWrite + Unpin> FramingGuard<I> {
     ) -> Poll<io::Result<T>> {
         match write {
             Poll::Pending => {
+                let written = self.progress.written();
+                if written != self.written_then {
+                    self.written_then = written;
+                    self.write_deadline.clear();
+                }
                 ready!(self.write_deadline.poll(cx, self.write_timeout));
                 self.write_side = WriteSide::Failed;
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))

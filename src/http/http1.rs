@@ -57,7 +57,32 @@ where
     I: AsyncRead + AsyncWrite + Unpin,
     H: Handler,
 {
-    let progress = Arc::new(Progress::new(client.clone()));
+    serve_with(io, shared, client, None).await;
+}
+
+/// Serves a connection over TLS until it is closed. `written` counts the bytes below TLS.
+pub(super) async fn serve_counted<I, H>(
+    io: I,
+    shared: &Shared<H>,
+    client: Option<Arc<ClientConnection>>,
+    written: Arc<AtomicU64>,
+) where
+    I: AsyncRead + AsyncWrite + Unpin,
+    H: Handler,
+{
+    serve_with(io, shared, client, Some(written)).await;
+}
+
+async fn serve_with<I, H>(
+    io: I,
+    shared: &Shared<H>,
+    client: Option<Arc<ClientConnection>>,
+    written: Option<Arc<AtomicU64>>,
+) where
+    I: AsyncRead + AsyncWrite + Unpin,
+    H: Handler,
+{
+    let progress = Arc::new(Progress::new(client.clone(), written));
     let responses = Responses::default();
     let guard = FramingGuard::new(io, &shared.limits, Arc::clone(&progress));
     let seen = Connection::of(client.clone());

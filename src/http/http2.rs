@@ -82,8 +82,8 @@ pub(super) async fn serve<I, H>(
                     Ok(()) => shared.answer(request, &seen).await,
                     Err(rejection) => shared.refuse(rejection),
                 };
-                drop(under_way);
-                Ok::<_, Infallible>(response.map(|body| unread.watch(body)))
+                // The request is under way until its response is read.
+                Ok::<_, Infallible>(response.map(|body| unread.watch(body, under_way)))
             }
         })
     };
@@ -285,14 +285,14 @@ impl Unread {
     }
 
     /// Watches a response's body from now on.
-    fn watch<B>(self: &Arc<Self>, body: B) -> Watched<B> {
+    fn watch<B>(self: &Arc<Self>, body: B, under_way: UnderWay) -> Watched<B> {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
         state.since.insert(number, Instant::now());
         drop(state);
         let (body, rest) = (Box::pin(body), Bytes::new());
-        Watched { body, rest, number, unread: Arc::clone(self) }
+        Watched { body, rest, number, unread: Arc::clone(self), _under_way: under_way }
     }
 
     /// Since when the one that has waited for the longest has done so.
@@ -309,6 +309,7 @@ struct Watched<B> {
     rest: Bytes,
     number: u64,
     unread: Arc<Unread>,
+    _under_way: UnderWay,
 }
 
 impl<B> Watched<B> {
@@ -377,7 +378,9 @@ mod tests {
         let unread = Arc::new(Unread::default());
         let whole: Vec<u8> = (0..=u8::MAX).cycle().take(2 * PIECE_BYTES + 1).collect();
         let start = Instant::now();
-        let mut body = unread.watch(Full::new(Bytes::from(whole.clone())));
+        let streams = Arc::new(Streams::starting(None));
+        let mut body = unread.watch(Full::new(Bytes::from(whole.clone())), streams.begin());
+        assert_eq!(streams.closes_at(&Limits::default()), None);
         assert_eq!(body.size_hint().exact(), Some(whole.len() as u64));
         assert_eq!(unread.oldest(), Some(start));
         let mut got = Vec::new();
@@ -394,5 +397,6 @@ mod tests {
         assert!(got == whole);
         drop(body);
         assert_eq!(unread.oldest(), None);
+        assert!(streams.closes_at(&Limits::default()).is_some(), "it is idle from now on");
     }
 }

@@ -13,15 +13,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use pillarbox::http::drain::Drain;
 use pillarbox::http::limits::Limits;
 use pillarbox::http::request_id::RequestId;
-use pillarbox::http::serve_tls;
 use pillarbox::http::tls::{Tls, TlsFiles};
+use pillarbox::http::{serve, serve_tls};
 use pillarbox::simulator::Options;
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd, generate_simple_self_signed};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -356,4 +356,112 @@ async fn clients_that_do_not_come_to_the_point_are_let_go() {
     .expect("an idle connection is closed");
     drain.stop(tokio::time::Instant::now() + PATIENCE);
     assert_eq!(serving.await.unwrap().unwrap().cut_off, 0);
+}
+
+/// A server that answers each request with so many bytes, over TLS or not.
+async fn start_large(
+    certificate: Option<&Certificate>,
+    limits: Limits,
+) -> (String, tokio::task::JoinHandle<()>, Drain) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (drain, signal) = Drain::new();
+    let large = |_: Request<Incoming>, _: RequestId| async move {
+        Response::new(Full::from(vec![b'x'; LARGE]))
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let tls = certificate.map(|certificate| {
+        let files = TlsFiles {
+            certificate: directory.path().join("crt"),
+            key: directory.path().join("key"),
+        };
+        certificate.write(&files);
+        Arc::new(Tls::load(&files).unwrap())
+    });
+    let serving = tokio::spawn(async move {
+        match tls {
+            Some(tls) => serve_tls(tls, listener, large, limits, signal).await.unwrap(),
+            None => serve(listener, large, limits, signal).await.unwrap(),
+        };
+    });
+    (address, serving, drain)
+}
+
+/// Bytes of a large response: more than the kernel takes at once.
+const LARGE: usize = 4 * 1024 * 1024;
+/// A slow client takes so much at one time, and pauses so long then.
+const SIP: usize = 32 * 1024;
+const SIP_PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection whose kernel takes little in advance.
+async fn narrow(address: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    socket.connect(address.parse().unwrap()).await.unwrap()
+}
+
+async fn sip(mut stream: impl AsyncRead + Unpin) -> usize {
+    let (mut buffer, mut taken) = (vec![0; SIP], 0);
+    loop {
+        let mut in_sip = 0;
+        while in_sip < SIP {
+            match stream.read(&mut buffer[in_sip..]).await {
+                Ok(0) | Err(_) => return taken + in_sip,
+                Ok(read) => in_sip += read,
+            }
+        }
+        taken += in_sip;
+        tokio::time::sleep(SIP_PAUSE).await;
+    }
+}
+
+/// Much shorter than a slow client needs for all of a response, and longer than it needs for a part.
+fn impatient() -> Limits {
+    let patience = Duration::from_millis(700);
+    let head_timeout = Duration::from_secs(1);
+    Limits { head_timeout, write_timeout: patience, idle_timeout: patience, ..Limits::default() }
+}
+
+const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_slowly_and_steadily_over_http_1_gets_everything() {
+    let certificate = Certificate::new();
+    let plain = async {
+        let (address, _serving, _drain) = start_large(None, impatient()).await;
+        let mut stream = narrow(&address).await;
+        stream.write_all(ASK).await.unwrap();
+        sip(stream).await
+    };
+    let secure = async {
+        let (address, _serving, _drain) = start_large(Some(&certificate), impatient()).await;
+        let mut stream = certificate.secure(narrow(&address).await).await.unwrap();
+        stream.write_all(ASK).await.unwrap();
+        sip(stream).await
+    };
+    let (plain, secure) = tokio::join!(plain, secure);
+    assert!(plain > LARGE && secure > LARGE, "{plain} and {secure} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_slowly_and_steadily_over_http_2_gets_everything() {
+    let certificate = Certificate::new();
+    let (address, _serving, _drain) = start_large(Some(&certificate), impatient()).await;
+    let stream = TokioIo::new(certificate.connect(&address, HTTP_2).await.unwrap());
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+    let (mut sender, connection) = builder.handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("https://localhost/").body(Full::<Bytes>::default()).unwrap();
+    let mut body = sender.send_request(request).await.unwrap().into_body();
+    let (mut taken, mut in_sip) = (0, 0);
+    while let Some(frame) = body.frame().await {
+        let read = frame.expect("nobody cuts the response off").into_data().unwrap().len();
+        (taken, in_sip) = (taken + read, in_sip + read);
+        if in_sip >= SIP {
+            in_sip = 0;
+            tokio::time::sleep(SIP_PAUSE).await;
+        }
+    }
+    assert_eq!(taken, LARGE);
 }
