@@ -48,6 +48,7 @@ impl PostgresStore {
         if newer.is_empty() {
             return Ok(());
         }
+        let mut unstored = Unstored { shared: &self.shared, newer: newer.clone() };
         let (ids, times): (Vec<i32>, Vec<i64>) = newer
             .iter()
             .map(|(id, used)| (i32::try_from(*id).unwrap_or(i32::MAX), used.cast_signed()))
@@ -58,11 +59,9 @@ impl PostgresStore {
             connection.execute(STORE, &[&ids, &times]).await?;
             change.commit(()).await
         });
-        let stored = stored.await;
-        if stored.is_err() {
-            self.shared.key_use.load().give_back(&newer);
-        }
-        stored
+        stored.await?;
+        unstored.newer.clear();
+        Ok(())
     }
 
     pub(in crate::store) async fn add_api_key(
@@ -109,6 +108,18 @@ impl PostgresStore {
 
     pub(in crate::store) fn api_keys(&self) -> Vec<ApiKeyEntry> {
         self.shared.directory.load().api_keys.clone()
+    }
+}
+
+/// Uses of keys that are being stored. They are to be stored again if that fails or is given up.
+struct Unstored<'a> {
+    shared: &'a Shared,
+    newer: Vec<(u32, u64)>,
+}
+
+impl Drop for Unstored<'_> {
+    fn drop(&mut self) {
+        self.shared.key_use.load().give_back(&self.newer);
     }
 }
 

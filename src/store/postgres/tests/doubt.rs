@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::nodes::{Database, START, accept, all, organisation, until};
 use super::proxy::{Cut, Proxy};
 use crate::domain::admission::admit;
+use crate::domain::api_key::ApiKey;
 use crate::domain::id::{MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::Transition;
@@ -16,7 +17,7 @@ use crate::domain::request::{Draft, IdempotencyKey, SendRequest};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::connection::Connector;
-use crate::store::{Accepted, Change, Health, NewMessage, Store};
+use crate::store::{Accepted, Change, Health, NewApiKey, NewMessage, Store};
 
 fn suppression(address: &str) -> Suppression {
     Suppression {
@@ -191,4 +192,32 @@ async fn the_end_of_each_task_is_told_and_nothing_is_accepted_after_it() {
         assert_eq!(ended, Ok(task));
         assert_eq!(node.health(), Health::Refusing, "{task}");
     }
+}
+
+/// Nobody knows whether the use was stored, so it is stored again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_use_of_a_key_is_stored_though_the_first_attempt_is_given_up() {
+    let database = Database::new().await;
+    let proxy = Proxy::start(database.server.hosts[0].1).await;
+    let node = database.behind(&proxy).node("a").await;
+    let organisation = organisation(&node).await;
+    let hash = ApiKey::generate().unwrap().hash();
+    let key = NewApiKey { label: "first".to_owned(), expires_at: None, hash };
+    node.add_api_key(organisation, key, START).await.unwrap().unwrap();
+    assert!(node.authenticate(&hash, START).is_some());
+
+    proxy.silence_commit(Cut::BeforeTheCommit);
+    let storing = tokio::spawn({
+        let node = node.clone();
+        async move { node.store_key_use().await }
+    });
+    until("the commit", async || proxy.has_cut()).await;
+    storing.abort();
+    assert!(storing.await.unwrap_err().is_cancelled());
+    // The server has the first one's locks until it notices that nobody goes on with it.
+    until("the second attempt", async || node.store_key_use().await.is_ok()).await;
+    let connection = Connector::new(&database.server).connect().await.unwrap();
+    let used = "SELECT used_at FROM api_key";
+    let used: Option<i64> = connection.query_one(used, &[]).await.unwrap().get(0);
+    assert_eq!(used.map(i64::unsigned_abs), Some(START.unix_millis()));
 }
