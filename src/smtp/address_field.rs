@@ -72,7 +72,7 @@ impl FieldMailbox {
     }
 
     /// The mailbox for a header, with the name's own text, so that no charset is applied to it. `None`
-    /// if that is not ASCII.
+    /// if that is not ASCII, or if another parser reads another address in it.
     pub(super) fn in_own_words(&self) -> Option<String> {
         if !self.phrase.is_ascii() {
             return None;
@@ -94,7 +94,8 @@ impl FieldMailbox {
                 words.push_str(&quoted_if_need_be(word));
             }
         }
-        Some(format!("{words} <{address}>"))
+        let own = format!("{words} <{address}>");
+        are_read_alike(&own, std::slice::from_ref(self)).then_some(own)
     }
 }
 
@@ -303,8 +304,13 @@ mod tests {
             assert_eq!(mailbox.in_clear(), in_clear, "{value}");
             assert_eq!(mailbox.in_own_words().as_deref(), Some(own), "{value}");
         }
-        let found = mailboxes("J\u{f6}rg <a@x.org>".as_bytes()).unwrap();
-        assert_eq!(found[0].in_own_words(), None);
+        for value in [
+            "J\u{f6}rg <a@x.org>",
+            "=?ISO-202\"-JP?B?GyRCQEE1YT1xGyhC?= \"q \\\" =?q?\" [x] <a@x.org>",
+        ] {
+            let found = mailboxes(value.as_bytes()).unwrap();
+            assert_eq!(found[0].in_own_words(), None, "{value}");
+        }
     }
 
     #[test]
