@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 
-use crate::beside;
 use crate::kit::{PATIENCE, Site, SmtpClient, accepted_id};
 
 const MESSAGES: u64 = if cfg!(feature = "long") { 20_000 } else { 500 };
@@ -297,8 +296,8 @@ async fn botocore_takes_every_request_and_every_file_that_was_posted() {
     std::fs::write(&expected_file, Value::from(expected).to_string()).unwrap();
     let got_file = site.directory().join("got.jsonl");
     std::fs::write(&got_file, got.lock().unwrap().join(&b'\n')).unwrap();
-    // botocore is installed with moto.
-    let output = Command::new(beside("moto_server").join("python3"))
+    let python = std::env::var("BOTOCORE_PYTHON");
+    let output = Command::new(python.expect(".ci/run sets BOTOCORE_PYTHON"))
         .args(["-c", include_str!("attachments.py")])
         .args([expected_file, got_file])
         .output()

@@ -466,7 +466,8 @@ async fn a_node_with_a_wrong_clock_deletes_nothing_and_forgets_no_key() {
         let new = second.send(&keyed(off)).await;
         assert_eq!(first.send(&keyed(off)).await, new, "{off}");
         assert!(seconds_from_now(&first.record(&new).await) < 10, "{off}");
-        let status = nodes.sites[1].done(&["status"]);
+        // Its clock is wrong for AWS as well, so it fails.
+        let status = nodes.sites[1].run(&["status"]);
         let said = String::from_utf8_lossy(&status.stdout).into_owned();
         assert!(said.contains("This machine's clock"), "{off}: {said}");
         assert_eq!(first.record(&known).await["id"], known);

@@ -270,7 +270,7 @@ pub(crate) const FAULTS: [Fault; 32] = [
         },
         alarms: &["PillarboxOutcomesUnknown"],
         page: &[Told {
-            text: "No answer of the provider came to",
+            text: "got no answer",
             known: |metrics| value(metrics, "pillarbox_attempts_total{outcome=\"unknown\"}") > 0.0,
         }],
     },
@@ -481,11 +481,8 @@ pub(crate) const FAULTS: [Fault; 32] = [
             Box::pin(async {
                 let clients = site.base.strip_prefix("http://").unwrap();
                 // As many as each may have.
-                tokio::join!(
-                    hold_with_key(clients, site.key("acme"), 5),
-                    hold_with_key(clients, site.key("beta"), 3),
-                    hold_with_key(clients, site.key("gamma"), 1)
-                );
+                let keys = [("acme", 5), ("beta", 3), ("gamma", 1)];
+                hold_with_keys(clients, &keys.map(|(name, count)| (site.key(name), count))).await;
             })
         },
         alarms: &["PillarboxConnectionsNearLimit"],
@@ -796,9 +793,10 @@ async fn use_files(site: &mut Monitored) {
     const OF_CLIENTS: usize = 16;
     let open = std::fs::read_dir(format!("/proc/{}/fd", site.id())).unwrap().count();
     let clients = site.base.strip_prefix("http://").unwrap();
+    let keys = [(site.key("acme"), OF_CLIENTS)];
     tokio::join!(
         hold(&site.operator.address, FILES * 9 / 10 - open - OF_CLIENTS),
-        hold_with_key(clients, site.key("acme"), OF_CLIENTS)
+        hold_with_keys(clients, &keys)
     );
 }
 
@@ -818,22 +816,30 @@ async fn hold(address: &str, connections: usize) {
     }
 }
 
-/// The same with a key: connections without one have half of the limit.
-async fn hold_with_key(address: &str, key: &str, connections: usize) {
+/// The same with keys, one after the other: connections without a key have half of the limit, and
+/// the share of each organisation depends on what is free.
+async fn hold_with_keys(address: &str, keys: &[(&str, usize)]) {
     let mut held = Vec::new();
-    for _ in 0..connections {
-        held.push(TcpStream::connect(address).await.unwrap());
+    for (key, connections) in keys {
+        for _ in 0..*connections {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            read_with_key(&mut stream, key).await;
+            held.push((stream, *key));
+        }
     }
-    let request =
-        format!("GET /emails/none HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
-    let mut answer = [0; 4_096];
     loop {
-        for stream in &mut held {
-            stream.write_all(request.as_bytes()).await.unwrap();
-            assert!(stream.read(&mut answer).await.unwrap() > 0, "the connection was closed");
+        for (stream, key) in &mut held {
+            read_with_key(stream, key).await;
         }
         sleep(Duration::from_secs(5)).await;
     }
+}
+
+async fn read_with_key(stream: &mut TcpStream, key: &str) {
+    let request =
+        format!("GET /emails/none HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0, "the connection was closed");
 }
 
 /// The same with sessions of SMTP, which stay only if they have authenticated.
