@@ -161,15 +161,11 @@ async fn start(database: &str) -> (Nodes, [Server; 2], Program, String) {
         }
     }
     let (one, two) = (nodes.start(0), nodes.start(1));
-    let end = Instant::now() + PATIENCE;
-    // Nodes ask AWS one after the other, and the balancer takes some seconds to notice the last one.
-    for node in [&one, &two] {
-        while node.operator("/readyz").await.status() != StatusCode::OK {
-            assert!(Instant::now() < end, "a node does not become ready");
-            sleep(Duration::from_millis(50)).await;
-        }
-    }
+    // The balancer takes some seconds to notice a node that was not ready.
+    one.ready().await;
+    two.ready().await;
     let (haproxy, base) = start_haproxy(&nodes, [&one, &two]);
+    let end = Instant::now() + PATIENCE;
     let is_up = async || {
         let asked = one.client.get(format!("{base}/emails")).send().await;
         asked.is_ok_and(|answer| answer.status() == StatusCode::UNAUTHORIZED)

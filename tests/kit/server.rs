@@ -85,6 +85,19 @@ impl Server {
         }
     }
 
+    /// Waits until AWS has taken the credentials. Nodes that start ask it one after the other.
+    pub(crate) async fn ready(&self) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (status, document) = answer(self.operator("/readyz").await).await;
+            if status == StatusCode::OK {
+                return;
+            }
+            assert!(Instant::now() < end, "it does not become ready: {document}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The log so far.
     pub(crate) fn log(&self) -> String {
         self.process.log()

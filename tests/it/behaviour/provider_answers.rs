@@ -170,6 +170,7 @@ async fn a_server_error_that_says_that_nothing_was_done_is_not_unknown() {
 async fn an_answered_server_error_is_never_called_no_answer() {
     let site = Site::with(LATE, Options::default()).await;
     let server = site.start();
+    server.ready().await;
     site.simulator.set_faults(Faults::always(Fault::InternalError));
     let mut last = String::new();
     for _ in 0..6 {

@@ -188,6 +188,7 @@ async fn what_a_lapsed_domains_sender_writes_delays_no_other_organisation() {
     let site = Site::with("[sending]\nmax_rate = 50.0", Options::default()).await;
     let lapsed = site.add_organisation("beta", "lapsed.example");
     let server = site.start();
+    server.ready().await;
     let mut last = None;
     for words in HOSTILE.iter().cycle().take(40) {
         let from = format!("\"{words}\" <a@lapsed.example>");
@@ -257,6 +258,7 @@ async fn slow_and_unanswered_calls_are_told_of_everywhere() {
     let more = "[sending]\nrequest_timeout = \"3s\"";
     let site = Site::with(more, Options::default()).await;
     let server = site.start();
+    server.ready().await;
     // Accepted, and answered after the time-out.
     site.simulator.script(vec![Fault::Slow; 3]);
     for _ in 0..3 {
