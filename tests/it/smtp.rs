@@ -347,7 +347,7 @@ async fn a_client_that_repeats_gets_the_same_id_and_no_second_message() {
     ids.dedup();
     assert_eq!(ids.len(), 6, "each other message is another one");
     // A key of the API never meets one of SMTP.
-    server.send(&message_with("idempotencyKey", "<1@example.com>".into())).await;
+    ids.push(server.send(&message_with("idempotencyKey", "<1@example.com>".into())).await);
     for id in &ids {
         server.wait_for(id, "sent").await;
     }
