@@ -52,7 +52,7 @@ impl<P: Provider> Dispatcher<P> {
             let throttle = self.throttle();
             let held_up: BTreeSet<_> =
                 throttle.health.paused(now).into_iter().map(|one| one.id).collect();
-            (throttle.health.is_up(), throttle.bucket.rate(), throttle.quota(), held_up)
+            (throttle.health.is_up(), throttle.bucket.rate_at(now), throttle.quota(), held_up)
         };
         if !is_up || self.store.health() == StoreHealth::Refusing {
             let provider = self.queue.pending().messages;
