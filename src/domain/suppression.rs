@@ -28,10 +28,9 @@ impl SuppressedAddress {
         Ok(Self::from(&Address::parse_stored(text)?))
     }
 
-    /// The address of a recipient as a record has it, or as a provider's report
-    /// names it. The text may have a display
-    /// name, an address type (RFC 3464 section 2.3.1) or a comment around the address; it is read
-    /// if it holds exactly one.
+    /// The address of a recipient as a record has it, or as a provider's report names it. The text
+    /// may have a display name, an address type (RFC 3464 section 2.3.1) or a comment around the
+    /// address; it is read if it holds exactly one.
     pub fn of_recipient(text: &str) -> Option<Self> {
         if let Ok(mailbox) = Mailbox::parse_stored(text) {
             return Some(Self::from(mailbox.address()));
