@@ -403,16 +403,25 @@ async fn a_submission_is_known_to_its_own_organisation_alone() {
     assert_eq!(local.simulator.accepted_total(), 2);
 }
 
-#[tokio::test]
-async fn with_a_certificate_a_key_is_taken_after_tls_alone() {
-    let certificate = Certificate::new();
-    let (site, _files) = tls::site(&certificate).await;
+/// Starts the service with both SMTP listeners; gives the addresses of that with STARTTLS and of that
+/// with TLS from the first byte.
+fn start_both(site: &Site) -> (Server, [String; 2]) {
     site.reconfigure("[ses]", &format!("{LISTEN}tls_listen = \"127.0.0.1:0\"\n[ses]"));
     let server = site.start();
     let log = server.log();
     let addresses: Vec<_> =
         log.lines().filter_map(|line| line.split_once("SMTP submission at ")).collect();
-    let [(_, plain_address), (_, secure_address)] = addresses[..] else { panic!("{log}") };
+    let [(_, plain), (_, secure)] = addresses[..] else { panic!("{log}") };
+    let addresses = [plain.to_owned(), secure.to_owned()];
+    (server, addresses)
+}
+
+#[tokio::test]
+async fn with_a_certificate_a_key_is_taken_after_tls_alone() {
+    let certificate = Certificate::new();
+    let (site, _files) = tls::site(&certificate).await;
+    let (server, [plain, secure]) = start_both(&site);
+    let (plain_address, secure_address) = (plain.as_str(), secure.as_str());
     let mut client = Client::connect(plain_address).await;
     let extensions = client.ask("EHLO client").await;
     assert!(extensions.contains("STARTTLS") && !extensions.contains("AUTH"), "{extensions}");
@@ -527,12 +536,8 @@ async fn a_session_too_many_is_told_to_come_back() {
 async fn what_is_meant_for_http_is_not_spoken_to_smtp_nor_the_other_way_round() {
     let certificate = Certificate::new();
     let (site, _files) = tls::site(&certificate).await;
-    site.reconfigure("[ses]", &format!("{LISTEN}tls_listen = \"127.0.0.1:0\"\n[ses]"));
-    let server = site.start();
-    let log = server.log();
-    let addresses: Vec<_> =
-        log.lines().filter_map(|line| line.split_once("SMTP submission at ")).collect();
-    let [(_, plain), (_, secure)] = addresses[..] else { panic!("{log}") };
+    let (server, [plain, secure]) = start_both(&site);
+    let (plain, secure) = (plain.as_str(), secure.as_str());
     let http = server.base.strip_prefix("http://").unwrap();
     for offer in [&b"h2"[..], b"http/1.1", b"imap"] {
         assert!(certificate.connect(secure, offer).await.is_err(), "{offer:?}");
