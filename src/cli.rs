@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::service::HandedBodies;
+
 use connect::Group;
 use error::CliError;
 
@@ -109,6 +111,7 @@ pub fn command_line() -> clap::Command {
 
 /// Runs the process's command line; what `main` calls.
 pub fn run() -> ExitCode {
+    let handed_bodies = HandedBodies::from_environment();
     let mut command = examples::in_help(Cli::command(), NAME);
     let parsed = command
         .try_get_matches_from_mut(std::env::args_os())
@@ -119,7 +122,11 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Where nothing can be printed, the exit code still says it.
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
+            let code = u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE);
+            return ExitCode::from(match handed_bodies {
+                Some(bodies) if code != 0 => bodies.failed("the command line is wrong"),
+                _ => code,
+            });
         }
     };
     match cli.command.run() {
@@ -141,8 +148,14 @@ pub fn run() -> ExitCode {
             // What a provider said may be in it; lines are ours.
             let lines: Vec<_> = error.to_string().lines().map(output::escaped).collect();
             // Standard error may be closed; `eprintln` would panic.
-            let _ = writeln!(io::stderr(), "pillarbox: {}", lines.join("\n"));
-            ExitCode::from(error.exit_code())
+            let text = lines.join("\n");
+            let _ = writeln!(io::stderr(), "pillarbox: {text}");
+            ExitCode::from(match handed_bodies {
+                Some(bodies) if !matches!(error, CliError::BodiesLost { .. }) => {
+                    bodies.failed(&text)
+                }
+                _ => error.exit_code(),
+            })
         }
     }
 }

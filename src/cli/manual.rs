@@ -30,7 +30,8 @@ const EXIT_CODES: [(&str, &str); 7] = [
     ),
     (
         "75",
-        "The other nodes took this one for dead, so its supervisor starts it again (pillarbox serve).",
+        "The supervisor is to start the service again: the other nodes took this one for dead, or a \
+         start failed that was handed the bodies of pending messages (pillarbox serve).",
     ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];

@@ -18,7 +18,7 @@ use crate::dispatch::Phase;
 use crate::service::fd_store::{self, Kept};
 use crate::service::inherited::{self, ARENA, own_name};
 use crate::service::signals::Signals;
-use crate::service::{LONGEST_END, Service, ServiceError, clients_left};
+use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
 use crate::store::FileId;
 
 /// How long calls to the provider that are under way have to end.
@@ -153,6 +153,7 @@ impl Service {
                 Err(error) => error!(%error, "the next program is not told of the signal"),
             }
         }
+        supervisor::handing_over();
         HandedOver::To(next)
     }
 

@@ -128,15 +128,6 @@ impl Inherited {
     }
 }
 
-/// Returns true if this process was handed bodies, by its environment. To be called before
-/// [`Inherited::from_environment`].
-pub fn is_handed_bodies() -> bool {
-    let is_for_us =
-        std::env::var("LISTEN_PID").is_ok_and(|process| process.parse() == Ok(std::process::id()));
-    let names = std::env::var(NAMES).unwrap_or_default();
-    is_for_us && names.split(':').any(|name| name == ARENA || name == own_name(ARENA))
-}
-
 /// Path of a descriptor, which stays open until the end of the process.
 fn descriptor_path(index: usize, handed_over: &mut ListenFd) -> io::Result<PathBuf> {
     let descriptor = handed_over.take_raw_fd(index)?;

@@ -15,7 +15,7 @@ use crate::service::hand_over::{HandedOver, NextProgram};
 use crate::service::inherited::Inherited;
 use crate::service::signals::{Signals, listen_for};
 use crate::service::supervisor::{self, Supervisor};
-use crate::service::{Service, ServiceError};
+use crate::service::{Service, ServiceError, failed_starts};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{Options, Simulator};
 
@@ -59,6 +59,7 @@ pub async fn serve(
     }
     tracing::info!("listening on {}", service.address());
     supervisor::ready();
+    failed_starts::forget();
     let supervisor = Supervisor::from_environment();
     let mut watch = pin!(supervisor.watch(service.vitals()));
     while !is_to_stop {

@@ -94,6 +94,12 @@ pub(super) fn reloading() {
     }
 }
 
+/// Another program goes on in this process, and says that it is ready. The watchdog's time begins
+/// anew.
+pub(super) fn handing_over() {
+    tell(&[NotifyState::Watchdog, NotifyState::Status("restarting in place")]);
+}
+
 /// The service stops, and goes on sending for up to `drain`, however long the unit's own
 /// patience is.
 pub(super) fn stopping(drain: Duration) {

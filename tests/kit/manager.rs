@@ -64,6 +64,11 @@ impl Manager {
 
     /// The command line of the service, with all that is kept for it.
     pub(crate) fn command(&self, site: &Site) -> Command {
+        self.command_after(site, "")
+    }
+
+    /// The same after a shell script such as `umask 077;`.
+    pub(crate) fn command_after(&self, site: &Site, script: &str) -> Command {
         let heard = self.heard.lock().unwrap();
         let handed = self.sockets.iter().chain(&heard.stored);
         let (names, mappings): (Vec<_>, Vec<_>) = (3..)
@@ -73,7 +78,7 @@ impl Manager {
                 (name.as_str(), FdMapping { parent_fd, child_fd })
             })
             .unzip();
-        let mut command = site.service_after("export LISTEN_PID=$$;");
+        let mut command = site.service_after(&format!("export LISTEN_PID=$$; {script}"));
         command.env("NOTIFY_SOCKET", &self.path);
         if !names.is_empty() {
             command.env("LISTEN_FDS", names.len().to_string());

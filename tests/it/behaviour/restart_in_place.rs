@@ -1,6 +1,7 @@
 //! `pillarbox restart`: the installed program goes on in the service's process, with its sockets.
 
 use std::fs::{self, Permissions};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -259,6 +260,76 @@ async fn a_restart_that_would_lose_messages_is_refused() {
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.err.contains("nothing keeps their bodies"), "{refused:?}");
     assert_eq!(server.record(&id).await["status"], "sending");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
+    let site = Site::new().await;
+    let manager = Manager::of(&site, 2, Vec::new());
+    let memory = memfd_create("arena", MemfdFlags::CLOEXEC).unwrap();
+    fs::File::from(memory.try_clone().unwrap()).write_all(&[1; 10_000]).unwrap();
+    manager.keep("arena", memory);
+    let runtime = site.directory().join("run");
+    fs::create_dir(&runtime).unwrap();
+    let start_after = |script| {
+        let mut command = manager.command_after(&site, script);
+        command.env("RUNTIME_DIRECTORY", &runtime);
+        command
+    };
+    site.reconfigure("operator_listen", "operator_lisen");
+    for (failures, wait) in [(1, 1), (2, 2)] {
+        let begun = Instant::now();
+        let failed = Finished::run(start_after("")).await;
+        assert_eq!(failed.code, 75, "{failed:?}");
+        assert!(failed.err.contains("operator_lisen"), "{failed:?}");
+        assert!(begun.elapsed() >= Duration::from_secs(wait));
+        let status = manager.wait_for("STATUS=the start failed", failures);
+        let expected = format!("({failures}): ");
+        assert!(status.contains(&expected) && status.contains("operator_lisen"), "{status}");
+        assert!(status.contains("12 KiB"), "{status}");
+        assert!(status.contains(&format!("the next start is in {wait} s")), "{status}");
+    }
+    site.reconfigure("operator_lisen", "operator_listen");
+    let wrong = "exec \"$0\" serve --no-such-option;";
+    let failed = Finished::run(start_after(wrong)).await;
+    assert_eq!(failed.code, 75, "{failed:?}");
+    let server = site.start_by(start_after(""));
+    wait_until_idle(&server).await;
+    manager.wait_for("READY=1", 1);
+    let counted = runtime.join("failed-starts");
+    let end = Instant::now() + PATIENCE;
+    while counted.exists() {
+        assert!(Instant::now() < end, "a good start forgets the failed ones");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // It is kept all the time.
+    assert_eq!(manager.kept(), ["arena"]);
+    server.terminate().await;
+    // Without bodies, a wrong configuration ends it for good.
+    site.reconfigure("operator_listen", "operator_lisen");
+    let failed = Finished::run(site.service()).await;
+    assert_eq!(failed.code, 78, "{failed:?}");
+}
+
+#[test]
+fn the_unit_has_systemd_keep_the_bodies() {
+    let unit = include_str!("../../../systemd/pillarbox.service");
+    for line in [
+        "FileDescriptorStoreMax=2",
+        "FileDescriptorStorePreserve=yes",
+        "RestartForceExitStatus=75",
+        "RuntimeDirectoryPreserve=restart",
+        "Slice=pillarbox.slice",
+    ] {
+        assert!(unit.lines().any(|one| one == line), "{line}");
+    }
+    let value = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    assert_eq!(value("StartLimitIntervalSec="), "1d");
+    let pause: u32 = value("RestartSec=").strip_suffix('s').unwrap().parse().unwrap();
+    let starts: u32 = value("StartLimitBurst=").parse().unwrap();
+    assert!(starts * pause > 24 * 60 * 60, "a day of failing starts is no reason to give up");
+    let slice = include_str!("../../../systemd/pillarbox.slice");
+    assert!(slice.lines().any(|line| line == "MemorySwapMax=0"));
 }
 
 /// Memory that the program before had, and that nobody keeps.

@@ -1,0 +1,113 @@
+//! Starts that fail though bodies were handed over. The service manager drops what it keeps once it
+//! gives the unit up, so such a start ends as one to be repeated, and the starts come less and less
+//! often.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+use crate::service::inherited::{ARENA, own_name};
+
+/// Exit code of a start to be repeated: `EX_TEMPFAIL` of sysexits.h.
+const EXIT_REPEAT: u8 = 75;
+/// The longest wait before a failed start ends.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// The longest cause in the status line, in characters.
+const LONGEST_CAUSE: usize = 500;
+/// File in the unit's runtime directory that counts failed starts.
+const COUNT_FILE: &str = "failed-starts";
+/// The number of the first descriptor that is handed over.
+const FIRST_DESCRIPTOR: usize = 3;
+/// Unit of the blocks in which the kernel counts memory (`stat(2)`).
+const BLOCK_BYTES: u64 = 512;
+
+/// Bodies that this process was handed.
+#[derive(Debug)]
+pub struct HandedBodies {
+    bytes: u64,
+}
+
+impl HandedBodies {
+    /// Returns them, by the process's environment, if there are any. To be called before anything else
+    /// takes what was handed over.
+    pub fn from_environment() -> Option<Self> {
+        let process = env::var("LISTEN_PID").ok()?;
+        if process.parse() != Ok(std::process::id()) {
+            return None;
+        }
+        let names = env::var("LISTEN_FDNAMES").ok()?;
+        let own = own_name(ARENA);
+        let index = names.split(':').position(|name| name == ARENA || name == own)?;
+        let path = Path::new("/proc/self/fd").join((FIRST_DESCRIPTOR + index).to_string());
+        let bytes = fs::metadata(path).map_or(0, |found| blocks(&found) * BLOCK_BYTES);
+        Some(Self { bytes })
+    }
+
+    /// Ends a start that failed by `error`: tells the service manager, waits, and returns the exit
+    /// code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`].
+    pub fn failed(&self, error: &str) -> u8 {
+        let failures = count_failure();
+        let wait = wait_after(failures);
+        // A line break would begin a message of its own.
+        let cause: Vec<_> = error.lines().map(str::trim).collect();
+        let cause: String = cause.join(" ").chars().take(LONGEST_CAUSE).collect();
+        let status = format!(
+            "the start failed ({failures}): {cause}; {} KiB of memory with bodies of pending \
+             messages are kept; the next start is in {} s",
+            self.bytes / 1024,
+            wait.as_secs()
+        );
+        // What cannot be told is in the log as well.
+        let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
+        std::thread::sleep(wait);
+        EXIT_REPEAT
+    }
+}
+
+fn blocks(found: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(found)
+}
+
+/// The file that counts, in the first of the unit's runtime directories (`RuntimeDirectory=`).
+fn count_file() -> Option<PathBuf> {
+    let directories = env::var_os("RUNTIME_DIRECTORY")?;
+    let directory = env::split_paths(&directories).next()?;
+    Some(directory.join(COUNT_FILE))
+}
+
+/// Counts a failed start, and returns how many there were without one that succeeded.
+fn count_failure() -> u32 {
+    let Some(file) = count_file() else { return 1 };
+    let counted = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let failures = counted.unwrap_or(0).saturating_add(1);
+    // Without the file, the waits do not grow.
+    let _ = fs::write(&file, failures.to_string());
+    failures
+}
+
+fn wait_after(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(6);
+    LONGEST_WAIT.min(Duration::from_secs(1) * (1 << doublings))
+}
+
+/// Forgets failed starts: one has succeeded.
+pub(super) fn forget() {
+    if let Some(file) = count_file() {
+        // Usually there is none.
+        let _ = fs::remove_file(file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_minute() {
+        let waits = [1, 2, 3, 6, 7, 8, u32::MAX].map(|failures| wait_after(failures).as_secs());
+        assert_eq!(waits, [1, 2, 4, 32, 60, 60, 60]);
+    }
+}
