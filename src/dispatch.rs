@@ -20,7 +20,7 @@ use crate::domain::id::OrganisationId;
 use crate::domain::message::Acceptance;
 use crate::domain::retry::Backoff;
 use crate::in_flight::InFlight;
-use crate::queue::{Claim, Gate, MessageQueue, Next, Pending};
+use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, KnownOutcome, Started, caught};
@@ -487,10 +487,10 @@ impl<P: Provider> Dispatcher<P> {
         // A panic costs the one message's turn, not the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
-            Ok(Hold::None) => {
+            Ok(Hold::None(envelope)) => {
                 let marks = self.take(&claim, now);
                 let call = claim.start_call();
-                let started = Started { at: now, marks, call };
+                let started = Started { at: now, marks, call, envelope };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
                     dispatcher.attempt(claim, started).await;
@@ -498,8 +498,11 @@ impl<P: Provider> Dispatcher<P> {
             }
             Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
             Ok(Hold::Final) => claim.finish(),
-            Ok(Hold::DomainUnverified) => {
-                if let Some((claim, end)) = self.wait_for_verification(claim, now) {
+            Ok(Hold::AnswerLost) => {
+                attempts.spawn(async move { dispatcher.answer_lost(claim).await });
+            }
+            Ok(Hold::DomainUnverified(domain)) => {
+                if let Some((claim, end)) = self.wait_for_verification(claim, &domain, now) {
                     self.end(claim, end, attempts);
                 }
             }
@@ -515,7 +518,7 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Charges a call that is about to start to the pace and to the daily quota.
     fn take(&self, claim: &Claim, now: Instant) -> CallMarks {
-        let (organisation, recipients) = (claim.parcel.organisation(), claim.recipients);
+        let PendingMessage { organisation, recipients, .. } = claim.message;
         let mut throttle = self.throttle();
         throttle.bucket.take(recipients);
         // Before the quota is: the call that uses up the last of it is no probe of what follows.

@@ -24,6 +24,7 @@ use mimalloc as _;
 pub mod admin;
 pub mod api;
 pub mod aws_setup;
+pub mod body_store;
 pub mod cli;
 pub mod clock;
 pub mod config;

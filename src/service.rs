@@ -23,6 +23,7 @@ use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
+use crate::body_store::BodyStore;
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -147,10 +148,12 @@ impl Service {
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
         let (store, node_lock) = store::open(owner, config, &clock).await?;
+        let bodies = BodyStore::of_this_process()
+            .map_err(|source| ServiceError::System { what: "cannot get memory", source })?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
+        let queue = Arc::new(MessageQueue::new(bodies, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::*;
+use crate::body_store::BodyStore;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
@@ -15,7 +16,7 @@ use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::intake::Intake;
-use crate::queue::Parcel;
+use crate::queue::{AcceptedMessage, EncodedRequest};
 use crate::ses::send::RequestOptions;
 use crate::store::MessageFilter;
 
@@ -86,18 +87,19 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
 /// Moves every message from one queue to another.
 fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
     while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
-        let parcel = Arc::clone(&claim.parcel);
-        to.add(Parcel {
-            id: parcel.id,
-            key: parcel.key,
-            content: parcel.content.clone(),
-            accepted_at: parcel.accepted_at,
-            suppression_epoch: parcel.suppression_epoch,
-            reservation: to
-                .budget()
-                .reserve(parcel.organisation(), parcel.content.len_bytes())
-                .unwrap(),
+        let message = &claim.message;
+        let request = String::from_utf8(message.request().unwrap().to_vec()).unwrap();
+        let request = EncodedRequest::new(request, &message.envelope().unwrap());
+        let reserved = to.budget().reserve(message.organisation, request.len_bytes());
+        let held = to.hold(AcceptedMessage {
+            id: message.id,
+            key: None,
+            request,
+            accepted_at: message.accepted_at,
+            suppression_epoch: message.suppression_epoch.unwrap(),
+            reservation: reserved.unwrap(),
         });
+        to.add(held.unwrap());
         claim.finish();
     }
 }
@@ -109,8 +111,10 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
     const WAITING: usize = 100;
     let (store, fail, work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let (queue, later) =
-        (Arc::new(MessageQueue::new(1 << 30)), Arc::new(MessageQueue::new(1 << 30)));
+    let (queue, later) = (
+        Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
+        Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
+    );
     accept(&store, &queue, &acme, UNDER_WAY).await;
     accept(&store, &later, &acme, WAITING).await;
 
@@ -181,7 +185,7 @@ impl Provider for Down {
 async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     let (store, _fail, _work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let queue = Arc::new(MessageQueue::new(1 << 30));
+    let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
     accept(&store, &queue, &acme, 60).await;
     let settings = Settings {
         max_in_flight: 256,
@@ -215,7 +219,7 @@ async fn outcome_that_waits_at_the_end(
 ) -> State {
     let (store, fail, work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let queue = Arc::new(MessageQueue::new(1 << 30));
+    let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
     accept(&store, &queue, &acme, 1).await;
     let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
     let settings = Settings {

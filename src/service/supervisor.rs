@@ -178,6 +178,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::body_store::BodyStore;
     use crate::clock::Clock;
     use crate::config::Config;
     use crate::dispatch::circuit_breaker::Cause;
@@ -234,7 +235,7 @@ mod tests {
         let clock = Clock::system();
         let (store, _) = Store::open(directory.path(), clock.now()).unwrap();
         let config = Config::default();
-        let queue = Arc::new(MessageQueue::new(1 << 20));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let settings = crate::service::settings(&config);
         let dispatcher =
             Dispatcher::new(store.clone(), queue, Nobody, clock, settings, Rate::Unlimited);

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
+use pillarbox::body_store::BodyStore;
 use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
@@ -398,7 +399,7 @@ impl Sim {
             }
             organisations.push(organisation);
         }
-        let queue = Arc::new(MessageQueue::new(1 << 30));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
         let clock = Clock::manual(START);
         let intake = Intake::new(
             store.clone(),
