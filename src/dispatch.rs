@@ -13,14 +13,15 @@ use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info};
 
+use crate::body_store::Survivor;
 use crate::clock::Clock;
 use crate::config::OnUnknown;
 use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
-use crate::domain::message::Acceptance;
+use crate::domain::message::{Acceptance, Transition};
 use crate::domain::retry::Backoff;
 use crate::in_flight::InFlight;
-use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage};
+use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage, TakenUp};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, KnownOutcome, Started, caught};
@@ -94,6 +95,8 @@ pub struct Dispatcher<P> {
     refusals: RefusalRuns,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
+    /// Messages of an earlier process whose end is known and not in the store yet.
+    taken_up: Mutex<Vec<(Claim, Transition)>>,
     /// Outcomes that are known, and whose tasks ended before the store took them.
     unwritten: Mutex<Vec<KnownOutcome>>,
     /// Rounds of the loop that starts calls.
@@ -195,6 +198,7 @@ impl<P: Provider> Dispatcher<P> {
             domains,
             refusals: RefusalRuns::default(),
             unrecorded: InFlight::default(),
+            taken_up: Mutex::default(),
             unwritten: Mutex::default(),
             turns: AtomicU64::new(0),
             metrics: SendingMetrics::default(),
@@ -399,11 +403,33 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
+    /// Goes on with messages that outlived their process and are still pending in the store, before
+    /// [`Dispatcher::run`].
+    pub fn take_up(&self, survivors: impl IntoIterator<Item = Survivor>) {
+        let mut ended = self.taken_up.lock().unwrap_or_else(PoisonError::into_inner);
+        for survivor in survivors {
+            let id = survivor.id;
+            match self.queue.take_up(survivor) {
+                Ok(TakenUp::Waits) => {}
+                Ok(TakenUp::Sent { claim, ses_message_id, sent_at }) => {
+                    ended.push((claim, Transition::Sent { ses_message_id, sent_at }));
+                }
+                // Its mark in the store stays, and the next start settles it.
+                Err(error) => error!(%id, %error, "the body of a pending message cannot be read"),
+            }
+        }
+    }
+
     /// Sends until the phase's end, then records what is left as lost.
     pub async fn run(self: Arc<Self>, mut phase: watch::Receiver<Phase>) {
         let mut attempts = JoinSet::new();
         let mut entered = Phase::Running;
         let mut directory = self.store.webhook_changes();
+        let taken_up =
+            std::mem::take(&mut *self.taken_up.lock().unwrap_or_else(PoisonError::into_inner));
+        for (claim, end) in taken_up {
+            self.end(claim, end, &mut attempts);
+        }
         {
             let expiry = self.expire();
             let over = over(phase.clone());

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::body_store::BodyStore;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer};
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::State;
@@ -36,8 +36,8 @@ impl Gated {
 }
 
 impl Provider for Gated {
-    async fn send(&self, _: &Envelope<'_>, request: Bytes) -> Outcome {
-        *self.calls.lock().unwrap().entry(request).or_insert(0) += 1;
+    async fn send(&self, _: &Envelope<'_>, request: RequestBody) -> Outcome {
+        *self.calls.lock().unwrap().entry(request.whole().unwrap()).or_insert(0) += 1;
         drop(self.gate.acquire().await);
         Outcome::Sent { ses_message_id: "ses-1".to_owned() }
     }
@@ -88,7 +88,8 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
 fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
     while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
         let message = &claim.message;
-        let request = String::from_utf8(message.request().unwrap().to_vec()).unwrap();
+        let request = message.request().unwrap().whole().unwrap();
+        let request = String::from_utf8(request.to_vec()).unwrap();
         let request = EncodedRequest::new(request, &message.envelope().unwrap());
         let reserved = to.budget().reserve(message.organisation, request.len_bytes());
         let held = to.hold(AcceptedMessage {
@@ -168,7 +169,7 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
 struct Down;
 
 impl Provider for Down {
-    async fn send(&self, _: &Envelope<'_>, _: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope<'_>, _: RequestBody) -> Outcome {
         std::thread::sleep(Duration::from_millis(2));
         Outcome::NotSent(Problem {
             kind: ProblemKind::Unavailable,

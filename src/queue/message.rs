@@ -1,15 +1,37 @@
 //! Pending messages: what the queue keeps of each, and what it reads from the arena.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::body_store::{Body, LiveState};
+use crate::domain::attempt::{RequestBody, RequestParts};
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::queue::Reservation;
 use crate::queue::lanes::DomainHash;
+
+/// The longest request that is read into memory for its call.
+const READ_AT_ONCE: usize = 256 * 1024;
+
+impl RequestParts for Body {
+    fn len_bytes(&self) -> usize {
+        self.request_len()
+    }
+
+    fn part(&self, from: usize, len: usize) -> Option<Bytes> {
+        let mut part = vec![0; len];
+        match self.read_part(from, &mut part) {
+            Ok(()) => Some(part.into()),
+            Err(error) => {
+                tracing::error!(%error, "a body cannot be read");
+                None
+            }
+        }
+    }
+}
 
 /// A message that is to be accepted.
 pub struct AcceptedMessage {
@@ -86,9 +108,12 @@ impl PendingMessage {
         self.body.envelope().map(Envelope::from_text)
     }
 
-    /// Reads the ready request to the provider.
-    pub fn request(&self) -> io::Result<Bytes> {
-        self.body.request().map(Bytes::from)
+    /// Reads the ready request to the provider. A large one is read later, part by part.
+    pub fn request(&self) -> io::Result<RequestBody> {
+        if self.body.request_len() > READ_AT_ONCE {
+            return Ok(RequestBody::Parts(Arc::new(self.body.clone())));
+        }
+        self.body.request().map(Bytes::from).map(RequestBody::Whole)
     }
 
     /// Writes down, for a later process, how the message stands.

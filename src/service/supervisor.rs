@@ -174,7 +174,6 @@ fn tell(states: &[NotifyState<'_>]) {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use tokio::sync::watch;
 
     use super::*;
@@ -184,7 +183,7 @@ mod tests {
     use crate::dispatch::circuit_breaker::Cause;
     use crate::dispatch::token_bucket::Rate;
     use crate::dispatch::{Phase, RecentCalls};
-    use crate::domain::attempt::Outcome;
+    use crate::domain::attempt::{Outcome, RequestBody};
     use crate::domain::envelope::Envelope;
     use crate::queue::{MessageQueue, Pending};
 
@@ -224,7 +223,7 @@ mod tests {
     struct Nobody;
 
     impl Provider for Nobody {
-        async fn send(&self, _envelope: &Envelope<'_>, _request: Bytes) -> Outcome {
+        async fn send(&self, _envelope: &Envelope<'_>, _request: RequestBody) -> Outcome {
             unreachable!("nothing is sent")
         }
     }

@@ -12,7 +12,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
@@ -22,7 +21,9 @@ use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
 use pillarbox::dispatch::{Dispatcher, Phase, Settings};
-use pillarbox::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
+use pillarbox::domain::attempt::{
+    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody,
+};
 use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{DomainName, Mailbox};
@@ -295,8 +296,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Provider for Simulated {
-    async fn send(&self, _: &Envelope<'_>, request: Bytes) -> Outcome {
-        let (call, latency) = self.take(&request);
+    async fn send(&self, _: &Envelope<'_>, request: RequestBody) -> Outcome {
+        let (call, latency) = self.take(&request.whole().unwrap());
         let _under_way = UnderWay(self);
         let kind = match call.answer {
             Answer::Accept => {
