@@ -23,7 +23,6 @@ use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
-use crate::body_store::BodyStore;
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase, Settings};
@@ -48,7 +47,9 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
+use bodies::Arenas;
 use listeners::{Listeners, Operators, Submitting};
+use store::Opened;
 use supervisor::Vitals;
 
 pub use dev::{DevOptions, dev};
@@ -58,6 +59,7 @@ pub use reload::load_tls;
 pub use run::{serve, simulate};
 pub(crate) use store::postgres_server;
 
+mod bodies;
 mod dev;
 mod error;
 mod inherited;
@@ -141,20 +143,21 @@ impl Service {
         config: &Config,
         clock: Clock,
         credentials: Credentials,
-        inherited: Inherited,
+        mut inherited: Inherited,
     ) -> Result<Self, ServiceError> {
         let started = SystemTime::now();
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::bind(&config.admin_socket).await?;
-        let (store, node_lock) = store::open(owner, config, &clock).await?;
-        let bodies = BodyStore::of_this_process()
-            .map_err(|source| ServiceError::System { what: "cannot get memory", source })?;
+        let arenas = Arenas::new(inherited.arena.take().into_iter().collect())?;
+        let Opened { store, lock: node_lock, bodies } =
+            store::open(owner, config, &clock, arenas).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let queue = Arc::new(MessageQueue::new(bodies, config.sending.max_pending_bytes));
+        let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
+        dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 
 use listenfd::ListenFd;
 
@@ -22,6 +23,8 @@ pub struct Inherited {
     pub smtp: Option<TcpListener>,
     /// Where SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
+    /// Memory with the bodies of pending messages.
+    pub arena: Option<OwnedFd>,
 }
 
 impl Inherited {
