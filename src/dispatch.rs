@@ -157,6 +157,12 @@ pub enum Phase {
         /// The end.
         until: Instant,
     },
+    /// It starts no call, and waits for those under way until this time at most: another program
+    /// goes on with what is pending.
+    Handover {
+        /// The end.
+        until: Instant,
+    },
 }
 
 /// What keeps the next call from starting.
@@ -439,17 +445,15 @@ impl<P: Provider> Dispatcher<P> {
                 let now_phase = *phase.borrow_and_update();
                 self.enter(entered, now_phase);
                 entered = now_phase;
-                if let Phase::Draining { until } = entered
-                    && (Instant::now() >= until || self.is_drained(until))
-                {
-                    break;
-                }
                 while let Some(ended) = attempts.try_join_next() {
                     Self::ended(ended);
                 }
+                if self.is_over(entered, &attempts) {
+                    break;
+                }
                 let wait = tokio::select! {
                     biased;
-                    wait = self.start_calls(&mut attempts) => wait,
+                    wait = self.start_calls(entered, &mut attempts) => wait,
                     // The store may not answer what it is asked before a call.
                     () = &mut over => break,
                 };
@@ -472,11 +476,19 @@ impl<P: Provider> Dispatcher<P> {
             }
         }
         self.end_cancellations().await;
-        self.abandon(attempts, Instant::now() + drain::LAST_RECORDS).await;
+        let end = Instant::now() + drain::LAST_RECORDS;
+        let last_phase = *phase.borrow();
+        match last_phase {
+            Phase::Handover { .. } => self.let_go(attempts, end).await,
+            Phase::Running | Phase::Draining { .. } => self.abandon(attempts, end).await,
+        }
     }
 
     /// Starts the calls that may start now, and says what the next one waits for.
-    async fn start_calls(self: &Arc<Self>, attempts: &mut JoinSet<()>) -> Wait {
+    async fn start_calls(self: &Arc<Self>, phase: Phase, attempts: &mut JoinSet<()>) -> Wait {
+        if matches!(phase, Phase::Handover { .. }) {
+            return Wait::ForACall;
+        }
         let max = self.settings().max_in_flight;
         for _ in 0..START_STEP {
             if self.store.health() == StoreHealth::Refusing {
@@ -592,6 +604,16 @@ impl<P: Provider> Dispatcher<P> {
     }
 }
 
+impl Phase {
+    /// The time at which it ends by the clock.
+    fn end(self) -> Option<Instant> {
+        match self {
+            Self::Running => None,
+            Self::Draining { until } | Self::Handover { until } => Some(until),
+        }
+    }
+}
+
 impl Wait {
     fn ends_with_a_call(self) -> bool {
         matches!(self, Self::ForACall | Self::ForAShare(_))
@@ -613,21 +635,18 @@ impl Wait {
 
 /// Ends when a wait or the phase is over by the clock; never, where neither is.
 async fn wake_at(wait: Wait, phase: Phase) {
-    let wake = match (wait.end(), phase) {
-        (Some(at), Phase::Draining { until }) => at.min(until),
-        (Some(at), Phase::Running) => at,
-        (None, Phase::Draining { until }) => until,
-        (None, Phase::Running) => return std::future::pending().await,
-    };
-    sleep_until(wake).await;
+    match wait.end().into_iter().chain(phase.end()).min() {
+        Some(wake) => sleep_until(wake).await,
+        None => std::future::pending().await,
+    }
 }
 
-/// Ends with the time to drain.
+/// Ends with the time to drain or to hand over.
 async fn over(mut phase: watch::Receiver<Phase>) {
     loop {
         let now = *phase.borrow_and_update();
-        if let Phase::Draining { until } = now {
-            return sleep_until(until).await;
+        if let Some(end) = now.end() {
+            return sleep_until(end).await;
         }
         if phase.changed().await.is_err() {
             std::future::pending::<()>().await;

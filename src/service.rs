@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +20,8 @@ use crate::admin;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::{Conditions, Sending};
-use crate::admin::socket::Socket;
+use crate::admin::restart::Restarts;
+use crate::admin::socket::{Socket, SocketCopy};
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
@@ -48,24 +50,32 @@ use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
 use bodies::Arenas;
-use listeners::{Listeners, Operators, Submitting};
+use hand_over::Arena;
+use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use store::Opened;
 use supervisor::Vitals;
 
-pub use dev::{DevOptions, dev};
+pub use check::check;
+pub use dev::{DevOptions, check_dev, dev};
 pub use error::{ListenerName, ServiceError};
-pub use inherited::Inherited;
+pub use fd_store::{Kept, NotKept};
+pub use hand_over::NextProgram;
+pub use inherited::{Inherited, is_handed_bodies};
 pub use reload::load_tls;
-pub use run::{serve, simulate};
+pub use run::{Ended, serve, simulate};
 pub(crate) use store::postgres_server;
 
 mod bodies;
+mod check;
 mod dev;
 mod error;
+mod fd_store;
+mod hand_over;
 mod inherited;
 mod listeners;
 mod reload;
 mod run;
+mod signals;
 mod store;
 mod supervisor;
 
@@ -116,6 +126,10 @@ pub struct Service {
     ses: SesClient,
     config: Config,
     socket: SocketOpener,
+    copies: ListenerCopies,
+    admin_socket: Option<SocketCopy>,
+    arena: Option<Arena>,
+    restarts: Arc<Restarts>,
     client_tls: Option<Arc<Tls>>,
     clock: Clock,
     /// Keeps another process from this node's place.
@@ -127,7 +141,7 @@ impl Service {
     /// message that the last process left pending has been settled.
     ///
     /// Clients are served on the sockets of `inherited` that a supervisor has handed over, and on
-    /// the configured addresses otherwise.
+    /// the configured addresses otherwise. What the program before had bound there is used.
     pub async fn start(
         config: &Config,
         clock: Clock,
@@ -148,10 +162,14 @@ impl Service {
         let started = SystemTime::now();
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
-        let socket = Socket::bind(&config.admin_socket).await?;
+        let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
         let arenas = Arenas::new(inherited.arena.take().into_iter().collect())?;
         let Opened { store, lock: node_lock, bodies } =
             store::open(owner, config, &clock, arenas).await?;
+        let memory = bodies.store.as_fd().try_clone_to_owned();
+        let what = "cannot copy the descriptor of the bodies";
+        let memory = memory.map_err(|source| ServiceError::System { what, source })?;
+        let arena = Some(Arena::store(memory, inherited.stored_arena));
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
@@ -181,11 +199,16 @@ impl Service {
         };
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let (live, facts) = (Arc::new(live), Some(facts(config, &listeners, &intake, &page)?));
+        let restarts = Arc::new(Restarts::new(arena.is_some())?);
+        let facts = facts(config, &listeners, (&intake, &restarts), &page)?;
+        let (live, facts) = (Arc::new(live), Some(facts));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
         background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
         let (admin_drain, admin_signal) = Drain::new();
+        let copy = socket.copy();
+        let what = "cannot copy the administration socket";
+        let admin_socket = copy.map_err(|source| ServiceError::System { what, source })?;
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
@@ -244,6 +267,10 @@ impl Service {
             ses,
             config: config.clone(),
             socket: listeners.owner,
+            copies: listeners.copies,
+            admin_socket: Some(admin_socket),
+            arena,
+            restarts,
             client_tls,
             clock,
             _node_lock: node_lock,
@@ -358,15 +385,31 @@ impl Service {
         if let Err(error) = sent {
             error!(%error, "the dispatcher's task failed");
         }
+        // With the copies open, connections would wait here until the end.
+        self.copies = ListenerCopies::default();
+        self.admin_socket = None;
         self.drain.stop(Instant::now() + LAST_ANSWERS);
-        if let Err(error) = self.answering.await {
+        self.end_answering().await;
+        self.end_rest().await;
+        // Last, so that the whole end can be watched.
+        self.operators.stop().await;
+        self.store.leave().await;
+    }
+
+    /// Waits for the end of the clients' listeners.
+    async fn end_answering(&mut self) {
+        if let Err(error) = (&mut self.answering).await {
             error!(%error, "the client listener's task failed");
         }
-        for submitting in self.submitting.tasks {
+        for submitting in &mut self.submitting.tasks {
             if let Err(error) = submitting.await {
                 error!(%error, "the task of an SMTP listener failed");
             }
         }
+    }
+
+    /// Ends what is neither clients' nor operators', and stores what it knows.
+    async fn end_rest(&mut self) {
         self.admin_drain.stop(Instant::now() + LAST_ANSWERS);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
@@ -374,7 +417,7 @@ impl Service {
             // What is not deleted from the queue comes again, and changes nothing then.
             polling.abort();
         }
-        if let Err(error) = self.administering.await {
+        if let Err(error) = (&mut self.administering).await {
             error!(%error, "the administration socket's task failed");
         }
         self.delivering.stop().await;
@@ -386,9 +429,6 @@ impl Service {
             warn!(%error, "the history of the last minute could not be stored");
         }
         store::save_lost_file(&self.store, &self.clock).await;
-        // Last, so that the whole end can be watched.
-        self.operators.stop().await;
-        self.store.leave().await;
     }
 }
 
@@ -443,14 +483,14 @@ fn receive(
 #[derive(Debug)]
 struct Delivering {
     /// It stops once this is gone.
-    go_on: oneshot::Sender<()>,
+    go_on: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Delivering {
-    async fn stop(self) {
-        drop(self.go_on);
-        if let Err(error) = self.task.await {
+    async fn stop(&mut self) {
+        self.go_on = None;
+        if let Err(error) = (&mut self.task).await {
             error!(%error, "the task of webhooks failed");
         }
     }
@@ -481,7 +521,7 @@ fn deliver(webhooks: &Arc<Webhooks>, mut delivers: watch::Receiver<bool>) -> Del
             }
         }
     });
-    Delivering { go_on, task }
+    Delivering { go_on: Some(go_on), task }
 }
 
 /// Passes on a value, and each that it changes to.
@@ -532,7 +572,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
 fn facts(
     config: &Config,
     listeners: &Listeners,
-    intake: &Arc<Intake>,
+    (intake, restarts): (&Arc<Intake>, &Arc<Restarts>),
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -544,6 +584,7 @@ fn facts(
         intake: Arc::clone(intake),
         events: event_route(config),
         page: page.clone(),
+        restarts: Arc::clone(restarts),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })
 }

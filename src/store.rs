@@ -49,9 +49,9 @@ pub use postgres::{ConnectError, NodeIdentity, PostgresServer};
 #[cfg(any(test, fuzzing))]
 pub use record::check::check_row;
 pub use redb::{
-    CACHE_BYTES, Candidate, Chunk, Contents, CopyError, Existing, FILE_NAME, FileCopy, FileId,
-    FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery, RestoreError,
-    Restored, SaveError, Snapshot, Unclosed, create_directory,
+    CACHE_BYTES, Candidate, Chunk, Contents, CopyError, DATA_FORMAT, Existing, FILE_NAME, FileCopy,
+    FileId, FileLoss, FileOrigin, JOURNAL_NAME, NotAChunk, OpenError, OwnFiles, Recovery,
+    RestoreError, Restored, SaveError, Snapshot, Unclosed, create_directory,
 };
 pub use sending_right::SendingRight;
 pub use transfer::{ImportError, Imported};
@@ -167,6 +167,12 @@ impl Store {
     pub fn observe(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
         let (redb, _) = RedbStore::open(directory, Pending::Leave, now)?;
         Ok(Self { engine: Engine::Redb(redb) })
+    }
+
+    /// Checks that a start of the service could read a directory's data file, if there is one. Writes
+    /// nothing. A file that another process has open is not looked at.
+    pub fn check(directory: &Path) -> Result<(), OpenError> {
+        RedbStore::check(directory)
     }
 
     /// Begins a copy in the place of a directory's data file, which is to be finished while that

@@ -11,7 +11,7 @@ use crate::body_store::BodyStore;
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::State;
+use crate::domain::message::{State, Status};
 use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
@@ -267,4 +267,66 @@ async fn a_known_outcome_is_written_if_the_store_comes_back_soon_after_the_drain
     });
     let state = state.await;
     assert!(matches!(state, State::Sent { .. }), "{state:?}");
+}
+
+/// Another program goes on: an outcome that is known is written all the same.
+#[tokio::test]
+async fn a_handover_writes_a_known_outcome() {
+    let state = outcome_that_waits_at_the_end(async |phase, store, work| {
+        work();
+        store.writable().await;
+        phase.send_replace(Phase::Handover { until: Instant::now() });
+    });
+    let state = state.await;
+    assert!(matches!(state, State::Sent { .. }), "{state:?}");
+}
+
+/// Three messages, of which one has a call under way, when a handover begins that gives it so long.
+/// `answers`: the call ends in that time. Gives how many messages the store has as sent, and that the
+/// others are as they were.
+async fn sent_in_a_handover(time: Duration, answers: bool) -> usize {
+    let (store, _fail, _work) = Store::on_failing_disk(START);
+    let acme = acme(&store).await;
+    let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
+    accept(&store, &queue, &acme, 3).await;
+    let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
+    let settings = Settings {
+        // One organisation alone may have half of them under way.
+        max_in_flight: 2,
+        backoff: Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap(),
+        retry_for: Duration::from_hours(12),
+        on_unknown: OnUnknown::Retry,
+        unknown_wait: Duration::ZERO,
+        drain: Duration::from_mins(1),
+    };
+    let clock = Clock::manual(START);
+    let same = Arc::clone(&queue);
+    let dispatcher = Dispatcher::new(store.clone(), same, gated, clock, settings, Rate::Unlimited);
+    let (phase, watched) = watch::channel(Phase::Running);
+    let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
+    until(|| dispatcher.provider().calls() == 1).await;
+    phase.send_replace(Phase::Handover { until: Instant::now() + time });
+    if answers {
+        dispatcher.provider().gate.add_permits(1);
+    }
+    tokio::time::timeout(Duration::from_secs(20), running).await.expect("it ends").unwrap();
+    assert_eq!(dispatcher.provider().calls(), 1, "no call started");
+    let listed = store.list(MessageFilter::default(), 10, START).await.unwrap().messages;
+    let (sent, others): (Vec<_>, Vec<_>) =
+        listed.into_iter().partition(|message| matches!(message.state, State::Sent { .. }));
+    for message in others {
+        assert_eq!(message.status(), Status::Queued, "{message:?}");
+    }
+    assert_eq!(queue.pending().messages, 3 - sent.len());
+    sent.len()
+}
+
+#[tokio::test]
+async fn a_handover_ends_with_the_calls_under_way_and_starts_none() {
+    assert_eq!(sent_in_a_handover(Duration::from_mins(5), true).await, 1);
+}
+
+#[tokio::test]
+async fn a_handover_waits_for_no_call_longer_than_it_may_and_loses_no_message() {
+    assert_eq!(sent_in_a_handover(Duration::from_millis(50), false).await, 0);
 }

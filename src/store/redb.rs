@@ -39,6 +39,7 @@ pub use open::FileOrigin;
 pub use restore::{Candidate, Contents, RestoreError, Restored, Unclosed};
 pub(super) use startup_recovery::Pending;
 pub use startup_recovery::Recovery;
+pub use tables::FORMAT_VERSION as DATA_FORMAT;
 
 mod accept;
 mod api_keys;
@@ -126,6 +127,20 @@ impl RedbStore {
         // Not before the file's lock is held: two starts at one time must not take each other's.
         temp_files::remove(directory, temp_files::NEW);
         Ok((store, Recovery { file, ..recovery }))
+    }
+
+    /// Checks that the service could read a directory's data file, if there is one that no process
+    /// has open. Writes nothing.
+    pub(in crate::store) fn check(directory: &Path) -> Result<(), OpenError> {
+        let path = directory.join(FILE_NAME);
+        if !path.exists() {
+            return Ok(());
+        }
+        let checked = Opener::file(&path, CACHE_BYTES).and_then(|opener| opener.check());
+        match checked {
+            Err(OpenError::InUse) => Ok(()),
+            checked => checked,
+        }
     }
 
     #[cfg(test)]

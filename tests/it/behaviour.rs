@@ -34,6 +34,7 @@ mod readiness;
 mod reading;
 mod refusals;
 mod restart;
+mod restart_in_place;
 mod rights;
 mod secrets;
 mod sending;
