@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -151,6 +152,9 @@ pub struct BodyStore(Arc<Arena>);
 struct Arena {
     file: File,
     seed: Seed,
+    /// True while this process alone decides which bodies are there. If it is false, what is dropped
+    /// stays in the memory: an earlier or later process has it as well.
+    is_owned: AtomicBool,
     room: Mutex<Room>,
     moments: Moments,
 }
@@ -178,7 +182,8 @@ impl BodyStore {
     }
 
     /// Takes over the arena of an earlier process, with the bodies in it. A record that is not whole
-    /// is left out.
+    /// is left out. Until [`BodyStore::own`], nothing in it is freed: a start that fails leaves all to
+    /// the next one.
     pub fn take_over(fd: OwnedFd, owner: ArenaOwner) -> Result<(Self, Vec<Survivor>), NotTaken> {
         let file = File::from(fd);
         let mut head = [0; ArenaHead::BYTES];
@@ -195,11 +200,9 @@ impl BodyStore {
         }
         let mut room = Room::default();
         let found = scan::scan(&file, head.seed, &mut room)?;
-        let freed = room.found_all();
+        room.found_all();
         let store = Self::with(file, head.seed, room);
-        for freed in freed {
-            store.0.give_back(&freed);
-        }
+        store.leave();
         let arena = &store.0;
         let survivors = found.into_iter().map(|found| Survivor {
             id: found.head.id,
@@ -214,7 +217,21 @@ impl BodyStore {
     }
 
     fn with(file: File, seed: Seed, room: Room) -> Self {
-        Self(Arc::new(Arena { file, seed, room: Mutex::new(room), moments: Moments::now() }))
+        let (is_owned, room) = (AtomicBool::new(true), Mutex::new(room));
+        Self(Arc::new(Arena { file, seed, is_owned, room, moments: Moments::now() }))
+    }
+
+    /// Goes on in the place of the earlier process: from here on, dropped bodies are gone.
+    pub fn own(&self) {
+        self.0.is_owned.store(true, Ordering::SeqCst);
+        for freed in self.0.room().free_empty() {
+            self.0.give_back(&freed);
+        }
+    }
+
+    /// Leaves the bodies to a later process: what is dropped from here on stays for it.
+    pub fn leave(&self) {
+        self.0.is_owned.store(false, Ordering::SeqCst);
     }
 
     /// Puts a body in. Fails if there is no memory for it.
@@ -345,7 +362,11 @@ impl Clone for Body {
 impl Drop for Body {
     fn drop(&mut self) {
         let mut room = self.arena.room();
-        if let Some(freed) = room.release(self.slot) {
+        let freed = room.release(self.slot);
+        if !self.arena.is_owned.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some(freed) = freed {
             self.arena.give_back(&freed);
         }
         self.arena.empty_a_block(&mut room);

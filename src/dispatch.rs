@@ -156,6 +156,8 @@ pub enum Phase {
     Draining {
         /// The end.
         until: Instant,
+        /// What follows for the rest.
+        rest: Rest,
     },
     /// It starts no call, and waits for those under way until this time at most: another program
     /// goes on with what is pending.
@@ -163,6 +165,15 @@ pub enum Phase {
         /// The end.
         until: Instant,
     },
+}
+
+/// Messages that a drain leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Their bodies end with the process.
+    Lost,
+    /// A later process goes on with them.
+    Kept,
 }
 
 /// What keeps the next call from starting.
@@ -479,8 +490,12 @@ impl<P: Provider> Dispatcher<P> {
         let end = Instant::now() + drain::LAST_RECORDS;
         let last_phase = *phase.borrow();
         match last_phase {
-            Phase::Handover { .. } => self.let_go(attempts, end).await,
-            Phase::Running | Phase::Draining { .. } => self.abandon(attempts, end).await,
+            Phase::Handover { .. } | Phase::Draining { rest: Rest::Kept, .. } => {
+                self.let_go(attempts, end).await;
+            }
+            Phase::Running | Phase::Draining { rest: Rest::Lost, .. } => {
+                self.abandon(attempts, end).await;
+            }
         }
     }
 
@@ -609,7 +624,7 @@ impl Phase {
     fn end(self) -> Option<Instant> {
         match self {
             Self::Running => None,
-            Self::Draining { until } | Self::Handover { until } => Some(until),
+            Self::Draining { until, .. } | Self::Handover { until } => Some(until),
         }
     }
 }

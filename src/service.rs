@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -26,8 +25,8 @@ use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
-use crate::config::{Config, MaxRate};
-use crate::dispatch::{Dispatcher, Phase, Settings};
+use crate::config::{Config, KeepBodies, MaxRate};
+use crate::dispatch::{Dispatcher, Phase, Rest, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
@@ -49,7 +48,7 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
-use bodies::Arenas;
+use bodies::{FoundArena, copied};
 use hand_over::Arena;
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use store::Opened;
@@ -163,21 +162,25 @@ impl Service {
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
-        let arenas = Arenas::new(inherited.arena.take().into_iter().collect())?;
+        let keep = config.sending.keep_bodies;
+        let arena = FoundArena::new(inherited.arena.take().filter(|_| keep == KeepBodies::Yes))?;
         let Opened { store, lock: node_lock, bodies } =
-            store::open(owner, config, &clock, arenas).await?;
-        let memory = bodies.store.as_fd().try_clone_to_owned();
-        let what = "cannot copy the descriptor of the bodies";
-        let memory = memory.map_err(|source| ServiceError::System { what, source })?;
-        let arena = Some(Arena::store(memory, inherited.stored_arena));
+            store::open(owner, config, &clock, arena).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
+        let memory = copied(&bodies.store)?;
         let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
         dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
+        let stored_arena = inherited.stored_arena;
         let listeners = Listeners::bind(config, inherited).await?;
+        // Nothing can fail any more but for a fault of the system's.
+        let arena = match config.sending.keep_bodies {
+            KeepBodies::Yes => Some(Arena::store(memory, stored_arena)),
+            KeepBodies::No => None,
+        };
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -241,6 +244,8 @@ impl Service {
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
             listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
+        queue.bodies().own();
+        drop(bodies.gone);
         Ok(Self {
             address: listeners.address,
             store,
@@ -350,24 +355,29 @@ impl Service {
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
-        if timeout_at(until + LONGEST_END, self.stop_in_order(until)).await.is_err() {
+        let rest = self.arena.as_ref().map_or(Rest::Lost, Arena::rest);
+        if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
-        // What could not be recorded is lost all the same; the next start records it.
-        let unrecorded = queue.pending().messages as u64;
+        let left = queue.pending().messages as u64;
+        let (left_pending, unrecorded) = match rest {
+            Rest::Kept => (left, 0),
+            // What could not be recorded is lost all the same; the next start records it.
+            Rest::Lost => (0, left),
+        };
         let bodies_lost = store.metrics().bodies_lost() - lost_before + unrecorded;
-        info!(bodies_lost, "stopped");
+        info!(bodies_lost, left_pending, "stopped");
         bodies_lost
     }
 
-    async fn stop_in_order(mut self, until: Instant) {
+    async fn stop_in_order(mut self, until: Instant, rest: Rest) {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {
             error!("messages are still being accepted; they are settled at the next start");
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
-        self.phase.send_replace(Phase::Draining { until });
+        self.phase.send_replace(Phase::Draining { until, rest });
         match self.socket {
             SocketOpener::Service => self.drain.close_connections(),
             SocketOpener::Supervisor => self.drain.hold_connections(),
@@ -385,6 +395,9 @@ impl Service {
         if let Err(error) = sent {
             error!(%error, "the dispatcher's task failed");
         }
+        if rest == Rest::Kept {
+            self.queue.bodies().leave();
+        }
         // With the copies open, connections would wait here until the end.
         self.copies = ListenerCopies::default();
         self.admin_socket = None;
@@ -393,7 +406,10 @@ impl Service {
         self.end_rest().await;
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
-        self.store.leave().await;
+        // A node that leaves holds nothing.
+        if self.queue.pending().messages == 0 || rest == Rest::Lost {
+            self.store.leave().await;
+        }
     }
 
     /// Waits for the end of the clients' listeners.

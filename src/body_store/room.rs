@@ -219,7 +219,7 @@ impl Room {
     }
 
     /// Ends the taking in: what is neither in a run nor behind the last is free.
-    pub(super) fn found_all(&mut self) -> Vec<Freed> {
+    pub(super) fn found_all(&mut self) {
         let mut next = 1;
         for (first, run) in &self.runs {
             if *first > next {
@@ -227,6 +227,10 @@ impl Room {
             }
             next = first + run.blocks;
         }
+    }
+
+    /// Frees the runs that have no record.
+    pub(super) fn free_empty(&mut self) -> Vec<Freed> {
         let empty: Vec<u32> =
             self.runs.iter().filter(|(_, run)| run.alive == 0).map(|(first, _)| *first).collect();
         empty.into_iter().filter_map(|first| self.free_if_empty(first)).collect()

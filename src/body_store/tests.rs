@@ -77,6 +77,7 @@ fn what_is_alive_outlives_the_process_with_its_state() {
     assert_eq!(found[&idle].body.request().unwrap(), &content(5, 2_000).as_bytes()[..1_900]);
     assert_eq!(found[&large].body.envelope().unwrap().len(), 1_000);
     assert_eq!(found[&large].live.attempts, 0);
+    next.own();
     // New ones get room that none of them has.
     let more: Vec<Body> = (0..500).map(|n| put(&next, id(), &content(n, 5_000), 4_900)).collect();
     assert_eq!(
@@ -138,6 +139,8 @@ fn bodies_that_look_like_records_are_none() {
     let forged: Vec<u8> = block.iter().copied().cycle().take(600_000).collect();
     let forged: String = forged.iter().map(|byte| char::from(byte & 0x7f)).collect();
     let bodies: Vec<Body> = (0..5).map(|_| put(&store, id(), &forged, 599_000)).collect();
+    // A start that fails frees nothing.
+    assert_eq!(next_process(&store).unwrap().1.len(), 5);
     assert_eq!(next_process(&store).unwrap().1.len(), 5);
     drop(bodies);
     let (next, survivors) = next_process(&store).unwrap();
@@ -175,6 +178,29 @@ fn room_that_is_free_is_used_again_and_given_back() {
         assert_eq!(survivors[id].body.request().unwrap(), body.request().unwrap());
     }
     drop(next);
+}
+
+/// A process that ends in order leaves its bodies to the next one.
+#[test]
+fn what_a_process_leaves_is_there_for_the_next_one_and_what_it_freed_is_not() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let mut bodies: Vec<(MessageId, Body)> = Vec::new();
+    for n in 0..300 {
+        let id = id();
+        bodies.push((id, put(&store, id, &content(n, 5_000), 4_900)));
+    }
+    let kept = bodies.split_off(100);
+    drop(bodies);
+    let kept: Vec<MessageId> = {
+        store.leave();
+        kept.into_iter().map(|(id, _body)| id).collect()
+    };
+    let (next, survivors) = next_process(&store).unwrap();
+    let found: Vec<MessageId> = survivors.iter().map(|survivor| survivor.id).collect();
+    assert!(kept.iter().all(|id| found.contains(id)));
+    next.own();
+    drop(survivors);
+    assert_eq!(next_process(&store).unwrap().1.len(), 0);
 }
 
 #[test]

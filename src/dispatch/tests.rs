@@ -251,7 +251,7 @@ async fn the_end_of_the_drain_writes_a_known_outcome_and_nothing_over_it() {
     let state = outcome_that_waits_at_the_end(async |phase, store, work| {
         work();
         store.writable().await;
-        phase.send_replace(Phase::Draining { until: Instant::now() });
+        phase.send_replace(Phase::Draining { until: Instant::now(), rest: Rest::Lost });
     });
     let state = state.await;
     assert!(matches!(state, State::Sent { .. }), "{state:?}");
@@ -261,7 +261,7 @@ async fn the_end_of_the_drain_writes_a_known_outcome_and_nothing_over_it() {
 #[tokio::test]
 async fn a_known_outcome_is_written_if_the_store_comes_back_soon_after_the_drain() {
     let state = outcome_that_waits_at_the_end(async |phase, _, work| {
-        phase.send_replace(Phase::Draining { until: Instant::now() });
+        phase.send_replace(Phase::Draining { until: Instant::now(), rest: Rest::Lost });
         sleep(Duration::from_millis(500)).await;
         work();
     });

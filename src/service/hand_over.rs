@@ -14,7 +14,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin::restart::own_command_line;
-use crate::dispatch::Phase;
+use crate::dispatch::{Phase, Rest};
 use crate::service::fd_store::{self, Kept};
 use crate::service::inherited::{self, ARENA, own_name};
 use crate::service::signals::Signals;
@@ -38,6 +38,14 @@ pub(super) struct Arena {
 }
 
 impl Arena {
+    /// What follows for messages that a stop leaves.
+    pub(super) fn rest(&self) -> Rest {
+        match *self.kept.borrow() {
+            Some(Kept::ByManager) => Rest::Kept,
+            Some(Kept::ByNobody(_)) | None => Rest::Lost,
+        }
+    }
+
     /// Has the service manager keep memory, unless that is what it keeps already.
     pub(super) fn store(memory: OwnedFd, stored: Option<FileId>) -> Self {
         let storing = fd_store::store(memory.as_fd(), stored);
@@ -126,7 +134,7 @@ impl Service {
         self.drain.hold_connections();
         self.phase.send_replace(match self.arena {
             Some(_) => Phase::Handover { until },
-            None => Phase::Draining { until },
+            None => Phase::Draining { until, rest: Rest::Lost },
         });
         let calls_end = async {
             tokio::select! {
@@ -162,6 +170,8 @@ impl Service {
             socket.keep_file();
             next.descriptors.push((inherited::admin_name(socket.file), socket.listener));
         }
+        // From here on, nothing is freed that the next program needs.
+        self.queue.bodies().leave();
         if let Some(arena) = self.arena.take() {
             let is_stored = *arena.kept.borrow() == Some(Kept::ByManager);
             let name = if is_stored { ARENA.to_owned() } else { own_name(ARENA) };

@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
-use crate::service::bodies::{Arenas, Bodies};
+use crate::service::bodies::{Bodies, FoundArena};
 use crate::ses::SesClient;
 use crate::store::{
     ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, Joined, NodeIdentity, NodePlace, PostgresServer,
@@ -49,17 +49,17 @@ pub(super) async fn open(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-    arenas: Arenas,
+    arena: FoundArena,
 ) -> Result<Opened, ServiceError> {
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
     let (store, lock, bodies) = match &config.store {
         StoreConfig::Redb => {
-            let (store, bodies) = open_file(owner, config, clock, arenas).await?;
+            let (store, bodies) = open_file(owner, config, clock, arena).await?;
             (store, None, bodies)
         }
         StoreConfig::Postgres(postgres) => {
-            let (store, lock, bodies) = connect(owner, config, postgres, clock, arenas).await?;
+            let (store, lock, bodies) = connect(owner, config, postgres, clock, arena).await?;
             (store, Some(lock), bodies)
         }
     };
@@ -79,7 +79,7 @@ async fn connect(
     config: &Config,
     postgres: &Postgres,
     clock: &Clock,
-    mut arenas: Arenas,
+    mut arena: FoundArena,
 ) -> Result<(Store, File, Bodies), ServiceError> {
     let unusable = |source| ServiceError::System { what: "cannot use the data directory", source };
     let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
@@ -93,7 +93,7 @@ async fn connect(
         dead_after: postgres.dead_after,
         least_dead_after: postgres.least_dead_after,
     };
-    let bodies = |store| arenas.take_over(store);
+    let bodies = |store| arena.take_over(store);
     let (store, joined) =
         Store::connect_as(owner, &server, identity, postgres.answer_timeout, bodies, |reading| {
             clock.follow(reading);
@@ -102,7 +102,7 @@ async fn connect(
         .await?;
     let Joined { bodies_lost, kept } = joined;
     info!(bodies_lost, node, database = postgres.database, "joined the nodes on the database");
-    Ok((store, lock, arenas.into_bodies(&kept)?))
+    Ok((store, lock, arena.into_bodies(&kept)?))
 }
 
 /// Returns the server that the configuration names, with its password and the certificates from
@@ -192,15 +192,15 @@ async fn open_file(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-    mut arenas: Arenas,
+    mut arena: FoundArena,
 ) -> Result<(Store, Bodies), ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
     let open = move || {
-        let opened = Store::open_as(owner, &directory, |store| arenas.take_over(store), now);
-        (opened, arenas)
+        let opened = Store::open_as(owner, &directory, |store| arena.take_over(store), now);
+        (opened, arena)
     };
-    let (opened, arenas) =
+    let (opened, arena) =
         tokio::task::spawn_blocking(open).await.expect("opening the store does not panic");
     let (store, recovery) = opened
         .map_err(|source| ServiceError::Store { directory: config.data_dir.clone(), source })?;
@@ -219,7 +219,7 @@ async fn open_file(
         "opened the store in {}",
         config.data_dir.display()
     );
-    Ok((store, arenas.into_bodies(&recovery.kept)?))
+    Ok((store, arena.into_bodies(&recovery.kept)?))
 }
 
 /// Other copies of the data file in its directory, to be named in the log.

@@ -2,14 +2,12 @@
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pillarbox::simulator::Options;
-use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 
 use crate::behaviour::dev::Dev;
@@ -190,7 +188,6 @@ async fn a_signal_during_a_restart_makes_a_stop_of_it() {
     let latency = Duration::from_secs(3);
     let site = Site::with("", Options { latency, ..Options::default() }).await;
     let manager = Manager::of(&site, 2, Vec::new());
-    manager.keep("arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
     let server = manager.start(&site);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
@@ -206,7 +203,6 @@ async fn a_signal_during_a_restart_makes_a_stop_of_it() {
 async fn a_call_that_hangs_delays_a_restart_for_some_seconds_and_no_other_starts() {
     let site = Site::with("", slow()).await;
     let manager = Manager::of(&site, 2, Vec::new());
-    manager.keep("arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
     let server = manager.start(&site);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
@@ -227,7 +223,6 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let manager = Manager::of(&site, 2, vec![("clients", listener.into())]);
-    manager.keep("arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
     let server = manager.start(&site);
     assert_eq!(server.base, format!("http://{address}"));
     manager.wait_for("READY=1", 1);
@@ -238,7 +233,10 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
         assert_eq!(manager.kept(), ["arena"]);
         let memory = fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
         let memory = memory.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
-        assert!(memory.filter(|path| path.starts_with("/memfd:arena (deleted)")).count() >= 1);
+        assert!(
+            memory.filter(|path| path.starts_with("/memfd:pillarbox-bodies (deleted)")).count()
+                >= 1
+        );
         let status = site.done(&["status", "--json"]);
         let status: Value = serde_json::from_slice(&status.stdout).unwrap();
         assert_eq!(status["clientAddress"], json!(address.to_string()));
@@ -251,7 +249,7 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_that_would_lose_messages_is_refused() {
-    let site = Site::with("", slow()).await;
+    let site = Site::with("[sending]\nkeep_bodies = false", slow()).await;
     let server = site.start();
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
@@ -261,15 +259,10 @@ async fn a_restart_that_would_lose_messages_is_refused() {
     assert_eq!(server.record(&id).await["status"], "sending");
 }
 
-/// Memory that the program before had, and that nobody keeps.
-fn own_memory() -> (&'static str, OwnedFd) {
-    ("own-arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_keeps_descriptors_is_given_the_memory_once() {
     let site = Site::new().await;
-    let manager = Manager::of(&site, 2, vec![own_memory()]);
+    let manager = Manager::of(&site, 2, Vec::new());
     let server = manager.start(&site);
     manager.wait_for("FDSTOREREMOVE=1", 1);
     assert_eq!(manager.kept(), ["arena"]);
@@ -282,7 +275,7 @@ async fn a_manager_that_keeps_descriptors_is_given_the_memory_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_said_if_nobody_keeps_the_memory() {
     let site = Site::new().await;
-    let manager = Manager::of(&site, 0, vec![own_memory()]);
+    let manager = Manager::of(&site, 0, Vec::new());
     let server = manager.start(&site);
     until_logged(&server, "needs FileDescriptorStoreMax=2").await;
     assert!(manager.kept().is_empty());

@@ -20,7 +20,7 @@ use pillarbox::body_store::BodyStore;
 use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{Dispatcher, Phase, Settings};
+use pillarbox::dispatch::{Dispatcher, Phase, Rest, Settings};
 use pillarbox::domain::attempt::{
     Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody,
 };
@@ -566,7 +566,8 @@ impl Sim {
 
     /// Begins to drain, for at most this long.
     pub(crate) async fn drain(&self, time: Duration) {
-        self.phase.send(Phase::Draining { until: Instant::now() + time }).unwrap();
+        let until = Instant::now() + time;
+        self.phase.send(Phase::Draining { until, rest: Rest::Lost }).unwrap();
         self.settle().await;
     }
 
