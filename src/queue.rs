@@ -347,6 +347,11 @@ impl MessageQueue {
         self.lock().obstacle = obstacle;
     }
 
+    /// The message that was accepted first of those that are pending.
+    pub fn oldest(&self) -> Option<MessageId> {
+        self.lock().oldest()
+    }
+
     /// How much is pending.
     pub fn pending(&self) -> Pending {
         let entries = self.lock();

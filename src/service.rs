@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin;
+use crate::admin::bodies::BodyFacts;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::{Conditions, Sending};
@@ -203,7 +204,9 @@ impl Service {
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
         let restarts = Arc::new(Restarts::new(arena.is_some())?);
-        let facts = facts(config, &listeners, (&intake, &restarts), &page)?;
+        let refused = bodies.refused.map(|why| why.to_string());
+        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), refused)?;
+        let facts = facts(config, &listeners, (&intake, &restarts, body_facts), &page)?;
         let (live, facts) = (Arc::new(live), Some(facts));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
@@ -588,7 +591,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
 fn facts(
     config: &Config,
     listeners: &Listeners,
-    (intake, restarts): (&Arc<Intake>, &Arc<Restarts>),
+    (intake, restarts, bodies): (&Arc<Intake>, &Arc<Restarts>, BodyFacts),
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -600,6 +603,7 @@ fn facts(
         intake: Arc::clone(intake),
         events: event_route(config),
         page: page.clone(),
+        bodies,
         restarts: Arc::clone(restarts),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })

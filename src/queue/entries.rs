@@ -164,6 +164,10 @@ impl Entries {
         self.by_id.len()
     }
 
+    pub(super) fn oldest(&self) -> Option<MessageId> {
+        self.by_id.first_key_value().map(|(id, _)| *id)
+    }
+
     pub(super) fn live(&self, id: MessageId) -> Option<Live> {
         let entry = self.by_id.get(&id)?;
         Some(match entry.place {

@@ -8,13 +8,18 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 
+use std::sync::Arc;
+
 use command_fds::{CommandFdExt as _, FdMapping};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout_at};
 use tracing::{error, info, warn};
 
+use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::own_command_line;
 use crate::dispatch::{Phase, Rest};
+use crate::queue::MessageQueue;
+use crate::service::bodies::copied;
 use crate::service::fd_store::{self, Kept};
 use crate::service::inherited::{self, ARENA, own_name};
 use crate::service::signals::Signals;
@@ -64,6 +69,33 @@ impl Arena {
         });
         Self { memory, kept }
     }
+}
+
+/// What operators see of the bodies of pending messages. `unreadable`: why those of an earlier process
+/// cannot be used.
+pub(super) fn body_facts(
+    queue: &Arc<MessageQueue>,
+    arena: Option<&Arena>,
+    unreadable: Option<String>,
+) -> Result<BodyFacts, ServiceError> {
+    let kept = arena.map(|arena| arena.kept.clone());
+    let keeper = move || {
+        let kept = kept.as_ref().map(|kept| kept.borrow().clone());
+        let reason = match kept {
+            Some(Some(Kept::ByManager)) => return Keeper::ServiceManager,
+            Some(Some(Kept::ByNobody(why))) => why.to_string(),
+            Some(None) => "the service manager has not said yet whether it keeps them".to_owned(),
+            None => "sending.keep_bodies is off".to_owned(),
+        };
+        Keeper::Nobody { reason }
+    };
+    let memory = copied(queue.bodies())?;
+    Ok(BodyFacts {
+        queue: Arc::clone(queue),
+        keeper: Box::new(keeper),
+        unreadable,
+        drop_unreadable: Box::new(move || fd_store::replace(memory.as_fd())),
+    })
 }
 
 /// End of a service that was asked to restart.

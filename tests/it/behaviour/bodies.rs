@@ -5,7 +5,9 @@ use std::time::Duration;
 use pillarbox::simulator::{Fault, Faults, Options};
 use serde_json::{Value, json};
 
-use crate::kit::{Finished, Manager, Server, Site, is_on_postgres, message, message_with};
+use crate::kit::{
+    Finished, Manager, PATIENCE, Server, Site, is_on_postgres, message, message_with,
+};
 
 /// Tries again soon, and answers slowly enough for a kill in between.
 const SOON: &str = "[sending]\nretry_initial = \"50ms\"\nretry_max = \"100ms\"\ndrain = \"1s\"";
@@ -214,4 +216,51 @@ async fn bodies_of_another_data_directory_are_not_taken() {
     std::fs::rename(site.directory().join("other"), site.data_dir()).unwrap();
     let server = start(&site, &manager);
     assert!(server.log().contains("pending messages of the last process go on messages=3"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    send(&server, 12).await;
+    let shown =
+        || -> Value { serde_json::from_slice(&site.done(&["bodies", "--json"]).stdout).unwrap() };
+    let end = std::time::Instant::now() + PATIENCE;
+    while shown()["keeper"]["kind"] != "serviceManager" {
+        assert!(std::time::Instant::now() < end, "{}", shown());
+    }
+    let bodies = shown();
+    assert_eq!((&bodies["count"], &bodies["unreadable"]), (&json!(12), &Value::Null), "{bodies}");
+    assert!(bodies["bytes"].as_u64().unwrap() > 12 * 100, "{bodies}");
+    assert!(bodies["memoryBytes"].as_u64() >= bodies["bytes"].as_u64(), "{bodies}");
+    assert!(bodies["oldestAt"].as_str().unwrap().ends_with('Z'), "{bodies}");
+    let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    assert!(status.contains("They survive a restart and a crash"), "{status}");
+    server.kill();
+    let server = site.start();
+    let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(text.contains("no service manager, such as systemd"), "{text}");
+    drop(server);
+}
+
+/// What another data directory has left stays with the manager until an operator gives it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let memory = rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    manager.keep("arena", memory);
+    let server = manager.start(&site);
+    let bodies = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(bodies.contains("it is no arena of pillarbox"), "{bodies}");
+    assert_eq!(manager.kept(), ["arena"]);
+    let dropped = String::from_utf8(site.done(&["bodies", "drop"]).stdout).unwrap();
+    assert!(dropped.contains("are given up"), "{dropped}");
+    manager.wait_for("FDSTOREREMOVE=1", 1);
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let ids = send(&server, 3).await;
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    all_sent(&server, &ids).await;
 }
