@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,8 +168,7 @@ pub struct Body {
 impl BodyStore {
     /// Makes an empty arena.
     pub fn create(owner: ArenaOwner) -> io::Result<Self> {
-        let mut seed = [0; 16];
-        getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
+        let seed = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         let head = ArenaHead { owner, seed: Seed(seed) };
         let file = File::from(new_memory()?);
         file.write_all_at(&head.encode(), 0)?;
@@ -258,15 +257,19 @@ impl BodyStore {
         let body = Body { arena: Arc::clone(&self.0), slot: placed.slot };
         let mut bytes = head.encode(self.0.seed, placed.generation);
         bytes[LIVE_AT..].copy_from_slice(&live.encode(self.0.seed, new.id));
-        let mut written = self.0.begin(&placed, &bytes);
-        // Nobody else writes to the blocks of a large one, so others need not wait for it.
-        if placed.size == Size::Large {
-            drop(room);
-            written = written.and_then(|()| self.0.write(content, placed.place.content()));
-        } else {
-            written = written.and_then(|()| self.0.write(content, placed.place.content()));
-            drop(room);
-        }
+        let written = match placed.size {
+            Size::Small => {
+                let written = self.0.begin(&placed, &[&bytes, content]);
+                drop(room);
+                written
+            }
+            // Nobody else writes to its blocks, so others need not wait for it.
+            Size::Large => {
+                let begun = self.0.begin(&placed, &[&bytes]);
+                drop(room);
+                begun.and_then(|()| self.0.write(content, placed.place.content()))
+            }
+        };
         // The body is dropped after the lock, which it takes.
         written.map(|()| body)
     }
@@ -395,13 +398,24 @@ impl Arena {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Writes what makes a scan find a record: the head of its block, if it is the first there, and
-    /// its own.
-    fn begin(&self, placed: &Placed, head: &[u8]) -> io::Result<()> {
+    /// Writes the beginning of a record, by which a scan finds it, and before it the head of its
+    /// block, if it is the first there.
+    fn begin(&self, placed: &Placed, record: &[&[u8]]) -> io::Result<()> {
         if let Some((first, run)) = placed.new_run {
             self.write(&run.encode(self.seed, first), block_offset(first))?;
         }
-        self.write(head, placed.place.offset())
+        let mut at = placed.place.offset();
+        let parts: Vec<IoSlice<'_>> = record.iter().map(|part| IoSlice::new(part)).collect();
+        let mut written = rustix::io::pwritev(&self.file, &parts, at)?;
+        // Less than all is written if the machine runs out of memory, for example.
+        for part in record {
+            if let Some(rest) = part.get(written..) {
+                self.write(rest, at + written as u64)?;
+            }
+            at += part.len() as u64;
+            written = written.saturating_sub(part.len());
+        }
+        Ok(())
     }
 
     /// Makes the head of blocks invalid, and gives memory back to the kernel.
@@ -438,7 +452,7 @@ impl Arena {
         self.file.read_exact_at(&mut record, old.offset())?;
         let placed = room.place_anew(slot, random);
         RecordHead::move_to(&mut record, self.seed, placed.generation);
-        self.begin(&placed, &record)?;
+        self.begin(&placed, &[&record])?;
         // From here on the copy counts. Until its head is invalid, the old one is the same.
         self.write(&[0; RecordHead::BYTES - LIVE_AT], old.offset() + LIVE_AT as u64)?;
         if let Some(freed) = room.move_to(&placed) {

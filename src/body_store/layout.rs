@@ -1,9 +1,9 @@
 //! The format of the arena: its head, the heads of its blocks and of its records.
 //!
-//! Each check is a keyed hash whose key is random and in the arena's head. So bytes that a client
-//! chose are never taken for a head, and a scan follows lengths: it never searches.
+//! Each check is a hash whose seed is random and in the arena's head. So bytes that a client chose are
+//! never taken for a head, and a scan follows lengths: it never searches.
 
-use siphasher::sip::SipHasher13;
+use twox_hash::XxHash3_64;
 
 use crate::body_store::{ArenaOwner, NotTaken};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
@@ -18,23 +18,27 @@ const MAGIC: &[u8; 16] = b"pillarbox bodies";
 /// Version of the format. A version of the service reads those of all earlier ones.
 const VERSION: u32 = 1;
 
-/// Key of all checks of an arena.
+/// Seed of all checks of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seed(pub(super) [u8; 16]);
+pub(super) struct Seed(pub(super) u64);
+
+/// The most bytes of a head that are checked together.
+const MAX_CHECKED_BYTES: usize = 512;
 
 impl Seed {
+    /// The check value of a head's parts.
     fn check(self, parts: &[&[u8]]) -> u64 {
-        use std::hash::Hasher as _;
-        let mut hasher = SipHasher13::new_with_key(&self.0);
+        let (mut all, mut len) = ([0; MAX_CHECKED_BYTES], 0);
         for part in parts {
-            hasher.write(part);
+            all[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
         }
-        hasher.finish()
+        XxHash3_64::oneshot_with_seed(self.0, &all[..len])
     }
 
     /// The check value of a record's content.
     pub(super) fn of_content(self, content: &[u8]) -> u64 {
-        self.check(&[content])
+        XxHash3_64::oneshot_with_seed(self.0, content)
     }
 }
 
@@ -54,7 +58,7 @@ impl ArenaHead {
         bytes[16..20].copy_from_slice(&VERSION.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.owner.boot);
         bytes[40..56].copy_from_slice(&self.owner.store);
-        bytes[56..72].copy_from_slice(&self.seed.0);
+        bytes[56..64].copy_from_slice(&self.seed.0.to_le_bytes());
         let check = self.seed.check(&[&bytes[..72]]);
         bytes[72..].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -68,7 +72,7 @@ impl ArenaHead {
         if version > VERSION {
             return Err(NotTaken::Newer { version });
         }
-        let seed = Seed(part(bytes, 56));
+        let seed = Seed(u64::from_le_bytes(part(bytes, 56)));
         if seed.check(&[&bytes[..72]]) != u64::from_le_bytes(part(bytes, 72)) {
             return Err(NotTaken::Damaged);
         }
@@ -284,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    const SEED: Seed = Seed([7; 16]);
+    const SEED: Seed = Seed(7);
     const ID: MessageId = MessageId::from_bytes([3; 16]);
 
     fn record() -> RecordHead {

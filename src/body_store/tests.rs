@@ -134,7 +134,7 @@ fn a_state_that_cannot_be_read_counts_as_a_call_under_way() {
 #[test]
 fn bodies_that_look_like_records_are_none() {
     let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
-    let seed = Seed([0; 16]);
+    let seed = Seed(0);
     let block = BlockHead { blocks: 1, generation: 0 }.encode(seed, 2);
     let forged: Vec<u8> = block.iter().copied().cycle().take(600_000).collect();
     let forged: String = forged.iter().map(|byte| char::from(byte & 0x7f)).collect();
