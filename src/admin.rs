@@ -35,6 +35,7 @@ pub mod message;
 mod moment;
 pub mod node;
 pub mod organisation;
+pub mod restart;
 pub mod socket;
 pub mod status;
 pub mod suppression;
@@ -44,6 +45,7 @@ pub mod webhook;
 use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
+use restart::Restarts;
 use status::SmtpListener;
 
 /// The largest call, in bytes.
@@ -118,6 +120,8 @@ pub struct ServiceFacts {
     pub events: EventRoute,
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
+    /// Restarts in place.
+    pub restarts: Arc<Restarts>,
     /// What commands check, to know that this is the service that they mean.
     pub identity: Identity,
 }

@@ -29,6 +29,7 @@ mod message;
 mod node;
 mod org;
 mod output;
+mod restart;
 mod run;
 mod status;
 mod suppression;
@@ -56,6 +57,9 @@ struct Cli {
 enum Command {
     /// Run the service.
     Serve(run::ServeArgs),
+    /// Have the running service execute the installed program in its own place. Connections wait
+    /// meanwhile, and pending messages stay pending.
+    Restart(restart::Restart),
     /// Run the whole service on a built-in simulator of SES, to try it out.
     Dev(run::DevArgs),
     /// Run only the simulator of SES, for tests of your own programs.
@@ -147,6 +151,7 @@ impl Command {
     fn run(self) -> Result<String, CliError> {
         match self {
             Self::Serve(args) => args.run(),
+            Self::Restart(restart) => one_thread()?.block_on(restart.run()),
             Self::Dev(args) => args.run(),
             Self::Simulator(args) => args.run(),
             Self::Org(org) => one_thread()?.block_on(org.run()),

@@ -19,13 +19,14 @@ use crate::admin;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::{Conditions, Sending};
-use crate::admin::socket::Socket;
+use crate::admin::restart::Restarts;
+use crate::admin::socket::{Socket, SocketCopy};
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
-use crate::config::{Config, MaxRate};
-use crate::dispatch::{Dispatcher, Phase, Settings};
+use crate::config::{Config, KeepBodies, MaxRate};
+use crate::dispatch::{Dispatcher, Phase, Rest, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
@@ -47,22 +48,33 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
-use listeners::{Listeners, Operators, Submitting};
+use bodies::{FoundArena, copied};
+use hand_over::Arena;
+use listeners::{ListenerCopies, Listeners, Operators, Submitting};
+use store::Opened;
 use supervisor::Vitals;
 
-pub use dev::{DevOptions, dev};
+pub use check::check;
+pub use dev::{DevOptions, check_dev, dev};
 pub use error::{ListenerName, ServiceError};
-pub use inherited::Inherited;
+pub use fd_store::{Kept, NotKept};
+pub use hand_over::NextProgram;
+pub use inherited::{Inherited, is_handed_bodies};
 pub use reload::load_tls;
-pub use run::{serve, simulate};
+pub use run::{Ended, serve, simulate};
 pub(crate) use store::postgres_server;
 
+mod bodies;
+mod check;
 mod dev;
 mod error;
+mod fd_store;
+mod hand_over;
 mod inherited;
 mod listeners;
 mod reload;
 mod run;
+mod signals;
 mod store;
 mod supervisor;
 
@@ -113,6 +125,10 @@ pub struct Service {
     ses: SesClient,
     config: Config,
     socket: SocketOpener,
+    copies: ListenerCopies,
+    admin_socket: Option<SocketCopy>,
+    arena: Option<Arena>,
+    restarts: Arc<Restarts>,
     client_tls: Option<Arc<Tls>>,
     clock: Clock,
     /// Keeps another process from this node's place.
@@ -124,7 +140,7 @@ impl Service {
     /// message that the last process left pending has been settled.
     ///
     /// Clients are served on the sockets of `inherited` that a supervisor has handed over, and on
-    /// the configured addresses otherwise.
+    /// the configured addresses otherwise. What the program before had bound there is used.
     pub async fn start(
         config: &Config,
         clock: Clock,
@@ -140,20 +156,31 @@ impl Service {
         config: &Config,
         clock: Clock,
         credentials: Credentials,
-        inherited: Inherited,
+        mut inherited: Inherited,
     ) -> Result<Self, ServiceError> {
         let started = SystemTime::now();
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
-        let socket = Socket::bind(&config.admin_socket).await?;
-        let (store, node_lock) = store::open(owner, config, &clock).await?;
+        let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
+        let keep = config.sending.keep_bodies;
+        let arena = FoundArena::new(inherited.arena.take().filter(|_| keep == KeepBodies::Yes))?;
+        let Opened { store, lock: node_lock, bodies } =
+            store::open(owner, config, &clock, arena).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
+        let memory = copied(&bodies.store)?;
+        let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
+        dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
+        let stored_arena = inherited.stored_arena;
         let listeners = Listeners::bind(config, inherited).await?;
+        // Nothing can fail any more but for a fault of the system's.
+        let arena = match config.sending.keep_bodies {
+            KeepBodies::Yes => Some(Arena::store(memory, stored_arena)),
+            KeepBodies::No => None,
+        };
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -175,11 +202,16 @@ impl Service {
         };
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let (live, facts) = (Arc::new(live), Some(facts(config, &listeners, &intake, &page)?));
+        let restarts = Arc::new(Restarts::new(arena.is_some())?);
+        let facts = facts(config, &listeners, (&intake, &restarts), &page)?;
+        let (live, facts) = (Arc::new(live), Some(facts));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
         background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
         let (admin_drain, admin_signal) = Drain::new();
+        let copy = socket.copy();
+        let what = "cannot copy the administration socket";
+        let admin_socket = copy.map_err(|source| ServiceError::System { what, source })?;
         let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
         let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
@@ -212,6 +244,8 @@ impl Service {
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
             listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
+        queue.bodies().own();
+        drop(bodies.gone);
         Ok(Self {
             address: listeners.address,
             store,
@@ -238,6 +272,10 @@ impl Service {
             ses,
             config: config.clone(),
             socket: listeners.owner,
+            copies: listeners.copies,
+            admin_socket: Some(admin_socket),
+            arena,
+            restarts,
             client_tls,
             clock,
             _node_lock: node_lock,
@@ -317,24 +355,29 @@ impl Service {
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
-        if timeout_at(until + LONGEST_END, self.stop_in_order(until)).await.is_err() {
+        let rest = self.arena.as_ref().map_or(Rest::Lost, Arena::rest);
+        if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
-        // What could not be recorded is lost all the same; the next start records it.
-        let unrecorded = queue.pending().messages as u64;
+        let left = queue.pending().messages as u64;
+        let (left_pending, unrecorded) = match rest {
+            Rest::Kept => (left, 0),
+            // What could not be recorded is lost all the same; the next start records it.
+            Rest::Lost => (0, left),
+        };
         let bodies_lost = store.metrics().bodies_lost() - lost_before + unrecorded;
-        info!(bodies_lost, "stopped");
+        info!(bodies_lost, left_pending, "stopped");
         bodies_lost
     }
 
-    async fn stop_in_order(mut self, until: Instant) {
+    async fn stop_in_order(mut self, until: Instant, rest: Rest) {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {
             error!("messages are still being accepted; they are settled at the next start");
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
-        self.phase.send_replace(Phase::Draining { until });
+        self.phase.send_replace(Phase::Draining { until, rest });
         match self.socket {
             SocketOpener::Service => self.drain.close_connections(),
             SocketOpener::Supervisor => self.drain.hold_connections(),
@@ -352,15 +395,37 @@ impl Service {
         if let Err(error) = sent {
             error!(%error, "the dispatcher's task failed");
         }
+        if rest == Rest::Kept {
+            self.queue.bodies().leave();
+        }
+        // With the copies open, connections would wait here until the end.
+        self.copies = ListenerCopies::default();
+        self.admin_socket = None;
         self.drain.stop(Instant::now() + LAST_ANSWERS);
-        if let Err(error) = self.answering.await {
+        self.end_answering().await;
+        self.end_rest().await;
+        // Last, so that the whole end can be watched.
+        self.operators.stop().await;
+        // A node that leaves holds nothing.
+        if self.queue.pending().messages == 0 || rest == Rest::Lost {
+            self.store.leave().await;
+        }
+    }
+
+    /// Waits for the end of the clients' listeners.
+    async fn end_answering(&mut self) {
+        if let Err(error) = (&mut self.answering).await {
             error!(%error, "the client listener's task failed");
         }
-        for submitting in self.submitting.tasks {
+        for submitting in &mut self.submitting.tasks {
             if let Err(error) = submitting.await {
                 error!(%error, "the task of an SMTP listener failed");
             }
         }
+    }
+
+    /// Ends what is neither clients' nor operators', and stores what it knows.
+    async fn end_rest(&mut self) {
         self.admin_drain.stop(Instant::now() + LAST_ANSWERS);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
@@ -368,7 +433,7 @@ impl Service {
             // What is not deleted from the queue comes again, and changes nothing then.
             polling.abort();
         }
-        if let Err(error) = self.administering.await {
+        if let Err(error) = (&mut self.administering).await {
             error!(%error, "the administration socket's task failed");
         }
         self.delivering.stop().await;
@@ -380,9 +445,6 @@ impl Service {
             warn!(%error, "the history of the last minute could not be stored");
         }
         store::save_lost_file(&self.store, &self.clock).await;
-        // Last, so that the whole end can be watched.
-        self.operators.stop().await;
-        self.store.leave().await;
     }
 }
 
@@ -437,14 +499,14 @@ fn receive(
 #[derive(Debug)]
 struct Delivering {
     /// It stops once this is gone.
-    go_on: oneshot::Sender<()>,
+    go_on: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Delivering {
-    async fn stop(self) {
-        drop(self.go_on);
-        if let Err(error) = self.task.await {
+    async fn stop(&mut self) {
+        self.go_on = None;
+        if let Err(error) = (&mut self.task).await {
             error!(%error, "the task of webhooks failed");
         }
     }
@@ -475,7 +537,7 @@ fn deliver(webhooks: &Arc<Webhooks>, mut delivers: watch::Receiver<bool>) -> Del
             }
         }
     });
-    Delivering { go_on, task }
+    Delivering { go_on: Some(go_on), task }
 }
 
 /// Passes on a value, and each that it changes to.
@@ -526,7 +588,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
 fn facts(
     config: &Config,
     listeners: &Listeners,
-    intake: &Arc<Intake>,
+    (intake, restarts): (&Arc<Intake>, &Arc<Restarts>),
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -538,6 +600,7 @@ fn facts(
         intake: Arc::clone(intake),
         events: event_route(config),
         page: page.clone(),
+        restarts: Arc::clone(restarts),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })
 }

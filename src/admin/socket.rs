@@ -5,10 +5,12 @@
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -41,6 +43,7 @@ use crate::admin::organisation::{
     Organisation, OrganisationAdd, OrganisationList, OrganisationRemove, OrganisationRemoved,
     Organisations,
 };
+use crate::admin::restart::{AskRunningProgram, Restart, RestartBegun, RunningProgram};
 use crate::admin::status::{
     Acknowledge, Acknowledged, ClockConfirm, ClockConfirmed, Page, PageAddress, ServiceStatus,
     Status,
@@ -138,6 +141,8 @@ calls![
     "node-drain": NodeDrain => NodeDrained,
     "node-forget": NodeForget => NodeForgotten,
     "identify": Identify => Identity,
+    "restart": Restart => RestartBegun,
+    "running-program": AskRunningProgram => RunningProgram,
     "status": Status => ServiceStatus,
     "acknowledge": Acknowledge => Acknowledged,
     "page": Page => PageAddress,
@@ -198,6 +203,25 @@ pub struct Socket {
 struct SocketFile {
     path: PathBuf,
     id: FileId,
+    /// True if the file stays, for the program that goes on with the socket.
+    stays: Arc<AtomicBool>,
+}
+
+/// Copy of the socket, for the program that goes on with it.
+#[derive(Debug)]
+pub struct SocketCopy {
+    /// The socket, listening.
+    pub listener: OwnedFd,
+    /// Its file.
+    pub file: FileId,
+    stays: Arc<AtomicBool>,
+}
+
+impl SocketCopy {
+    /// Has the socket's file stay once the service has ended.
+    pub fn keep_file(&self) {
+        self.stays.store(true, Ordering::SeqCst);
+    }
 }
 
 impl Socket {
@@ -237,12 +261,38 @@ impl Socket {
             listener.set_nonblocking(true)?;
             fs::set_permissions(&at, Permissions::from_mode(SOCKET_MODE))?;
             let metadata = fs::symlink_metadata(&at)?;
-            let listener = UnixListener::from_std(listener)?;
             fs::rename(&at, path)?;
-            let id = FileId::from(&metadata);
-            Ok(Self { listener, file: SocketFile { path: path.to_owned(), id } })
+            Self::new(listener, path, FileId::from(&metadata))
         })();
         made.map_err(|source| BindError::Bind { path: path.to_owned(), source })
+    }
+
+    /// Goes on with a socket that the program before had bound, if its file is still the one at
+    /// `path`; otherwise binds one there.
+    pub async fn take_or_bind(
+        path: &Path,
+        taken: Option<(StdUnixListener, FileId)>,
+    ) -> Result<Self, BindError> {
+        match taken {
+            Some((listener, file)) if FileId::of(path).is_ok_and(|found| found == file) => {
+                let made = listener.set_nonblocking(true);
+                let made = made.and_then(|()| Self::new(listener, path, file));
+                made.map_err(|source| BindError::Bind { path: path.to_owned(), source })
+            }
+            Some(_) | None => Self::bind(path).await,
+        }
+    }
+
+    fn new(listener: StdUnixListener, path: &Path, id: FileId) -> io::Result<Self> {
+        let listener = UnixListener::from_std(listener)?;
+        let file = SocketFile { path: path.to_owned(), id, stays: Arc::default() };
+        Ok(Self { listener, file })
+    }
+
+    /// Copies the socket, for the program that goes on with it.
+    pub fn copy(&self) -> io::Result<SocketCopy> {
+        let listener = self.listener.as_fd().try_clone_to_owned()?;
+        Ok(SocketCopy { listener, file: self.file.id, stays: Arc::clone(&self.file.stays) })
     }
 
     /// The socket's path.
@@ -284,6 +334,9 @@ fn limits() -> Limits {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.stays.load(Ordering::SeqCst) {
+            return;
+        }
         // A successor may have put its own in this place.
         let ours =
             fs::symlink_metadata(&self.path).is_ok_and(|found| FileId::from(&found) == self.id);

@@ -13,11 +13,16 @@ const fn example(line: &'static str, does: &'static str) -> Example {
 }
 
 /// All examples. A command's own are those whose line begins with its name.
-const ALL: [Example; 54] = [
+const ALL: [Example; 56] = [
     example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
     example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
     example("pillarbox dev --listen localhost:8080", "Listen on another port"),
     example("pillarbox serve --config /etc/pillarbox/pillarbox.toml", "Run the service"),
+    example(
+        "pillarbox serve --check --config /etc/pillarbox/pillarbox.toml",
+        "Say whether it would start",
+    ),
+    example("pillarbox restart", "Go on with the program that is installed now"),
     example("pillarbox simulator --listen 127.0.0.1:9100", "Run a stand-in for SES on port 9100"),
     example(
         "pillarbox simulator --listen 127.0.0.1:0 --latency 50ms --send-rate 14 --verified example.com",

@@ -8,13 +8,15 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::admin::restart::ProgramCheck;
+use crate::cli::connect::Format;
 use crate::cli::error::CliError;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::webhook::WebhookUrl;
 use crate::logging::{self, MessageLines};
-use crate::service::{self, DevOptions, Inherited, ServiceError};
+use crate::service::{self, DevOptions, Ended, Inherited, ServiceError};
 use crate::simulator::{EventOptions, EventRoute, Events, Options};
 
 /// How long the process waits for threads that still work once the service has stopped.
@@ -25,6 +27,32 @@ pub(super) struct ServeArgs {
     /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    #[command(flatten)]
+    check: CheckArgs,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Only check whether the service would start: the configuration, the files that it names, and
+    /// the format of the data file. Nothing is written, and nothing is listened on.
+    #[arg(long)]
+    check: bool,
+    /// Print the result of the check as JSON, for programs.
+    #[arg(long, requires = "check")]
+    json: bool,
+}
+
+impl CheckArgs {
+    /// Returns what to print of a passed check.
+    fn report(&self, check: &ProgramCheck) -> String {
+        let format = if self.json { Format::Json } else { Format::People };
+        format.show(check, |check| {
+            format!(
+                "version {} would start; it reads data files up to format {}\n",
+                check.version, check.data_format
+            )
+        })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -54,6 +82,8 @@ pub(super) struct DevArgs {
     /// have no effect. A store that `pillarbox dev` did not make is refused.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    check: CheckArgs,
 }
 
 #[derive(Debug, Args)]
@@ -81,13 +111,18 @@ impl ServeArgs {
         let (config, overruled) =
             Config::load_and_compare(Some(&self.config), config::environment())?;
         logging::start(MessageLines::Quiet);
+        if self.check.check {
+            let check = super::one_thread()?.block_on(async { service::check(&config) });
+            return Ok(self.check.report(&check.map_err(CliError::Run)?));
+        }
         if let Some(overruled) = overruled {
             tracing::warn!("{overruled}; the variable wins");
         }
         let inherited = Inherited::from_environment().map_err(CliError::Run)?;
         match finish(many_threads()?, service::serve(config, inherited, load))? {
-            0 => Ok(String::new()),
-            messages => Err(CliError::BodiesLost { messages }),
+            Ended::Stopped(0) => Ok(String::new()),
+            Ended::Stopped(messages) => Err(CliError::BodiesLost { messages }),
+            Ended::Restart(next) => Err(CliError::Run(next.execute())),
         }
     }
 }
@@ -108,8 +143,16 @@ impl DevArgs {
             smtp_listen: self.smtp_listen,
             config: Config::load(self.config.as_deref(), config::environment())?,
         };
+        if self.check.check {
+            return Ok(self.check.report(&service::check_dev(&options)));
+        }
         logging::start(MessageLines::Shown);
-        finish(many_threads()?, service::dev(options)).map(|()| String::new())
+        let inherited = Inherited::from_environment().map_err(CliError::Run)?;
+        match finish(many_threads()?, service::dev(options, inherited))? {
+            // What a trial loses is no failure.
+            Ended::Stopped(_) => Ok(String::new()),
+            Ended::Restart(next) => Err(CliError::Run(next.execute())),
+        }
     }
 }
 

@@ -27,13 +27,23 @@ impl<P: Provider> Dispatcher<P> {
     /// that are held up, all of them or one organisation's, are then due as soon as that ends:
     /// until then one call at a time goes out, as before.
     pub(super) fn enter(&self, before: Phase, now: Phase) {
-        if before == Phase::Running && now != Phase::Running {
+        let drains = |phase| matches!(phase, Phase::Draining { .. });
+        if !drains(before) && drains(now) {
             self.queue.bring_forward(Instant::now());
         }
     }
 
+    /// Returns true once a phase has nothing more to wait for.
+    pub(super) fn is_over(&self, phase: Phase, attempts: &JoinSet<()>) -> bool {
+        match phase {
+            Phase::Running => false,
+            Phase::Draining { until, .. } => Instant::now() >= until || self.is_drained(until),
+            Phase::Handover { until } => Instant::now() >= until || attempts.is_empty(),
+        }
+    }
+
     /// Whether nothing is left that this process can still send before `until`.
-    pub(super) fn is_drained(&self, until: Instant) -> bool {
+    fn is_drained(&self, until: Instant) -> bool {
         let now = Instant::now();
         let next = match self.queue.next(now, self.settings().max_in_flight) {
             _ if self.queue.pending().in_flight > 0 => now,
@@ -66,6 +76,16 @@ impl<P: Provider> Dispatcher<P> {
         self.queue.forecast_drain(now + drain, recipients, |organisation| {
             held_up.contains(&organisation) || prospects.are_hopeless_for(organisation)
         })
+    }
+
+    /// Ends what is still under way, and writes the outcomes that are known, also those that another
+    /// attempt follows. Leaves everything else as it is, for the program that goes on with it. Gives
+    /// up at `end`.
+    pub(super) async fn let_go(&self, mut attempts: JoinSet<()>, end: Instant) {
+        attempts.shutdown().await;
+        let unwritten =
+            std::mem::take(&mut *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        self.write_known(unwritten, end).await;
     }
 
     /// Ends what is still under way, writes the outcomes that are known, and then records every
@@ -120,7 +140,10 @@ impl<P: Provider> Dispatcher<P> {
             let Ok(offered) = timeout_at(end, offers.join_all()).await else { break };
             for (outcome, recorded) in offered {
                 if recorded.is_some() {
-                    self.queue.settle(outcome.id);
+                    // What another attempt follows keeps its body.
+                    if !matches!(outcome.transition, Transition::RetryLater { .. }) {
+                        self.queue.settle(outcome.id);
+                    }
                     unwritten.remove(&outcome.id);
                 } else {
                     known.push(outcome);

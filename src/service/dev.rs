@@ -1,5 +1,6 @@
 //! `pillarbox dev`: the whole service on a built-in provider, with nothing to set up.
 
+use std::fs::{self, File};
 use std::future::pending;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,8 +11,9 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::signal::unix::SignalKind;
-use tracing::info;
+use tracing::{error, info, warn};
 
+use crate::admin::restart::ProgramCheck;
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
@@ -22,7 +24,10 @@ use crate::domain::organisation::DomainState;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
 use crate::service::error::TakenAddresses;
-use crate::service::run::{Signals, listen_for, stop};
+use crate::service::hand_over::HandedOver;
+use crate::service::inherited;
+use crate::service::run::{Ended, stop};
+use crate::service::signals::{Signals, listen_for};
 use crate::service::{Inherited, ListenerName, Service, ServiceError, listeners};
 use crate::ses::credentials::Credentials;
 use crate::ses::send::MESSAGE_ID_TAG;
@@ -30,7 +35,8 @@ use crate::simulator::{
     CapturedAttachment, CapturedMail, CapturedMessage, EventOptions, Events, Options, Simulator,
 };
 use crate::store::{
-    FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded, create_directory,
+    DATA_FORMAT, FeedPage, NewApiKey, NewWebhook, Store, StoreError, StoreOwner, WebhookAdded,
+    create_directory,
 };
 use crate::webhooks;
 
@@ -81,19 +87,55 @@ pub struct DevOptions {
     pub config: Config,
 }
 
-/// Runs the service on its own simulator until SIGTERM or SIGINT.
-pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
+/// Returns what `dev --check` tells: what it needs is checked already.
+pub fn check_dev(options: &DevOptions) -> ProgramCheck {
+    ProgramCheck {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_format: DATA_FORMAT,
+        is_on_database: options.config.store != config::StoreConfig::Redb,
+        data_dir: options.data_dir.clone(),
+    }
+}
+
+/// A data directory that is removed with everything in it when the process ends in order.
+struct TemporaryDirectory(PathBuf);
+
+impl TemporaryDirectory {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self(tempfile::Builder::new().prefix("pillarbox-dev-").tempdir()?.keep()))
+    }
+
+    /// Leaves it to the program that is handed the result.
+    fn leave(self) -> std::io::Result<File> {
+        let opened = File::open(&self.0);
+        if opened.is_ok() {
+            std::mem::forget(self);
+        }
+        opened
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            warn!(path = %self.0.display(), %error, "the temporary directory could not be removed");
+        }
+    }
+}
+
+/// Runs the service on its own simulator until SIGTERM or SIGINT, or until a restart is asked for.
+pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended, ServiceError> {
     let mut signals = Signals::new()?;
-    require_free_addresses(&options)?;
+    require_free_addresses(&options, &inherited)?;
     let failed = |source| ServiceError::System { what: "cannot make the data directory", source };
-    // Removed with everything in it when the process ends in order.
-    let temporary = match &options.data_dir {
-        Some(_) => None,
-        None => Some(tempfile::Builder::new().prefix("pillarbox-dev-").tempdir().map_err(failed)?),
+    let temporary = match (&options.data_dir, inherited.own.directory.take()) {
+        (Some(_), _) => None,
+        (None, Some(directory)) => Some(TemporaryDirectory(directory)),
+        (None, None) => Some(TemporaryDirectory::new().map_err(failed)?),
     };
     let data_dir = match (&options.data_dir, &temporary) {
         (Some(directory), _) => directory.clone(),
-        (None, Some(directory)) => directory.path().to_owned(),
+        (None, Some(directory)) => directory.0.clone(),
         (None, None) => unreachable!("one of the two is there"),
     };
     create_directory(&data_dir).map_err(failed)?;
@@ -101,14 +143,10 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     let config = configure(&options, &data_dir, &simulator);
     let secret = SecretString::from(ACCESS_KEY);
     let credentials = Credentials::fixed(ACCESS_KEY, secret);
-    let service = Service::start_as(
-        StoreOwner::Dev,
-        &config,
-        Clock::system(),
-        credentials,
-        Inherited::default(),
-    )
-    .await?;
+    let is_to_stop = inherited.own.is_to_stop;
+    let clock = Clock::system();
+    let service =
+        Service::start_as(StoreOwner::Dev, &config, clock, credentials, inherited).await?;
     service.operators.show_caught(Arc::new(Memory(simulator.captured_mail())));
     service.show_welcome(WELCOME.replace("{page}", page_without_key(&service)));
     let key = match options.api_key {
@@ -125,16 +163,32 @@ pub async fn dev(options: DevOptions) -> Result<(), ServiceError> {
     };
     print_welcome(&service, &config, &key, &simulator, webhook.as_ref());
     let mut hangup = listen_for(SignalKind::hangup())?;
-    tokio::select! {
-        () = signals.next() => {}
-        () = log_events(service.store()) => {}
+    let restarts = tokio::select! {
+        () = async {}, if is_to_stop => false,
+        () = signals.next() => false,
+        () = log_events(service.store()) => false,
         // The terminal is gone, and with it whoever tried it out.
-        _ = hangup.recv() => {}
-    }
-    stop(service, signals).await;
+        _ = hangup.recv() => false,
+        () = service.restart_asked() => true,
+    };
+    let ended = if restarts {
+        match service.hand_over(&mut signals).await {
+            HandedOver::To(mut next) => {
+                match temporary.map(TemporaryDirectory::leave) {
+                    None => {}
+                    Some(Ok(directory)) => next.add_own(inherited::DIRECTORY, directory.into()),
+                    Some(Err(error)) => error!(%error, "the data directory does not go over"),
+                }
+                Ended::Restart(next)
+            }
+            HandedOver::Stopped(bodies_lost) => Ended::Stopped(bodies_lost),
+        }
+    } else {
+        Ended::Stopped(stop(service, signals).await)
+    };
     // The service is gone, and nobody else waits for an answer of the simulator.
     drop(simulator);
-    Ok(())
+    Ok(ended)
 }
 
 /// Logs each delivery, bounce and complaint of the organisation for as long as it is polled.
@@ -231,8 +285,11 @@ fn with_addresses(options: &DevOptions) -> Config {
 }
 
 /// Refuses if other processes listen on addresses that are needed, and names all of them: a second
-/// `dev` meets more than one.
-fn require_free_addresses(options: &DevOptions) -> Result<(), ServiceError> {
+/// `dev` meets more than one. What the program before had bound is ours.
+fn require_free_addresses(options: &DevOptions, inherited: &Inherited) -> Result<(), ServiceError> {
+    let own = &inherited.own;
+    let own = [&own.clients, &own.operators, &own.smtp].into_iter().flatten();
+    let own: Vec<_> = own.filter_map(|listener| listener.local_addr().ok()).collect();
     let config = with_addresses(options);
     let needed = [
         (ListenerName::Clients, Some(config.listen)),
@@ -244,6 +301,7 @@ fn require_free_addresses(options: &DevOptions) -> Result<(), ServiceError> {
         bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
     };
     let needed = needed.into_iter().filter_map(|(name, address)| Some((name, address?)));
+    let needed = needed.filter(|(_, address)| !own.contains(address));
     let taken: Vec<_> = needed.filter(|(_, address)| is_taken(*address)).collect();
     if taken.is_empty() { Ok(()) } else { Err(ServiceError::Taken(TakenAddresses(taken))) }
 }

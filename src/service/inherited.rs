@@ -1,72 +1,259 @@
-//! Listening sockets that a supervisor has handed over, by systemd's protocol (`LISTEN_FDS` and
-//! `LISTEN_FDNAMES`, see `sd_listen_fds(3)`).
+//! Descriptors that were handed over, by systemd's protocol (`LISTEN_FDS` and `LISTEN_FDNAMES`, see
+//! `sd_listen_fds(3)`): listening sockets of a supervisor, the bodies that it kept, and what the
+//! program before had open that executed this one in its own place.
 
+use std::fs::OpenOptions;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
 
+use crate::admin::status::SocketOpener;
 use crate::service::ServiceError;
+use crate::store::FileId;
 
-/// Name of the socket where SMTP sessions begin in plain text (`FileDescriptorName=`).
-const SMTP: &str = "smtp";
+/// Name of the clients' socket (`FileDescriptorName=`).
+pub(super) const CLIENTS: &str = "clients";
+/// Other names of the clients' socket: of one without a name, and the unit's own, which systemd takes
+/// if there is no `FileDescriptorName=`.
+const ALSO_CLIENTS: [&str; 3] = ["", "unknown", "pillarbox.socket"];
+/// Name of the socket where SMTP sessions begin in plain text.
+pub(super) const SMTP: &str = "smtp";
 /// Name of the socket where SMTP sessions begin with TLS.
-const SMTPS: &str = "smtps";
+pub(super) const SMTPS: &str = "smtps";
+/// Name of the memory that has the bodies, as the service manager keeps it.
+pub(super) const ARENA: &str = "arena";
+/// Name of the operators' socket.
+pub(super) const OPERATORS: &str = "operators";
+/// Name of the temporary data directory of `dev`.
+pub(super) const DIRECTORY: &str = "directory";
+/// Name of anything that tells the program to stop at once.
+pub(super) const STOP: &str = "stop";
+/// Begins the name of the administration socket.
+const ADMIN: &str = "admin";
+/// Begins the names of what the service had opened itself before it executed this program.
+const OWN: &str = "own-";
+/// Environment variable with the names.
+const NAMES: &str = "LISTEN_FDNAMES";
 
-/// The sockets, as far as they were handed over.
+/// What was handed over.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Where clients send and read: a socket with any other name.
+    /// A supervisor's socket where clients send and read.
+    pub clients: Option<TcpListener>,
+    /// A supervisor's socket where SMTP sessions begin in plain text.
+    pub smtp: Option<TcpListener>,
+    /// A supervisor's socket where SMTP sessions begin with TLS.
+    pub smtp_tls: Option<TcpListener>,
+    /// Memory with the bodies of pending messages.
+    pub arena: Option<OwnedFd>,
+    /// What the service manager keeps as the arena, if it handed one over or the program before had
+    /// stored it: it is not stored a second time.
+    pub stored_arena: Option<FileId>,
+    /// What the program before had opened in this process.
+    pub own: OwnDescriptors,
+}
+
+/// Descriptors that the program before in this process had opened itself.
+#[derive(Debug, Default)]
+pub struct OwnDescriptors {
+    /// Where clients send and read.
     pub clients: Option<TcpListener>,
     /// Where SMTP sessions begin in plain text.
     pub smtp: Option<TcpListener>,
     /// Where SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
+    /// Where operators look.
+    pub operators: Option<TcpListener>,
+    /// The administration socket, and its file.
+    pub admin: Option<(UnixListener, FileId)>,
+    /// The temporary data directory of `dev`.
+    pub directory: Option<PathBuf>,
+    /// True if a signal ended the program before while it handed over.
+    pub is_to_stop: bool,
 }
 
 impl Inherited {
-    /// Takes the sockets over. To be called once, before there is any other thread.
+    /// Takes over what the environment names. To be called once, before there is any other thread.
     pub fn from_environment() -> Result<Self, ServiceError> {
-        let what = "the socket handed over cannot be listened on";
+        let what = "what was handed over cannot be used";
         let failed = |source| ServiceError::System { what, source };
-        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let names = std::env::var(NAMES).unwrap_or_default();
+        // What `listenfd` does not take must not go on to other programs either: this marks all.
+        drop(sd_notify::listen_fds().map_err(failed)?);
         let mut handed_over = ListenFd::from_env();
         let slots = slots(&names, handed_over.len()).map_err(failed)?;
         let mut inherited = Self::default();
         for (index, slot) in slots.into_iter().enumerate() {
-            let listener = handed_over.take_tcp_listener(index).map_err(failed)?;
-            *match slot {
-                Slot::Clients => &mut inherited.clients,
-                Slot::Smtp => &mut inherited.smtp,
-                Slot::SmtpTls => &mut inherited.smtp_tls,
-            } = listener;
+            inherited.take(slot, index, &mut handed_over).map_err(failed)?;
         }
         Ok(inherited)
     }
+
+    fn take(&mut self, slot: Slot, index: usize, handed_over: &mut ListenFd) -> io::Result<()> {
+        let own = &mut self.own;
+        match slot {
+            Slot::Clients => self.clients = handed_over.take_tcp_listener(index)?,
+            Slot::Smtp => self.smtp = handed_over.take_tcp_listener(index)?,
+            Slot::SmtpTls => self.smtp_tls = handed_over.take_tcp_listener(index)?,
+            Slot::OwnClients => own.clients = handed_over.take_tcp_listener(index)?,
+            Slot::OwnSmtp => own.smtp = handed_over.take_tcp_listener(index)?,
+            Slot::OwnSmtpTls => own.smtp_tls = handed_over.take_tcp_listener(index)?,
+            Slot::OwnOperators => own.operators = handed_over.take_tcp_listener(index)?,
+            Slot::OwnAdmin(file) => {
+                let listener = handed_over.take_unix_listener(index)?;
+                own.admin = listener.map(|listener| (listener, file));
+            }
+            Slot::OwnDirectory => {
+                let link = descriptor_path(index, handed_over)?;
+                own.directory = Some(std::fs::read_link(link)?);
+            }
+            Slot::OwnStop => own.is_to_stop = true,
+            Slot::Arena => {
+                let path = descriptor_path(index, handed_over)?;
+                self.stored_arena = Some(FileId::of(&path)?);
+                // The one of this process's own is used, if there are two.
+                if self.arena.is_none() {
+                    self.arena = Some(open_again(&path)?);
+                }
+            }
+            Slot::OwnArena => {
+                self.arena = Some(open_again(&descriptor_path(index, handed_over)?)?);
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Use of a socket.
+/// Returns true if this process was handed bodies, by its environment. To be called before
+/// [`Inherited::from_environment`].
+pub fn is_handed_bodies() -> bool {
+    let is_for_us =
+        std::env::var("LISTEN_PID").is_ok_and(|process| process.parse() == Ok(std::process::id()));
+    let names = std::env::var(NAMES).unwrap_or_default();
+    is_for_us && names.split(':').any(|name| name == ARENA || name == own_name(ARENA))
+}
+
+/// Path of a descriptor, which stays open until the end of the process.
+fn descriptor_path(index: usize, handed_over: &mut ListenFd) -> io::Result<PathBuf> {
+    let descriptor = handed_over.take_raw_fd(index)?;
+    let descriptor = descriptor.ok_or_else(|| io::Error::other("it was taken already"))?;
+    Ok(Path::new("/proc/self/fd").join(descriptor.to_string()))
+}
+
+/// Opens memory again: without `unsafe`, no number becomes a descriptor that is owned.
+fn open_again(path: &Path) -> io::Result<OwnedFd> {
+    Ok(OpenOptions::new().read(true).write(true).open(path)?.into())
+}
+
+/// Returns the name of something that the service had opened itself.
+pub(super) fn own_name(name: &str) -> String {
+    format!("{OWN}{name}")
+}
+
+/// Returns the name of a socket by who opened it.
+pub(super) fn socket_name(name: &str, opener: SocketOpener) -> String {
+    match opener {
+        SocketOpener::Service => own_name(name),
+        SocketOpener::Supervisor => name.to_owned(),
+    }
+}
+
+/// Returns the name of the administration socket with this file.
+pub(super) fn admin_name(file: FileId) -> String {
+    let (device, inode) = file.numbers();
+    own_name(&format!("{ADMIN}/{device}/{inode}"))
+}
+
+/// Returns the socket if it may stand for a configured address: the same, or any port of its host if
+/// the port is left open.
+pub(super) fn fitting(socket: Option<TcpListener>, address: SocketAddr) -> Option<TcpListener> {
+    socket.filter(|socket| {
+        socket.local_addr().is_ok_and(|bound| {
+            bound.ip() == address.ip() && (address.port() == 0 || bound.port() == address.port())
+        })
+    })
+}
+
+/// Use of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
     Clients,
     Smtp,
     SmtpTls,
+    Arena,
+    OwnClients,
+    OwnSmtp,
+    OwnSmtpTls,
+    OwnOperators,
+    OwnAdmin(FileId),
+    OwnDirectory,
+    OwnStop,
+    OwnArena,
 }
 
-/// The use of each of `count` sockets with these names, which colons separate.
+impl Slot {
+    /// Returns the use of a descriptor with this name.
+    fn of(name: &str) -> Option<Self> {
+        if name == CLIENTS || ALSO_CLIENTS.contains(&name) {
+            return Some(Self::Clients);
+        }
+        match name {
+            SMTP => return Some(Self::Smtp),
+            SMTPS => return Some(Self::SmtpTls),
+            ARENA => return Some(Self::Arena),
+            _ => {}
+        }
+        let mut parts = name.strip_prefix(OWN)?.split('/');
+        let slot = match parts.next()? {
+            CLIENTS => Self::OwnClients,
+            SMTP => Self::OwnSmtp,
+            SMTPS => Self::OwnSmtpTls,
+            ARENA => Self::OwnArena,
+            OPERATORS => Self::OwnOperators,
+            DIRECTORY => Self::OwnDirectory,
+            STOP => Self::OwnStop,
+            ADMIN => {
+                let mut number = || parts.next()?.parse().ok();
+                Self::OwnAdmin(FileId::of_numbers(number()?, number()?))
+            }
+            _ => return None,
+        };
+        Some(slot)
+    }
+
+    /// What to do about a second one: nobody would ever answer there.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Smtp => "give pillarbox-smtp.socket a single ListenStream=",
+            Self::SmtpTls => "give pillarbox-smtps.socket a single ListenStream=",
+            Self::Arena => {
+                "stop the service and start it again, which gives up the bodies that are kept"
+            }
+            _ => "give pillarbox.socket a single ListenStream=",
+        }
+    }
+}
+
+/// The use of each of `count` descriptors with these names, which colons separate.
 fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
     let mut names = names.split(':');
     let mut slots = Vec::with_capacity(count);
     for _ in 0..count {
-        let (slot, unit) = match names.next() {
-            Some(SMTP) => (Slot::Smtp, "pillarbox-smtp.socket"),
-            Some(SMTPS) => (Slot::SmtpTls, "pillarbox-smtps.socket"),
-            Some(_) | None => (Slot::Clients, "pillarbox.socket"),
-        };
+        let name = names.next().unwrap_or_default();
+        let slot = Slot::of(name).ok_or_else(|| {
+            io::Error::other(format!(
+                "nothing here uses a descriptor with the name {name:?}; let FileDescriptorName= of \
+                 the socket's unit say {CLIENTS}, {SMTP} or {SMTPS}, or do not hand it over"
+            ))
+        })?;
         if slots.contains(&slot) {
-            // Nobody would ever answer at the others.
+            let advice = slot.advice();
             return Err(io::Error::other(format!(
-                "there are {count}, and one of a kind is served; give {unit} a single ListenStream="
+                "there are {count}, and one of a kind is served; {advice}"
             )));
         }
         slots.push(slot);
@@ -79,14 +266,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_known_by_its_name() {
-        use Slot::{Clients, Smtp, SmtpTls};
+    fn a_descriptor_is_known_by_its_name() {
+        use Slot::{Arena, Clients, Smtp, SmtpTls};
         for (names, count, expected) in [
             ("", 0, &[][..]),
             ("", 1, &[Clients]),
             ("unknown", 1, &[Clients]),
+            ("pillarbox.socket", 1, &[Clients]),
             ("smtp:clients:smtps", 3, &[Smtp, Clients, SmtpTls]),
             ("smtp", 2, &[Smtp, Clients]),
+            ("arena:clients", 2, &[Arena, Clients]),
         ] {
             assert_eq!(slots(names, count).unwrap(), expected, "{names:?}");
         }
@@ -94,5 +283,31 @@ mod tests {
             let error = slots(names, 2).unwrap_err().to_string();
             assert!(error.contains(&format!("{unit} a single ListenStream=")), "{error}");
         }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused() {
+        for name in ["stored", "client", "own-", "own-admin", "own-admin/1", "own-other"] {
+            let error = slots(&format!("clients:{name}"), 2).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("FileDescriptorName="), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_the_service_names_is_understood() {
+        let file = FileId::of(Path::new("/")).unwrap();
+        assert_eq!(Slot::of(&admin_name(file)), Some(Slot::OwnAdmin(file)));
+        assert_eq!(Slot::of(&own_name(ARENA)), Some(Slot::OwnArena));
+    }
+
+    #[test]
+    fn a_socket_stands_for_its_own_address() {
+        let socket = || Some(TcpListener::bind("127.0.0.1:0").unwrap());
+        let bound = socket();
+        let address = bound.as_ref().unwrap().local_addr().unwrap();
+        assert!(fitting(bound, address).is_some());
+        assert!(fitting(socket(), "127.0.0.1:0".parse().unwrap()).is_some());
+        assert!(fitting(socket(), "127.0.0.1:1".parse().unwrap()).is_none());
+        assert!(fitting(socket(), "127.0.0.2:0".parse().unwrap()).is_none());
     }
 }

@@ -3,6 +3,7 @@
 //! many connections as the file descriptors allow.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::operator::key::PageKey;
 use crate::operator::{Operator, Parts};
 use crate::service::ServiceError;
 use crate::service::error::ListenerName;
-use crate::service::inherited::Inherited;
+use crate::service::inherited::{self, Inherited};
 use crate::service::reload::load_tls;
 use crate::smtp::{Security, Smtp};
 
@@ -54,6 +55,28 @@ pub(super) struct Listeners {
     pub(super) smtp: Vec<SmtpListener>,
     /// Where operators look, and the address of that, with the port that it was given.
     pub(super) operators: (TcpListener, SocketAddr),
+    /// Copies of all of them.
+    pub(super) copies: ListenerCopies,
+}
+
+/// Copies of the listening sockets, by their names for the program that goes on with them. While one
+/// is open, connections can come in.
+#[derive(Debug, Default)]
+pub(super) struct ListenerCopies(pub(super) Vec<(String, OwnedFd)>);
+
+impl ListenerCopies {
+    fn add(
+        &mut self,
+        name: &str,
+        opener: SocketOpener,
+        (listener, address): (&TcpListener, SocketAddr),
+        of: ListenerName,
+    ) -> Result<(), ServiceError> {
+        let copy = listener.as_fd().try_clone_to_owned();
+        let copy = copy.map_err(|source| ServiceError::Listen { listener: of, address, source })?;
+        self.0.push((inherited::socket_name(name, opener), copy));
+        Ok(())
+    }
 }
 
 /// A listener of SMTP submission.
@@ -83,9 +106,12 @@ impl Listeners {
     /// Binds them all; clients come in on `inherited` where a supervisor has handed sockets over.
     pub(super) async fn bind(config: &Config, inherited: Inherited) -> Result<Self, ServiceError> {
         let tls = load_tls(config)?;
+        let own = inherited.own;
+        let mut copies = ListenerCopies::default();
         let owner = opener(inherited.clients.as_ref());
-        let (clients, address) =
-            bind_or_take(ListenerName::Clients, config.listen, inherited.clients).await?;
+        let socket = inherited.clients.or_else(|| inherited::fitting(own.clients, config.listen));
+        let (clients, address) = bind_or_take(ListenerName::Clients, config.listen, socket).await?;
+        copies.add(inherited::CLIENTS, owner, (&clients, address), ListenerName::Clients)?;
         if owner == SocketOpener::Supervisor && address != config.listen {
             warn!(%address, listen = %config.listen, "the supervisor's socket is served, not `listen`");
         }
@@ -94,21 +120,27 @@ impl Listeners {
         let owners = [&plain.1, &secure.1].map(|socket| opener(socket.as_ref()));
         let mut smtp = Vec::new();
         if let Some((listener, address)) =
-            bind_optional(ListenerName::Smtp, plain.0, plain.1).await?
+            bind_optional(ListenerName::Smtp, plain.0, plain.1, own.smtp).await?
         {
+            copies.add(inherited::SMTP, owners[0], (&listener, address), ListenerName::Smtp)?;
             let security = Security::of_plain(address, tls.as_ref());
             let security = security.ok_or(ServiceError::SmtpInClear { address })?;
             smtp.push(SmtpListener { listener, address, security, owner: owners[0] });
         }
         if let Some((listener, address)) =
-            bind_optional(ListenerName::SmtpTls, secure.0, secure.1).await?
+            bind_optional(ListenerName::SmtpTls, secure.0, secure.1, own.smtp_tls).await?
         {
+            copies.add(inherited::SMTPS, owners[1], (&listener, address), ListenerName::SmtpTls)?;
             let security = tls.clone().map(Security::Tls);
             let security = security.ok_or(ServiceError::SmtpInClear { address })?;
             smtp.push(SmtpListener { listener, address, security, owner: owners[1] });
         }
-        let operators = bind_or_take(ListenerName::Operators, config.operator_listen, None).await?;
-        Ok(Self { clients, tls, address, owner, smtp, operators })
+        let socket = inherited::fitting(own.operators, config.operator_listen);
+        let operators =
+            bind_or_take(ListenerName::Operators, config.operator_listen, socket).await?;
+        let (service, name) = (SocketOpener::Service, ListenerName::Operators);
+        copies.add(inherited::OPERATORS, service, (&operators.0, operators.1), name)?;
+        Ok(Self { clients, tls, address, owner, smtp, operators, copies })
     }
 }
 
@@ -131,12 +163,16 @@ async fn bind_or_take(
     Ok((socket, address))
 }
 
-/// The same, if there is an address or a socket.
+/// The same, if there is an address or a supervisor's socket. `own` stands for the address, if it is
+/// that address's.
 async fn bind_optional(
     listener: ListenerName,
     address: Option<SocketAddr>,
     inherited: Option<std::net::TcpListener>,
+    own: Option<std::net::TcpListener>,
 ) -> Result<Option<(TcpListener, SocketAddr)>, ServiceError> {
+    let inherited =
+        inherited.or_else(|| address.and_then(|address| inherited::fitting(own, address)));
     // The address of a socket that was handed over is its own.
     let inherited_address = inherited.as_ref().and_then(|listener| listener.local_addr().ok());
     match inherited_address.or(address) {

@@ -5,13 +5,15 @@ use std::pin::pin;
 use std::process;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, StoreConfig};
 use crate::service::error::ListenerName;
+use crate::service::hand_over::{HandedOver, NextProgram};
 use crate::service::inherited::Inherited;
+use crate::service::signals::{Signals, listen_for};
 use crate::service::supervisor::{self, Supervisor};
 use crate::service::{Service, ServiceError};
 use crate::ses::credentials::Credentials;
@@ -20,13 +22,23 @@ use crate::simulator::{Options, Simulator};
 /// The exit code of a process that a second signal ended at once.
 const ENDED_AT_ONCE: i32 = 1;
 
-/// Runs the service until SIGTERM or SIGINT, then drains it. Returns how many messages this lost.
+/// End of a service.
+#[derive(Debug)]
+pub enum Ended {
+    /// It stopped, and lost so many messages.
+    Stopped(u64),
+    /// The next program is to be executed in its place.
+    Restart(NextProgram),
+}
+
+/// Runs the service until SIGTERM or SIGINT, then drains it; or until a restart is asked for.
 /// SIGHUP has the configuration read again by `load`; where that fails, everything stays as it was.
 pub async fn serve(
     config: Config,
     inherited: Inherited,
     load: impl Fn() -> Result<Config, ConfigError>,
-) -> Result<u64, ServiceError> {
+) -> Result<Ended, ServiceError> {
+    let is_to_stop = inherited.own.is_to_stop;
     let mut signals = Signals::new()?;
     let mut hangup = listen_for(SignalKind::hangup())?;
     if let StoreConfig::Postgres(postgres) = &config.store {
@@ -38,7 +50,7 @@ pub async fn serve(
         started = Service::start(&config, Clock::system(), Credentials::aws(), inherited) => started?,
         () = signals.next() => {
             tracing::info!("stopped before the start was over");
-            return Ok(0);
+            return Ok(Ended::Stopped(0));
         }
     };
     tracing::info!("operators look at {}", service.operator_address());
@@ -49,9 +61,21 @@ pub async fn serve(
     supervisor::ready();
     let supervisor = Supervisor::from_environment();
     let mut watch = pin!(supervisor.watch(service.vitals()));
-    loop {
+    while !is_to_stop {
         tokio::select! {
             () = signals.next() => break,
+            () = service.restart_asked() => {
+                watch.set(supervisor.watch(service.vitals().stopping()));
+                let handed_over = service.hand_over(&mut signals);
+                let handed_over = tokio::select! {
+                    handed_over = handed_over => handed_over,
+                    never = &mut watch => match never {},
+                };
+                return Ok(match handed_over {
+                    HandedOver::To(next) => Ended::Restart(next),
+                    HandedOver::Stopped(bodies_lost) => Ended::Stopped(bodies_lost),
+                });
+            }
             _ = hangup.recv() => {
                 supervisor::reloading();
                 match load() {
@@ -68,7 +92,7 @@ pub async fn serve(
     let vitals = service.vitals().stopping();
     watch.set(supervisor.watch(vitals));
     tokio::select! {
-        bodies_lost = stop(service, signals) => Ok(bodies_lost),
+        bodies_lost = stop(service, signals) => Ok(Ended::Stopped(bodies_lost)),
         never = &mut watch => match never {},
     }
 }
@@ -103,30 +127,4 @@ pub(super) async fn stop(service: Service, mut signals: Signals) -> u64 {
             process::exit(ENDED_AT_ONCE);
         }
     }
-}
-
-/// The signals that end a process.
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    pub(super) fn new() -> Result<Self, ServiceError> {
-        Ok(Self {
-            terminate: listen_for(SignalKind::terminate())?,
-            interrupt: listen_for(SignalKind::interrupt())?,
-        })
-    }
-
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-pub(super) fn listen_for(kind: SignalKind) -> Result<Signal, ServiceError> {
-    signal(kind).map_err(|source| ServiceError::System { what: "cannot wait for signals", source })
 }

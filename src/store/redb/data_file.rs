@@ -295,6 +295,16 @@ impl FileId {
         let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
         Ok(Self { device, inode: found.stx_ino })
     }
+
+    /// The id with these numbers of device and inode.
+    pub const fn of_numbers(device: u64, inode: u64) -> Self {
+        Self { device, inode }
+    }
+
+    /// The numbers of device and inode.
+    pub const fn numbers(self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
 }
 
 impl From<&fs::Metadata> for FileId {

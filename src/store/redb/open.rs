@@ -177,6 +177,13 @@ impl Opener {
         })
     }
 
+    /// Checks that the file is of a format that is known, and not one of `dev`.
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let database = (self.open_for_reading)()?;
+        require_format(&database)?;
+        owner::refuse_others(&database, Some(StoreOwner::Service))
+    }
+
     /// Keeps a journal that was found under another name, if a data file may still need it: that
     /// file is not here. Gives it back otherwise.
     pub(super) fn keep_journal_of_another(

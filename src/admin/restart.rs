@@ -1,0 +1,221 @@
+//! Restart: the service has the installed program checked, and executes it in its own place.
+//!
+//! The call begins it; whoever runs the service is told, and does it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::info;
+
+use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
+use crate::detached_thread;
+use crate::store::DATA_FORMAT;
+
+/// How long the check of the installed program may take.
+const CHECK_TIMEOUT: Duration = Duration::from_mins(1);
+/// What the kernel adds to the path of a program whose file was replaced (proc(5), `/proc/PID/exe`).
+const DELETED: &[u8] = b" (deleted)";
+/// What the service manager tells this process alone.
+const OF_THIS_PROCESS: [&str; 6] = [
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+/// Has the service execute the installed program in its own place.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restart {}
+
+/// Asks which program answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskRunningProgram {}
+
+/// Program that answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningProgram {
+    /// Its version.
+    pub version: String,
+    /// Its process.
+    pub process: u32,
+    /// A random number of its start.
+    pub start: String,
+    /// Messages that it has to send.
+    pub pending_messages: usize,
+}
+
+/// Beginning of a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartBegun {
+    /// The program that ends.
+    pub from: RunningProgram,
+    /// The version of the installed program.
+    pub to_version: String,
+    /// True if a service manager starts the service again if the installed program fails.
+    pub is_supervised: bool,
+}
+
+/// Answer of the installed program to `--check`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgramCheck {
+    /// Its version.
+    pub version: String,
+    /// The newest format of the data file that it reads.
+    pub data_format: u64,
+    /// True if its store is on a database of several nodes.
+    pub is_on_database: bool,
+    /// The data directory; `None` if each start makes one.
+    pub data_dir: Option<PathBuf>,
+}
+
+/// Restarts of a service: whoever asks and whoever does it meet here.
+#[derive(Debug)]
+pub struct Restarts {
+    start: String,
+    keeps_bodies: bool,
+    asked: watch::Sender<bool>,
+}
+
+impl Restarts {
+    /// Restarts of a process that begins. `keeps_bodies`: what is pending goes over to the next
+    /// program.
+    pub fn new(keeps_bodies: bool) -> Result<Self, getrandom::Error> {
+        let start = format!("{:016x}", getrandom::u64()?);
+        Ok(Self { start, keeps_bodies, asked: watch::Sender::new(false) })
+    }
+
+    /// Ends once a restart was asked for.
+    pub async fn asked(&self) {
+        // Its sender is here, so it does not end.
+        let _ = self.asked.subscribe().wait_for(|asked| *asked).await;
+    }
+}
+
+impl Call for AskRunningProgram {
+    async fn answer(self, admin: &Admin) -> Result<RunningProgram, Refusal> {
+        Ok(running_program(admin)?.0)
+    }
+}
+
+impl Call for Restart {
+    async fn answer(self, admin: &Admin) -> Result<RestartBegun, Refusal> {
+        let (from, facts) = running_program(admin)?;
+        let restarts = &facts.restarts;
+        let check = check_installed_program().await?;
+        facts.judge(&check, admin.store.is_shared())?;
+        let (pending, _) = running_program(admin)?;
+        if pending.pending_messages > 0 && !restarts.keeps_bodies {
+            return Err(Refusal::new(format!(
+                "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
+                 until they are sent, or stop the service, which sends what it can",
+                pending.pending_messages
+            )));
+        }
+        if restarts.asked.send_replace(true) {
+            return Err(Refusal::new("a restart is under way already"));
+        }
+        info!(version = check.version, "restarting: the installed program takes this one's place");
+        let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+        Ok(RestartBegun { from, to_version: check.version, is_supervised })
+    }
+}
+
+fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Refusal> {
+    let Place::Service { live, facts: Some(facts), .. } = &admin.place else {
+        return Err(Refusal::new("no service runs, so there is none to restart; start it"));
+    };
+    let program = RunningProgram {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        process: std::process::id(),
+        start: facts.restarts.start.clone(),
+        pending_messages: live.sending().pending.messages,
+    };
+    Ok((program, facts))
+}
+
+impl ServiceFacts {
+    /// Refuses a program that cannot go on with what this one has.
+    fn judge(&self, check: &ProgramCheck, is_on_database: bool) -> Result<(), Refusal> {
+        let is_other = check.data_dir.as_ref().is_some_and(|dir| !self.identity.works_on(dir));
+        if is_other || check.is_on_database != is_on_database {
+            return Err(Refusal::new(
+                "the configuration now names another store or data directory, where pending messages \
+                 would be lost; nothing was changed. Put it back, or stop the service and start it",
+            ));
+        }
+        if !is_on_database && check.data_format < DATA_FORMAT {
+            return Err(Refusal::new(format!(
+                "the installed program, version {}, does not read the data file: it reads formats up \
+                 to {}, and the file has {DATA_FORMAT}; nothing was changed. To go back, restore a \
+                 backup from before the upgrade",
+                check.version, check.data_format
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the path of the program that this process executes, though another file may be there now.
+pub fn installed_program() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let bytes = path.as_os_str().as_bytes();
+    Ok(bytes.strip_suffix(DELETED).map_or(path.clone(), |bytes| OsStr::from_bytes(bytes).into()))
+}
+
+/// Returns the command line of this process for the installed program.
+pub fn own_command_line() -> io::Result<Command> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next();
+    let mut command = Command::new(installed_program()?);
+    command.arg0(name.unwrap_or_default()).args(arguments);
+    Ok(command)
+}
+
+/// Has the installed program check itself, by the command line of this process.
+async fn check_installed_program() -> Result<ProgramCheck, Refusal> {
+    let failed = |error: io::Error| Refusal::new(format!("the program cannot be run: {error}"));
+    let mut command = own_command_line().map_err(failed)?;
+    let name = command.get_program().display().to_string();
+    command.args(["--check", "--json"]).stdin(Stdio::null());
+    for variable in OF_THIS_PROCESS {
+        command.env_remove(variable);
+    }
+    let checked = detached_thread::run("program check", move || command.output());
+    let output = timeout(CHECK_TIMEOUT, checked).await;
+    let output = output.map_err(|_| {
+        Refusal::new(format!(
+            "the check of {name} took longer than {} s; nothing was changed",
+            CHECK_TIMEOUT.as_secs()
+        ))
+    })?;
+    let output = output.and_then(|output| output).map_err(failed)?;
+    read(&output).map_err(|problem| {
+        Refusal::new(format!("{name} would not start, so nothing was changed: {problem}"))
+    })
+}
+
+fn read(output: &Output) -> Result<ProgramCheck, String> {
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim();
+        let said = said.strip_prefix("pillarbox: ").unwrap_or(said);
+        return Err(if said.is_empty() { output.status.to_string() } else { said.to_owned() });
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("its answer to --check cannot be read ({error})"))
+}

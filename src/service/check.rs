@@ -1,0 +1,38 @@
+//! `serve --check`: would this program start with this configuration? Opens nothing to write, and
+//! listens nowhere.
+
+use crate::admin::restart::ProgramCheck;
+use crate::clock::Clock;
+use crate::config::{Config, StoreConfig};
+use crate::service::{ServiceError, load_tls, postgres_server, ses_options, sqs_queue};
+use crate::ses::SesClient;
+use crate::ses::credentials::Credentials;
+use crate::smtp::Security;
+use crate::store::{DATA_FORMAT, Store};
+
+/// Checks a configuration and the data file, as a start would find them. A file that a service has
+/// open is that service's to judge by the format that is returned. Needs a runtime.
+pub fn check(config: &Config) -> Result<ProgramCheck, ServiceError> {
+    let tls = load_tls(config)?;
+    let clear =
+        config.smtp.listen.filter(|address| Security::of_plain(*address, tls.as_ref()).is_none());
+    if let Some(address) = clear.or(config.smtp.tls_listen.filter(|_| tls.is_none())) {
+        return Err(ServiceError::SmtpInClear { address });
+    }
+    let ses = SesClient::new(ses_options(config, Credentials::aws()), Clock::system())?;
+    sqs_queue(config, &ses)?;
+    match &config.store {
+        StoreConfig::Redb => {
+            let directory = &config.data_dir;
+            let failed = |source| ServiceError::Store { directory: directory.clone(), source };
+            Store::check(directory).map_err(failed)?;
+        }
+        StoreConfig::Postgres(postgres) => drop(postgres_server(postgres)?),
+    }
+    Ok(ProgramCheck {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        data_format: DATA_FORMAT,
+        is_on_database: config.store != StoreConfig::Redb,
+        data_dir: Some(config.data_dir.clone()),
+    })
+}

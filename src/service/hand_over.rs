@@ -1,0 +1,194 @@
+//! Restart in place: the service ends in order, and the installed program goes on in its process, with
+//! its sockets and the bodies of pending messages.
+//!
+//! Connections that come meanwhile wait in the listening sockets, which stay open.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant, timeout_at};
+use tracing::{error, info, warn};
+
+use crate::admin::restart::own_command_line;
+use crate::dispatch::{Phase, Rest};
+use crate::service::fd_store::{self, Kept};
+use crate::service::inherited::{self, ARENA, own_name};
+use crate::service::signals::Signals;
+use crate::service::{LONGEST_END, Service, ServiceError, clients_left};
+use crate::store::FileId;
+
+/// How long calls to the provider that are under way have to end.
+const LAST_CALLS: Duration = Duration::from_secs(5);
+/// How long requests in flight have at least.
+const LEAST_ANSWERS: Duration = Duration::from_secs(2);
+/// The number of the first descriptor that is handed over (`SD_LISTEN_FDS_START`).
+const FIRST_DESCRIPTOR: i32 = 3;
+
+/// Memory with the bodies of pending messages, for the next program.
+#[derive(Debug)]
+pub(super) struct Arena {
+    /// The memory.
+    pub(super) memory: OwnedFd,
+    /// Who keeps it while no process runs; `None` as long as that is not known.
+    pub(super) kept: watch::Receiver<Option<Kept>>,
+}
+
+impl Arena {
+    /// What follows for messages that a stop leaves.
+    pub(super) fn rest(&self) -> Rest {
+        match *self.kept.borrow() {
+            Some(Kept::ByManager) => Rest::Kept,
+            Some(Kept::ByNobody(_)) | None => Rest::Lost,
+        }
+    }
+
+    /// Has the service manager keep memory, unless that is what it keeps already.
+    pub(super) fn store(memory: OwnedFd, stored: Option<FileId>) -> Self {
+        let storing = fd_store::store(memory.as_fd(), stored);
+        let (told, kept) = watch::channel(None);
+        tokio::spawn(async move {
+            let kept = storing.kept().await;
+            match &kept {
+                Kept::ByManager => {
+                    info!("the service manager keeps the bodies of pending messages")
+                }
+                Kept::ByNobody(why) => {
+                    info!("bodies of pending messages end with this process: {why}");
+                }
+            }
+            told.send_replace(Some(kept));
+        });
+        Self { memory, kept }
+    }
+}
+
+/// End of a service that was asked to restart.
+#[derive(Debug)]
+pub(super) enum HandedOver {
+    /// The next program may be executed.
+    To(NextProgram),
+    /// A signal came first, and it stopped. It lost so many messages.
+    Stopped(u64),
+}
+
+/// Program that goes on in this process, with what it gets.
+#[derive(Debug)]
+pub struct NextProgram {
+    descriptors: Vec<(String, OwnedFd)>,
+}
+
+impl NextProgram {
+    /// Adds a descriptor of the service's own.
+    pub(super) fn add_own(&mut self, name: &str, descriptor: OwnedFd) {
+        self.descriptors.push((own_name(name), descriptor));
+    }
+
+    /// Executes the installed program by this process's command line, and returns only if that
+    /// fails. Then nothing of this process can be used any more but its standard streams.
+    pub fn execute(self) -> ServiceError {
+        let what = "the installed program cannot be executed";
+        ServiceError::System { what, source: self.try_execute() }
+    }
+
+    fn try_execute(self) -> io::Error {
+        let mut command = match own_command_line() {
+            Ok(command) => command,
+            Err(error) => return error,
+        };
+        let names: Vec<_> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
+        command
+            .env("LISTEN_FDS", names.len().to_string())
+            .env("LISTEN_PID", std::process::id().to_string())
+            .env("LISTEN_FDNAMES", names.join(":"));
+        let numbered = (FIRST_DESCRIPTOR..).zip(self.descriptors);
+        let mappings =
+            numbered.map(|(child_fd, (_, parent_fd))| FdMapping { parent_fd, child_fd }).collect();
+        match command.fd_mappings(mappings) {
+            Ok(command) => command.exec(),
+            Err(error) => io::Error::other(error),
+        }
+    }
+}
+
+impl Service {
+    /// Ends once a restart was asked for.
+    pub(super) async fn restart_asked(&self) {
+        self.restarts.asked().await;
+    }
+
+    /// Ends in order, and leaves what is pending to the next program: no call starts any more, those
+    /// under way have [`LAST_CALLS`], and connections wait. A signal makes a stop of it while calls
+    /// are under way, and later stops the next program.
+    pub(super) async fn hand_over(mut self, signals: &mut Signals) -> HandedOver {
+        let pending = self.queue.pending().messages;
+        let until = Instant::now() + LAST_CALLS;
+        info!(pending, "handing over: connections wait, and what is pending is sent afterwards");
+        if self.arena.is_none() {
+            // What came now would end with this program.
+            self.intake.close();
+        }
+        self.drain.hold_connections();
+        self.phase.send_replace(match self.arena {
+            Some(_) => Phase::Handover { until },
+            None => Phase::Draining { until, rest: Rest::Lost },
+        });
+        let calls_end = async {
+            tokio::select! {
+                ended = &mut self.sending => Some(ended),
+                () = signals.next() => None,
+            }
+        };
+        let (ended, ()) = tokio::join!(calls_end, clients_left(&self.api));
+        match ended {
+            Some(Ok(())) => {}
+            Some(Err(error)) => error!(%error, "the dispatcher's task failed"),
+            None => return HandedOver::Stopped(self.stop().await),
+        }
+        let mut next = self.next_program();
+        let answers_end = until.max(Instant::now() + LEAST_ANSWERS);
+        let ending = self.end_to_hand_over(answers_end);
+        if timeout_at(answers_end + LONGEST_END, ending).await.is_err() {
+            error!("the end took too long; the next program settles what is left");
+        }
+        if signals.came() {
+            warn!("a signal came meanwhile: the next program stops at once");
+            match File::open("/dev/null") {
+                Ok(file) => next.add_own(inherited::STOP, file.into()),
+                Err(error) => error!(%error, "the next program is not told of the signal"),
+            }
+        }
+        HandedOver::To(next)
+    }
+
+    fn next_program(&mut self) -> NextProgram {
+        let mut next = NextProgram { descriptors: std::mem::take(&mut self.copies.0) };
+        if let Some(socket) = self.admin_socket.take() {
+            socket.keep_file();
+            next.descriptors.push((inherited::admin_name(socket.file), socket.listener));
+        }
+        // From here on, nothing is freed that the next program needs.
+        self.queue.bodies().leave();
+        if let Some(arena) = self.arena.take() {
+            let is_stored = *arena.kept.borrow() == Some(Kept::ByManager);
+            let name = if is_stored { ARENA.to_owned() } else { own_name(ARENA) };
+            next.descriptors.push((name, arena.memory));
+        }
+        next
+    }
+
+    async fn end_to_hand_over(mut self, answers_end: Instant) {
+        self.drain.stop(answers_end);
+        self.end_answering().await;
+        // What was being accepted is answered, and goes over as well.
+        self.intake.close();
+        if timeout_at(answers_end, self.intake.cleared()).await.is_err() {
+            error!("messages are still being accepted; the next program settles them");
+        }
+        self.end_rest().await;
+        self.operators.stop().await;
+    }
+}
