@@ -24,6 +24,7 @@ use crate::store::{ListError, Snapshot, Store, StoreError};
 
 pub mod all_nodes;
 mod backup;
+pub mod bodies;
 pub mod checks;
 pub mod client;
 pub mod dead_letter;
@@ -42,6 +43,7 @@ pub mod suppression;
 pub mod test_send;
 pub mod webhook;
 
+use bodies::BodyFacts;
 use checks::EventRoute;
 use identity::Identity;
 use live::LiveView;
@@ -120,6 +122,8 @@ pub struct ServiceFacts {
     pub events: EventRoute,
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
+    /// Bodies of pending messages.
+    pub bodies: BodyFacts,
     /// Restarts in place.
     pub restarts: Arc<Restarts>,
     /// What commands check, to know that this is the service that they mean.

@@ -15,6 +15,7 @@ use error::CliError;
 
 mod aws;
 mod backup;
+mod bodies;
 mod cluster;
 mod confirmation;
 mod connect;
@@ -62,6 +63,8 @@ enum Command {
     /// Have the running service execute the installed program in its own place. Connections wait
     /// meanwhile, and pending messages stay pending.
     Restart(restart::Restart),
+    /// Show the bodies of pending messages, and what they survive.
+    Bodies(bodies::Bodies),
     /// Run the whole service on a built-in simulator of SES, to try it out.
     Dev(run::DevArgs),
     /// Run only the simulator of SES, for tests of your own programs.
@@ -175,6 +178,7 @@ impl Command {
             Self::Webhook(webhook) => one_thread()?.block_on(webhook.run()),
             Self::DeadLetter(letter) => one_thread()?.block_on(letter.run()),
             Self::Node(node) => one_thread()?.block_on(node.run()),
+            Self::Bodies(bodies) => one_thread()?.block_on(bodies.run()),
             Self::Cluster(cluster) => one_thread()?.block_on(cluster.run()),
             Self::Aws(aws) => one_thread()?.block_on(aws.run()),
             Self::Status(status) => one_thread()?.block_on(status.run()),

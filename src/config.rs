@@ -174,6 +174,8 @@ pub struct Sending {
     pub on_unknown: OnUnknown,
     /// How long a stopping process goes on sending.
     pub drain: Duration,
+    /// Whether the bodies of pending messages outlive the process.
+    pub keep_bodies: KeepBodies,
 }
 
 /// The pace, in recipients per second.
@@ -192,6 +194,15 @@ pub enum OnUnknown {
     Retry,
     /// The message fails: it may not be sent at all.
     Fail,
+}
+
+/// Decision whether the bodies of pending messages outlive the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepBodies {
+    /// They do, if anything keeps them.
+    Yes,
+    /// They end with the process.
+    No,
 }
 
 /// The provider.
@@ -385,6 +396,11 @@ impl Sending {
             ),
             on_unknown: reader.take("sending.on_unknown", default.on_unknown, values::on_unknown),
             drain: reader.take("sending.drain", default.drain, values::duration(HOUR)),
+            keep_bodies: reader.take(
+                "sending.keep_bodies",
+                default.keep_bodies,
+                values::keep_bodies,
+            ),
         }
     }
 }
@@ -527,6 +543,7 @@ impl Default for Sending {
             retry_for: Duration::from_hours(12),
             on_unknown: OnUnknown::Retry,
             drain: MINUTE,
+            keep_bodies: KeepBodies::Yes,
         }
     }
 }

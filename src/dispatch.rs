@@ -13,14 +13,15 @@ use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info};
 
+use crate::body_store::Survivor;
 use crate::clock::Clock;
 use crate::config::OnUnknown;
 use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
-use crate::domain::message::Acceptance;
+use crate::domain::message::{Acceptance, Transition};
 use crate::domain::retry::Backoff;
 use crate::in_flight::InFlight;
-use crate::queue::{Claim, Gate, MessageQueue, Next, Pending};
+use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage, TakenUp};
 use crate::store::{Health as StoreHealth, Store, StoreError};
 
 use attempt::{Hold, KnownOutcome, Started, caught};
@@ -94,6 +95,8 @@ pub struct Dispatcher<P> {
     refusals: RefusalRuns,
     /// Outcomes that the store has refused and not yet taken.
     unrecorded: InFlight,
+    /// Messages of an earlier process whose end is known and not in the store yet.
+    taken_up: Mutex<Vec<(Claim, Transition)>>,
     /// Outcomes that are known, and whose tasks ended before the store took them.
     unwritten: Mutex<Vec<KnownOutcome>>,
     /// Rounds of the loop that starts calls.
@@ -153,6 +156,8 @@ pub enum Phase {
     Draining {
         /// The end.
         until: Instant,
+        /// What follows for the rest.
+        rest: Rest,
     },
     /// It starts no call, and waits for those under way until this time at most: another program
     /// goes on with what is pending.
@@ -160,6 +165,15 @@ pub enum Phase {
         /// The end.
         until: Instant,
     },
+}
+
+/// Messages that a drain leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Their bodies end with the process.
+    Lost,
+    /// A later process goes on with them.
+    Kept,
 }
 
 /// What keeps the next call from starting.
@@ -201,6 +215,7 @@ impl<P: Provider> Dispatcher<P> {
             domains,
             refusals: RefusalRuns::default(),
             unrecorded: InFlight::default(),
+            taken_up: Mutex::default(),
             unwritten: Mutex::default(),
             turns: AtomicU64::new(0),
             metrics: SendingMetrics::default(),
@@ -405,11 +420,33 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
+    /// Goes on with messages that outlived their process and are still pending in the store, before
+    /// [`Dispatcher::run`].
+    pub fn take_up(&self, survivors: impl IntoIterator<Item = Survivor>) {
+        let mut ended = self.taken_up.lock().unwrap_or_else(PoisonError::into_inner);
+        for survivor in survivors {
+            let id = survivor.id;
+            match self.queue.take_up(survivor) {
+                Ok(TakenUp::Waits) => {}
+                Ok(TakenUp::Sent { claim, ses_message_id, sent_at }) => {
+                    ended.push((claim, Transition::Sent { ses_message_id, sent_at }));
+                }
+                // Its mark in the store stays, and the next start settles it.
+                Err(error) => error!(%id, %error, "the body of a pending message cannot be read"),
+            }
+        }
+    }
+
     /// Sends until the phase's end, then records what is left as lost.
     pub async fn run(self: Arc<Self>, mut phase: watch::Receiver<Phase>) {
         let mut attempts = JoinSet::new();
         let mut entered = Phase::Running;
         let mut directory = self.store.webhook_changes();
+        let taken_up =
+            std::mem::take(&mut *self.taken_up.lock().unwrap_or_else(PoisonError::into_inner));
+        for (claim, end) in taken_up {
+            self.end(claim, end, &mut attempts);
+        }
         {
             let expiry = self.expire();
             let over = over(phase.clone());
@@ -453,8 +490,12 @@ impl<P: Provider> Dispatcher<P> {
         let end = Instant::now() + drain::LAST_RECORDS;
         let last_phase = *phase.borrow();
         match last_phase {
-            Phase::Handover { .. } => self.let_go(attempts, end).await,
-            Phase::Running | Phase::Draining { .. } => self.abandon(attempts, end).await,
+            Phase::Handover { .. } | Phase::Draining { rest: Rest::Kept, .. } => {
+                self.let_go(attempts, end).await;
+            }
+            Phase::Running | Phase::Draining { rest: Rest::Lost, .. } => {
+                self.abandon(attempts, end).await;
+            }
         }
     }
 
@@ -499,10 +540,10 @@ impl<P: Provider> Dispatcher<P> {
         // A panic costs the one message's turn, not the dispatcher.
         let hold = caught(self.hold_up(&claim)).await;
         match hold.unwrap_or(Err(StoreError::Damaged)) {
-            Ok(Hold::None) => {
+            Ok(Hold::None(envelope)) => {
                 let marks = self.take(&claim, now);
                 let call = claim.start_call();
-                let started = Started { at: now, marks, call };
+                let started = Started { at: now, marks, call, envelope };
                 // In a box: it is large, and the runtime moves what it is given several times.
                 attempts.spawn(Box::pin(async move {
                     dispatcher.attempt(claim, started).await;
@@ -510,8 +551,11 @@ impl<P: Provider> Dispatcher<P> {
             }
             Ok(Hold::End(transition)) => self.end(claim, transition, attempts),
             Ok(Hold::Final) => claim.finish(),
-            Ok(Hold::DomainUnverified) => {
-                if let Some((claim, end)) = self.wait_for_verification(claim, now) {
+            Ok(Hold::AnswerLost) => {
+                attempts.spawn(async move { dispatcher.answer_lost(claim).await });
+            }
+            Ok(Hold::DomainUnverified(domain)) => {
+                if let Some((claim, end)) = self.wait_for_verification(claim, &domain, now) {
                     self.end(claim, end, attempts);
                 }
             }
@@ -527,7 +571,7 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Charges a call that is about to start to the pace and to the daily quota.
     fn take(&self, claim: &Claim, now: Instant) -> CallMarks {
-        let (organisation, recipients) = (claim.parcel.organisation(), claim.recipients);
+        let PendingMessage { organisation, recipients, .. } = claim.message;
         let mut throttle = self.throttle();
         throttle.bucket.take(recipients);
         // Before the quota is: the call that uses up the last of it is no probe of what follows.
@@ -580,7 +624,7 @@ impl Phase {
     fn end(self) -> Option<Instant> {
         match self {
             Self::Running => None,
-            Self::Draining { until } | Self::Handover { until } => Some(until),
+            Self::Draining { until, .. } | Self::Handover { until } => Some(until),
         }
     }
 }

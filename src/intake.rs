@@ -18,7 +18,7 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
 use crate::in_flight::InFlight;
-use crate::queue::{Content, MessageQueue, NoRoom, Parcel};
+use crate::queue::{AcceptedMessage, EncodedRequest, MessageQueue, NoRoom};
 use crate::ses::send::{RequestOptions, encode};
 use crate::store::{
     AcceptError, Accepted, DrainOrder, NewMessage, SendingRight, Store, StoreError,
@@ -221,21 +221,26 @@ impl Intake {
         let envelope = Envelope::from(admitted);
         let room = envelope.as_str().len();
         let request = encode(admitted, id, &organisation.name, &self.options, room);
-        let content = Content::new(request, &envelope);
-        let reserved = self.queue.budget().reserve(organisation.id, content.len_bytes());
+        let request = EncodedRequest::new(request, &envelope);
+        let reserved = self.queue.budget().reserve(organisation.id, request.len_bytes());
         let reservation = reserved.map_err(Refusal::QueueFull)?;
-        let parcel = Parcel {
+        // The body is in the arena before the commit: what is on disk as pending has one.
+        let held = self.queue.hold(AcceptedMessage {
             id,
             key: right.key(),
-            content,
+            request,
             accepted_at: Instant::now(),
             suppression_epoch,
             reservation,
-        };
+        });
+        let held = held.map_err(|error| {
+            tracing::error!(%error, "there is no memory for a message's body");
+            Refusal::QueueFull(NoRoom::of_memory())
+        })?;
         let queue = Arc::clone(&self.queue);
         let on_new = move || {
             tracing::info!(target: "pillarbox::message", %id, %request_id, "queued");
-            queue.add(parcel);
+            queue.add(held);
             drop(under_way);
         };
         let organisation = organisation.id;

@@ -6,7 +6,7 @@
 //! ```text
 //! 4 edges      main  cli  service  api  smtp  admin  operator  logging
 //! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
-//! 2 adapters   store  ses  http  simulator (used by service, cli and tests alone)
+//! 2 adapters   body_store  store  ses  http  simulator (used by service, cli and tests alone)
 //! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  resolver  shared_limits
 //! ```
 //!
@@ -24,6 +24,7 @@ use mimalloc as _;
 pub mod admin;
 pub mod api;
 pub mod aws_setup;
+pub mod body_store;
 pub mod cli;
 pub mod clock;
 pub mod config;

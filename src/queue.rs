@@ -2,29 +2,33 @@
 //!
 //! Decides which message is next: fair between organisations by recipients and by calls under way,
 //! and within one the first due first, a new message before a retry of the same age. Knows nothing
-//! of the provider, of pace or of the store. It holds the only copy of a body, which goes with the
-//! last hold on its entry.
+//! of the provider, of pace or of the store. The bodies are in the arena; an entry holds the one of
+//! its message.
 
-use std::fmt;
+use std::io;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::body_store::{BodyStore, CallState, LiveState, NewBody, Survivor};
 use crate::domain::envelope::Envelope;
-use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{Acceptance, Cancellation, Failure};
+use crate::domain::time::Timestamp;
 
 use claim::INTERRUPTED_WAIT;
-use entries::Entries;
+use entries::{Entries, Past};
 use forecast::Forecaster;
+use lanes::DomainHash;
 
 pub use budget::{Budget, Fill, NoRoom, Reservation};
 pub use claim::{Call, Claim, Interruption};
 pub use forecast::DrainForecast;
 pub use live::{Live, View};
+pub use message::{AcceptedMessage, EncodedRequest, HeldMessage, PendingMessage};
 pub use selection::{Selected, Selection};
 
 mod budget;
@@ -35,70 +39,11 @@ mod fair_queue;
 mod forecast;
 mod lanes;
 mod live;
+mod message;
 mod selection;
 
 /// Pending messages that a forecast looks at while others wait.
 const FORECAST_STEP: usize = 1_000;
-
-/// A message to be sent.
-pub struct Parcel {
-    /// The message.
-    pub id: MessageId,
-    /// The API key that posted it, if it came with one.
-    pub key: Option<KeyId>,
-    /// Its ready request to the provider, and its envelope.
-    pub content: Content,
-    /// When it was accepted.
-    pub accepted_at: Instant,
-    /// The suppressions that it was checked against.
-    pub suppression_epoch: u64,
-    /// Its organisation's share of the byte budget that it takes up, released with it.
-    pub reservation: Reservation,
-}
-
-impl Parcel {
-    /// Whose it is.
-    pub fn organisation(&self) -> OrganisationId {
-        self.reservation.holder()
-    }
-
-    /// The sender's domain and the recipients.
-    pub fn envelope(&self) -> Envelope<'_> {
-        self.content.envelope()
-    }
-}
-
-/// The ready request of a message to the provider, which is the only copy of the body, and the
-/// message's envelope: one text, because every pending message keeps one.
-#[derive(Clone)]
-pub struct Content {
-    text: Box<str>,
-    /// Where the request ends and the envelope begins.
-    request_len: usize,
-}
-
-impl Content {
-    /// Content of a request and its envelope. Copies the request only if it has no room for the
-    /// envelope.
-    pub fn new(mut request: String, envelope: &Envelope<'_>) -> Self {
-        let request_len = request.len();
-        request.push_str(envelope.as_str());
-        Self { text: request.into_boxed_str(), request_len }
-    }
-
-    /// Bytes of both.
-    pub const fn len_bytes(&self) -> usize {
-        self.text.len()
-    }
-
-    fn request(&self) -> &str {
-        &self.text[..self.request_len]
-    }
-
-    fn envelope(&self) -> Envelope<'_> {
-        Envelope::of_text(&self.text[self.request_len..])
-    }
-}
 
 /// When the next call may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,27 +83,38 @@ pub struct Pending {
     pub due_organisations: usize,
 }
 
+/// A message that outlived its process.
+#[derive(Debug)]
+pub enum TakenUp {
+    /// It waits for an attempt.
+    Waits,
+    /// The provider has accepted it, which is not in the store yet.
+    Sent {
+        /// The message.
+        claim: Claim,
+        /// The provider's identifier for it.
+        ses_message_id: String,
+        /// When the provider accepted it.
+        sent_at: Timestamp,
+    },
+}
+
 /// The pending messages of all organisations.
 #[derive(Debug)]
 pub struct MessageQueue {
     entries: Mutex<Entries>,
+    bodies: BodyStore,
     budget: Budget,
     changed: Notify,
     call_ended: Notify,
 }
 
-// By hand: the request is the body, which must reach no log.
-impl fmt::Debug for Parcel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parcel").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
 impl MessageQueue {
-    /// An empty queue that takes up to `max_bytes` of pending messages.
-    pub fn new(max_bytes: usize) -> Self {
+    /// An empty queue that takes up to `max_bytes` of pending messages, with their bodies in `bodies`.
+    pub fn new(bodies: BodyStore, max_bytes: usize) -> Self {
         Self {
             entries: Mutex::default(),
+            bodies,
             budget: Budget::new(max_bytes),
             changed: Notify::new(),
             call_ended: Notify::new(),
@@ -170,13 +126,86 @@ impl MessageQueue {
         &self.budget
     }
 
+    /// Where the bodies are.
+    pub fn bodies(&self) -> &BodyStore {
+        &self.bodies
+    }
+
+    /// Puts the body of a message that is to be accepted into the arena. Fails if there is no memory
+    /// for it.
+    pub fn hold(&self, accepted: AcceptedMessage) -> io::Result<HeldMessage> {
+        let AcceptedMessage { id, key, request, accepted_at, suppression_epoch, reservation } =
+            accepted;
+        let organisation = reservation.holder();
+        let body = self.bodies.put(&NewBody {
+            id,
+            organisation,
+            key,
+            accepted_at,
+            content: &request.text,
+            request_len: request.request_len,
+        })?;
+        let message = PendingMessage {
+            id,
+            organisation,
+            recipients: request.recipients,
+            accepted_at,
+            suppression_epoch: Some(suppression_epoch),
+            sender_domain: request.sender_domain,
+            body,
+        };
+        Ok(HeldMessage { message, reservation })
+    }
+
     /// Takes in an accepted message; it is due at once.
-    pub fn add(&self, parcel: Parcel) {
-        let is_first = self.lock().add(parcel);
+    pub fn add(&self, held: HeldMessage) {
+        let is_first = self.lock().add(held);
         // Behind others of its organisation, it changes nothing for now.
         if is_first {
             self.changed.notify_one();
         }
+    }
+
+    /// Takes up a message that outlived its process and is still pending. It is due as it was then, and
+    /// at once if a call was under way. Fails if its body cannot be read.
+    pub fn take_up(self: &Arc<Self>, survivor: Survivor) -> io::Result<TakenUp> {
+        let Survivor { id, organisation, key: _, accepted_at, live, body } = survivor;
+        let envelope = Envelope::from_text(body.envelope()?);
+        let encoded = body.content_len();
+        let message = PendingMessage {
+            id,
+            organisation,
+            recipients: envelope.recipient_count(),
+            accepted_at,
+            suppression_epoch: None,
+            sender_domain: DomainHash::of(&envelope.sender_domain()),
+            body,
+        };
+        // It was accepted: whether there is room is no question any more.
+        let reservation = self.budget.reserve_always(organisation, encoded);
+        let held = HeldMessage { message, reservation };
+        let LiveState { attempts, acceptance, due, call } = live;
+        let taken_up = match call {
+            CallState::Idle => {
+                let past = Past { attempts, acceptance, interruption: Interruption::None };
+                self.lock().take_up(held, due, past);
+                TakenUp::Waits
+            }
+            CallState::UnderWay => {
+                let (acceptance, interruption) = (Acceptance::Possible, Interruption::EndOfProcess);
+                let past = Past { attempts, acceptance, interruption };
+                self.lock().take_up(held, Instant::now(), past);
+                TakenUp::Waits
+            }
+            CallState::Answered { ses_message_id, sent_at } => {
+                let past = Past { attempts, acceptance, interruption: Interruption::None };
+                let taken = self.lock().take_up_claimed(held, past);
+                let claim = Claim::new(taken, self);
+                TakenUp::Sent { claim, ses_message_id, sent_at }
+            }
+        };
+        self.changed.notify_one();
+        Ok(taken_up)
     }
 
     /// Takes out the message whose call may start at `now`, with at most `max_calls` under way: of
@@ -221,7 +250,7 @@ impl MessageQueue {
         domain: &DomainName<'_>,
         until: Instant,
     ) {
-        self.lock().queue.pause(organisation, domain, until);
+        self.lock().queue.pause(organisation, DomainHash::of(domain), until);
         self.changed.notify_one();
     }
 
@@ -233,19 +262,19 @@ impl MessageQueue {
         domain: &DomainName<'_>,
         now: Instant,
     ) {
-        self.lock().queue.resume(organisation, domain, now);
+        self.lock().queue.resume(organisation, DomainHash::of(domain), now);
         self.changed.notify_one();
     }
 
     /// Whether messages wait because their domain is paused.
     pub fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
-        self.lock().queue.is_held(organisation, domain)
+        self.lock().queue.is_held(organisation, DomainHash::of(domain))
     }
 
     /// Whether messages from a domain have to wait, though none may be there.
     #[cfg(test)]
     pub(crate) fn is_closed(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
-        self.lock().queue.is_closed(organisation, domain)
+        self.lock().queue.is_closed(organisation, DomainHash::of(domain))
     }
 
     /// Sets whether an organisation's messages may go.
@@ -316,6 +345,11 @@ impl MessageQueue {
     /// Sets what keeps every message from being sent, for readers to see.
     pub fn set_obstacle(&self, obstacle: Option<Failure>) {
         self.lock().obstacle = obstacle;
+    }
+
+    /// The message that was accepted first of those that are pending.
+    pub fn oldest(&self) -> Option<MessageId> {
+        self.lock().oldest()
     }
 
     /// How much is pending.

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin;
+use crate::admin::bodies::BodyFacts;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::{Conditions, Sending};
@@ -25,8 +26,8 @@ use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
-use crate::config::{Config, MaxRate};
-use crate::dispatch::{Dispatcher, Phase, Settings};
+use crate::config::{Config, KeepBodies, MaxRate};
+use crate::dispatch::{Dispatcher, Phase, Rest, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
@@ -48,8 +49,10 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
+use bodies::{FoundArena, copied};
 use hand_over::Arena;
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
+use store::Opened;
 use supervisor::Vitals;
 
 pub use check::check;
@@ -63,6 +66,7 @@ pub use reload::load_tls;
 pub use run::{Ended, serve, simulate};
 pub(crate) use store::postgres_server;
 
+mod bodies;
 mod check;
 mod dev;
 mod error;
@@ -161,16 +165,25 @@ impl Service {
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
-        let arena = inherited.arena.take();
-        let arena = arena.map(|memory| Arena::store(memory, inherited.stored_arena));
-        let (store, node_lock) = store::open(owner, config, &clock).await?;
+        let keep = config.sending.keep_bodies;
+        let arena = FoundArena::new(inherited.arena.take().filter(|_| keep == KeepBodies::Yes))?;
+        let Opened { store, lock: node_lock, bodies } =
+            store::open(owner, config, &clock, arena).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let queue = Arc::new(MessageQueue::new(config.sending.max_pending_bytes));
+        let memory = copied(&bodies.store)?;
+        let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
+        dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
+        let stored_arena = inherited.stored_arena;
         let listeners = Listeners::bind(config, inherited).await?;
+        // Nothing can fail any more but for a fault of the system's.
+        let arena = match config.sending.keep_bodies {
+            KeepBodies::Yes => Some(Arena::store(memory, stored_arena)),
+            KeepBodies::No => None,
+        };
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -193,7 +206,9 @@ impl Service {
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
         let restarts = Arc::new(Restarts::new(arena.is_some())?);
-        let facts = facts(config, &listeners, (&intake, &restarts), &page)?;
+        let refused = bodies.refused.map(|why| why.to_string());
+        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), refused)?;
+        let facts = facts(config, &listeners, (&intake, &restarts, body_facts), &page)?;
         let (live, facts) = (Arc::new(live), Some(facts));
         let admin =
             Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
@@ -234,6 +249,8 @@ impl Service {
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
             listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
+        queue.bodies().own();
+        drop(bodies.gone);
         Ok(Self {
             address: listeners.address,
             store,
@@ -343,24 +360,29 @@ impl Service {
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
-        if timeout_at(until + LONGEST_END, self.stop_in_order(until)).await.is_err() {
+        let rest = self.arena.as_ref().map_or(Rest::Lost, Arena::rest);
+        if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
-        // What could not be recorded is lost all the same; the next start records it.
-        let unrecorded = queue.pending().messages as u64;
+        let left = queue.pending().messages as u64;
+        let (left_pending, unrecorded) = match rest {
+            Rest::Kept => (left, 0),
+            // What could not be recorded is lost all the same; the next start records it.
+            Rest::Lost => (0, left),
+        };
         let bodies_lost = store.metrics().bodies_lost() - lost_before + unrecorded;
-        info!(bodies_lost, "stopped");
+        info!(bodies_lost, left_pending, "stopped");
         bodies_lost
     }
 
-    async fn stop_in_order(mut self, until: Instant) {
+    async fn stop_in_order(mut self, until: Instant, rest: Rest) {
         self.intake.close();
         // What was being accepted is answered with 200 and has to be sent as well.
         if timeout_at(until, self.intake.cleared()).await.is_err() {
             error!("messages are still being accepted; they are settled at the next start");
         }
         // The dispatcher lives until its task ends, so the phase always has a reader.
-        self.phase.send_replace(Phase::Draining { until });
+        self.phase.send_replace(Phase::Draining { until, rest });
         match self.socket {
             SocketOpener::Service => self.drain.close_connections(),
             SocketOpener::Supervisor => self.drain.hold_connections(),
@@ -378,6 +400,9 @@ impl Service {
         if let Err(error) = sent {
             error!(%error, "the dispatcher's task failed");
         }
+        if rest == Rest::Kept {
+            self.queue.bodies().leave();
+        }
         // With the copies open, connections would wait here until the end.
         self.copies = ListenerCopies::default();
         self.admin_socket = None;
@@ -386,7 +411,10 @@ impl Service {
         self.end_rest().await;
         // Last, so that the whole end can be watched.
         self.operators.stop().await;
-        self.store.leave().await;
+        // A node that leaves holds nothing.
+        if self.queue.pending().messages == 0 || rest == Rest::Lost {
+            self.store.leave().await;
+        }
     }
 
     /// Waits for the end of the clients' listeners.
@@ -565,7 +593,7 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
 fn facts(
     config: &Config,
     listeners: &Listeners,
-    (intake, restarts): (&Arc<Intake>, &Arc<Restarts>),
+    (intake, restarts, bodies): (&Arc<Intake>, &Arc<Restarts>, BodyFacts),
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -577,6 +605,7 @@ fn facts(
         intake: Arc::clone(intake),
         events: event_route(config),
         page: page.clone(),
+        bodies,
         restarts: Arc::clone(restarts),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })

@@ -81,6 +81,15 @@ impl<K: Copy + Eq + Hash> Budget<K> {
         Ok(Reservation { budget: Arc::clone(&self.0), holder, bytes })
     }
 
+    /// Reserves bytes that a holder has in use already, whether or not they would be granted.
+    pub fn reserve_always(&self, holder: K, bytes: usize) -> Reservation<K> {
+        let mut ledger = self.0.ledger();
+        *ledger.held.entry(holder).or_default() += bytes;
+        ledger.in_use += bytes;
+        drop(ledger);
+        Reservation { budget: Arc::clone(&self.0), holder, bytes }
+    }
+
     /// Reserves bytes for a holder once they are granted. One caller after the other tries, in no
     /// order: who has many callers lets one of each holder's wait here.
     pub async fn reserve_later(&self, holder: K, bytes: usize) -> Reservation<K> {

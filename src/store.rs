@@ -5,6 +5,8 @@
 //! leaves this folder, and the store knows nothing of HTTP, of the provider or of bodies: a
 //! message's body never reaches it.
 
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 
@@ -32,8 +34,8 @@ use redb::{Pending, RedbStore};
 
 pub use cluster::{
     ACCEPTING_CONNECTIONS, CLOCKS_DIFFER, CONNECTIONS_OF_A_NODE, DatabaseStatus, DrainOrder, Duty,
-    FIRST_WITH_DRAIN, Forgotten, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest, NodeState,
-    NodeStatus, SeenFrom, Standby,
+    FIRST_WITH_DRAIN, Forgotten, Joined, LEASE, NodeAnswer, NodeLoad, NodePlace, NodeRequest,
+    NodeState, NodeStatus, SeenFrom, Standby,
 };
 pub use error::{AcceptError, DamagedRow, ListError, StoreError};
 pub use interface::{
@@ -106,6 +108,26 @@ macro_rules! on_engine {
     };
 }
 
+/// Name of what is stored: of a data file, or of a cluster and a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreId(pub [u8; 16]);
+
+impl StoreId {
+    /// Name of a data file, by the random number in it.
+    fn of_file(number: u64) -> Self {
+        let mut id = *b"data file       ";
+        id[8..].copy_from_slice(&number.to_le_bytes());
+        Self(id)
+    }
+
+    /// Name of a node's part of a cluster, which has this random number.
+    fn of_node(cluster: i64, node: &str) -> Self {
+        let digest =
+            Sha256::new().chain_update(cluster.to_le_bytes()).chain_update(node).finalize();
+        Self(*digest.first_chunk().expect("a digest has 32 bytes"))
+    }
+}
+
 /// The store, open. Cheap to clone; it is closed when the last clone is gone.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -123,16 +145,20 @@ impl Store {
     /// Opens the store in a directory, making it if there is none, and sets right what the end of
     /// the last process left: every pending message becomes `failed` before this returns.
     pub fn open(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
-        let (redb, recovery) =
-            RedbStore::open_by(directory, Pending::Settle, Some(StoreOwner::Service), now)?;
-        Ok((Self { engine: Engine::Redb(redb) }, recovery))
+        Self::open_as(StoreOwner::Service, directory, |_| BTreeSet::new(), now)
     }
 
-    /// As [`Store::open`], for `pillarbox dev`: a new store gets its mark, and one of the service is
-    /// refused before anything in it changes.
-    pub fn open_for_dev(directory: &Path, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
+    /// As [`Store::open`], for this owner: a new store gets its mark, and one of another owner is
+    /// refused before anything in it changes. Pending messages stay as they are if their body is
+    /// there; `bodies` returns whose bodies are.
+    pub fn open_as(
+        owner: StoreOwner,
+        directory: &Path,
+        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
+        now: Timestamp,
+    ) -> Result<(Self, Recovery), OpenError> {
         let (redb, recovery) =
-            RedbStore::open_by(directory, Pending::Settle, Some(StoreOwner::Dev), now)?;
+            RedbStore::open_by(directory, Pending::Settle, Some(owner), bodies, now)?;
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 

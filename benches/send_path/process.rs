@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -177,7 +178,20 @@ impl Server {
             .and_then(|rest| rest.trim().strip_suffix(" kB"))
             .context("/proc tells the resident size")?
             .parse()?;
-        Ok(kib * 1024)
+        Ok(kib * 1024 + self.arena_bytes()?)
+    }
+
+    /// The memory of the bodies, as the kernel counts it: it belongs to no process.
+    fn arena_bytes(&self) -> anyhow::Result<u64> {
+        let mut bytes = 0;
+        for file in fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
+            let path = file?.path();
+            let target = fs::read_link(&path).unwrap_or_default();
+            if target.to_string_lossy().contains("memfd:pillarbox-bodies") {
+                bytes += fs::metadata(&path)?.blocks() * 512;
+            }
+        }
+        Ok(bytes)
     }
 
     /// Processor time used so far.

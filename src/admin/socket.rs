@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, error, warn};
 
 use crate::admin::backup;
+use crate::admin::bodies::{Bodies, BodiesDrop, BodiesDropped, BodiesShow};
 use crate::admin::checks::{Examine, Examined};
 use crate::admin::dead_letter::{
     DeadLetterClear, DeadLetterList, DeadLetterShow, DeadLetterShown, DeadLetters,
@@ -142,6 +143,8 @@ calls![
     "node-forget": NodeForget => NodeForgotten,
     "identify": Identify => Identity,
     "restart": Restart => RestartBegun,
+    "bodies-show": BodiesShow => Bodies,
+    "bodies-drop": BodiesDrop => BodiesDropped,
     "running-program": AskRunningProgram => RunningProgram,
     "status": Status => ServiceStatus,
     "acknowledge": Acknowledge => Acknowledged,

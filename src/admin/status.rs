@@ -8,6 +8,7 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
+use crate::admin::bodies::Bodies;
 use crate::admin::live::{Condition, LiveView};
 use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
 use crate::clock::{ConfirmedBy, Jump};
@@ -76,6 +77,8 @@ pub struct ServiceStatus {
     pub lost_messages: Option<LostMessages>,
     /// How sending goes; `None` where no service runs.
     pub sending: Option<Sending>,
+    /// Bodies of pending messages; `None` if no service runs.
+    pub bodies: Option<Bodies>,
     /// How the provider's events come in.
     pub events: Events,
     /// What is wrong, as the operators' page says it; empty where no service runs.
@@ -414,6 +417,7 @@ impl Call for Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds,
             client_address: facts.map(|facts| facts.clients),
+            bodies: facts.map(|facts| facts.bodies.show()),
             smtp_listeners: facts.map_or_else(Vec::new, |facts| facts.smtp.clone()),
             certificate: admin.certificate(),
             store: admin.store.health().into(),

@@ -13,7 +13,7 @@ const fn example(line: &'static str, does: &'static str) -> Example {
 }
 
 /// All examples. A command's own are those whose line begins with its name.
-const ALL: [Example; 56] = [
+const ALL: [Example; 58] = [
     example("pillarbox dev", "Try the whole service; nothing leaves the machine"),
     example("pillarbox dev --data-dir trial", "Keep the data for the next start"),
     example("pillarbox dev --listen localhost:8080", "Listen on another port"),
@@ -67,6 +67,8 @@ const ALL: [Example; 56] = [
     example("pillarbox dead-letter list", "List documents that could not be read"),
     example("pillarbox dead-letter show 1", "Show the document 1"),
     example("pillarbox dead-letter clear --all", "Delete all of them"),
+    example("pillarbox bodies", "Show how many bodies there are, and what they survive"),
+    example("pillarbox bodies drop", "Give up bodies of an earlier process that cannot be used"),
     example("pillarbox node list", "List the nodes on the database"),
     example("pillarbox node drain mail-b", "Have a node accept no more, so that it can be stopped"),
     example("pillarbox node drain --undo mail-b", "Have it accept messages again"),

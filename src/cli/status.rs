@@ -15,6 +15,7 @@ use crate::admin::status::{
     self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
     Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
 };
+use crate::cli::bodies;
 use crate::cli::connect::{Commands, Connection, Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
@@ -257,6 +258,7 @@ fn shown(status: &ServiceStatus) -> String {
     }));
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending, provider(status, sending)));
+        lines.extend(status.bodies.iter().map(|bodies| ("bodies", bodies::line(bodies))));
     }
     lines.extend(event_lines(&status.events, status.uptime_seconds));
     let Counts { organisations, keys, domains, domains_pending } = status.counts;

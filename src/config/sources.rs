@@ -11,7 +11,7 @@ use config::{File, FileFormat, Map, Source as _, Value, ValueKind};
 use crate::config::error::{ConfigError, Origin, Problem};
 
 /// Every key's full name.
-pub(super) const KEYS: [&str; 37] = [
+pub(super) const KEYS: [&str; 38] = [
     "listen",
     "operator_listen",
     "operator_hosts",
@@ -35,6 +35,7 @@ pub(super) const KEYS: [&str; 37] = [
     "sending.retry_for",
     "sending.on_unknown",
     "sending.drain",
+    "sending.keep_bodies",
     "ses.region",
     "ses.endpoint",
     "ses.configuration_set",

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use crate::config::error::Origin;
 use crate::config::sources::Given;
-use crate::config::{Engine, MaxRate, OnUnknown, TrackingOverride};
+use crate::config::{Engine, KeepBodies, MaxRate, OnUnknown, TrackingOverride};
 
 /// The space for a Unix socket's path in the kernel's address, without the closing zero byte
 /// (`unix(7)`).
@@ -244,6 +244,15 @@ pub(super) fn region(given: &Given) -> Result<String, String> {
         .filter(|text| !text.starts_with('-') && !text.ends_with('-'))
         .map(str::to_owned)
         .ok_or_else(|| "an AWS region's name, such as \"eu-west-1\"".to_owned())
+}
+
+/// Whether the bodies of pending messages outlive the process.
+pub(super) fn keep_bodies(given: &Given) -> Result<KeepBodies, String> {
+    match (&given.value, given.variable_text()) {
+        (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(KeepBodies::Yes),
+        (ValueKind::Boolean(false), _) | (_, Some("false")) => Ok(KeepBodies::No),
+        _ => Err("true or false".to_owned()),
+    }
 }
 
 /// Whether messages turn open and click tracking off for themselves.

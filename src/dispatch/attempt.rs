@@ -18,13 +18,15 @@ use crate::dispatch::paused_domains::Fault;
 use crate::dispatch::provider_health::CallMarks;
 use crate::dispatch::{Dispatcher, Settings};
 use crate::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
-use crate::domain::id::MessageId;
+use crate::domain::envelope::Envelope;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::mailbox::DomainName;
 use crate::domain::message::{
     Acceptance, Cancellation, Failure, FailureCode, Recorded, Status, Transition,
 };
 use crate::domain::organisation::SenderStatus;
 use crate::domain::time::Timestamp;
-use crate::queue::{Call, Claim, Interruption, Parcel};
+use crate::queue::{Call, Claim, Interruption, PendingMessage};
 use crate::store::{Store, StoreError};
 
 /// How long a call takes until other nodes are told that it is under way.
@@ -39,10 +41,16 @@ impl<P: Provider> Dispatcher<P> {
     pub(super) async fn attempt(&self, mut claim: Claim, started: Started) {
         let attempts = claim.attempts;
         info!(target: "pillarbox::message", id = %claim.id(), attempts, "sending");
-        let outcome = {
-            let envelope = claim.parcel.envelope();
-            let call = pin!(self.provider.send(&envelope, claim.request()));
-            caught(self.told_of(claim.id(), attempts, call)).await
+        let Started { at, marks, call, envelope } = started;
+        let outcome = match claim.message.request() {
+            Ok(request) => {
+                let call = pin!(self.provider.send(&envelope, request));
+                caught(self.told_of(claim.id(), attempts, call)).await
+            }
+            Err(error) => {
+                error!(id = %claim.id(), %error, "a body cannot be read");
+                None
+            }
         };
         let outcome = outcome.unwrap_or_else(|| {
             error!(id = %claim.id(), "a call to the provider panicked");
@@ -56,15 +64,21 @@ impl<P: Provider> Dispatcher<P> {
                 answer: ProviderAnswer::Missing,
             })
         });
-        self.observe(&claim, &outcome, started.at, started.marks);
+        self.observe(&claim, &envelope, &outcome, at, marks);
         // Only now: the next call starts in the light of this one.
-        drop(started.call);
+        drop(call);
         match outcome {
             Outcome::Sent { ses_message_id } => {
-                let transition = Transition::Sent { ses_message_id, sent_at: self.clock.now() };
-                self.finish(claim, transition).await;
+                let sent_at = self.clock.now();
+                claim.was_sent(&ses_message_id, sent_at);
+                self.finish(claim, Transition::Sent { ses_message_id, sent_at }).await;
             }
-            Outcome::NotSent(problem) => self.not_sent(claim, problem).await,
+            Outcome::NotSent(problem) => {
+                if problem.kind.acceptance() == Acceptance::Excluded {
+                    claim.was_not_sent();
+                }
+                self.not_sent(claim, problem).await;
+            }
             Outcome::NotCalled(problem) => {
                 claim.not_called();
                 self.not_sent(claim, problem).await;
@@ -108,15 +122,18 @@ impl<P: Provider> Dispatcher<P> {
             let failure = ProblemKind::Crashed.failure();
             return Ok(Hold::End(Transition::Failed { failure, acceptance: Acceptance::Possible }));
         }
-        if claim.parcel.accepted_at + self.settings().retry_for <= Instant::now() {
+        if claim.message.accepted_at + self.settings().retry_for <= Instant::now() {
             return Ok(Hold::End(self.time_over(claim.acceptance)));
         }
-        let parcel = &claim.parcel;
-        let envelope = parcel.envelope();
+        let message = &claim.message;
+        let envelope = message.envelope().map_err(|error| {
+            error!(id = %message.id, %error, "a pending message cannot be read");
+            StoreError::Damaged
+        })?;
         let sender = envelope.sender_domain();
-        let cancelled = match self.store.sender_status(parcel.organisation(), &sender) {
+        let cancelled = match self.store.sender_status(message.organisation, &sender) {
             SenderStatus::Verified => None,
-            SenderStatus::Unverified => return Ok(Hold::DomainUnverified),
+            SenderStatus::Unverified => return Ok(Hold::DomainUnverified(sender.into_owned())),
             SenderStatus::DomainRemoved => Some(Cancellation::DomainRemoved),
             SenderStatus::OrganisationRemoved => Some(Cancellation::OrganisationRemoved),
         };
@@ -124,21 +141,24 @@ impl<P: Provider> Dispatcher<P> {
             return Ok(Hold::End(why.transition(claim.acceptance)));
         }
         let may_be_final = claim.attempts > 0 || claim.acceptance == Acceptance::Possible;
-        if may_be_final && self.is_final(parcel).await? {
+        if may_be_final && self.is_final(message.id).await? {
             return Ok(Hold::Final);
         }
-        if self.store.suppression_epoch() != parcel.suppression_epoch
-            && self.is_suppressed(parcel).await?
+        if claim.interruption == Interruption::EndOfProcess {
+            return Ok(Hold::AnswerLost);
+        }
+        if message.suppression_epoch != Some(self.store.suppression_epoch())
+            && self.is_suppressed(message, &envelope).await?
         {
             return Ok(Hold::End(Transition::Suppressed));
         }
-        Ok(Hold::None)
+        Ok(Hold::None(envelope))
     }
 
     /// Returns true if the message's record is final: by a report that the queue has not heard of
     /// yet, or that another node applied, or by an end whose holder was dropped.
-    async fn is_final(&self, parcel: &Parcel) -> Result<bool, StoreError> {
-        match self.store.message(parcel.id, self.clock.window_time()).await {
+    async fn is_final(&self, id: MessageId) -> Result<bool, StoreError> {
+        match self.store.message(id, self.clock.window_time()).await {
             Ok(message) => Ok(message.is_none_or(|message| message.status() != Status::Queued)),
             // A damaged row is no reason not to send.
             Err(StoreError::Damaged) => Ok(false),
@@ -146,9 +166,13 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    async fn is_suppressed(&self, parcel: &Parcel) -> Result<bool, StoreError> {
-        for recipient in parcel.envelope().recipients() {
-            if self.store.is_suppressed(parcel.organisation(), &recipient).await? {
+    async fn is_suppressed(
+        &self,
+        message: &PendingMessage,
+        envelope: &Envelope<'_>,
+    ) -> Result<bool, StoreError> {
+        for recipient in envelope.recipients() {
+            if self.store.is_suppressed(message.organisation, &recipient).await? {
                 return Ok(true);
             }
         }
@@ -156,23 +180,30 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Learns from a finished call.
-    fn observe(&self, claim: &Claim, outcome: &Outcome, started: Instant, marks: CallMarks) {
-        let parcel = &claim.parcel;
+    fn observe(
+        &self,
+        claim: &Claim,
+        envelope: &Envelope<'_>,
+        outcome: &Outcome,
+        started: Instant,
+        marks: CallMarks,
+    ) {
+        let PendingMessage { organisation, recipients, .. } = claim.message;
         let now = Instant::now();
         let took = now.duration_since(started);
         self.metrics.call(outcome, took);
-        self.recent.note(parcel.organisation(), outcome, took, now);
-        self.observe_domain(parcel, outcome, started);
+        self.recent.note(organisation, outcome, took, now);
+        self.observe_domain(organisation, envelope, outcome, started);
         let explained = match outcome {
             Outcome::Sent { .. } => Cow::Borrowed(""),
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => problem.explained(),
         };
         let mut throttle = self.throttle();
         let (before, was_doubted) = (throttle.health.state().clone(), throttle.health.is_doubted());
-        throttle.call_ended(claim.recipients, outcome.acceptance());
+        throttle.call_ended(recipients, outcome.acceptance());
         let signal = match outcome {
             Outcome::Sent { .. } => {
-                self.refusals.accepted(parcel.organisation());
+                self.refusals.accepted(organisation);
                 Signal::Working
             }
             Outcome::NotSent(problem) | Outcome::NotCalled(problem) => {
@@ -182,7 +213,7 @@ impl<P: Provider> Dispatcher<P> {
                 Signal::of(problem.kind, &explained)
             }
         };
-        let changed = throttle.health.observe(parcel.organisation(), &signal, started, now);
+        let changed = throttle.health.observe(organisation, &signal, started, now);
         drop(marks);
         self.set_gates(&throttle.health, changed, now);
         self.tell_change(&before, throttle.health.state());
@@ -192,8 +223,13 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Pauses the sender's domain, or lets it go on. Only an acceptance shows that it works.
-    fn observe_domain(&self, parcel: &Parcel, outcome: &Outcome, started: Instant) {
-        let (organisation, envelope) = (parcel.organisation(), parcel.envelope());
+    fn observe_domain(
+        &self,
+        organisation: OrganisationId,
+        envelope: &Envelope<'_>,
+        outcome: &Outcome,
+        started: Instant,
+    ) {
         match outcome {
             Outcome::Sent { .. } => {
                 if self.domains.any() {
@@ -209,8 +245,21 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
+    /// Goes on with a message whose call was under way when an earlier process ended, as after any
+    /// lost answer.
+    pub(super) async fn answer_lost(&self, claim: Claim) {
+        let problem = Problem {
+            kind: ProblemKind::Unknown,
+            provider_code: None,
+            message: "the service ended before the provider's answer came".to_owned(),
+            retry_after: None,
+            answer: ProviderAnswer::Missing,
+        };
+        self.not_sent(claim, problem).await;
+    }
+
     async fn not_sent(&self, claim: Claim, problem: Problem) {
-        let is_held = self.refusals.refused(claim.parcel.organisation(), claim.id(), &problem);
+        let is_held = self.refusals.refused(claim.message.organisation, claim.id(), &problem);
         let failure = if is_held { problem.to_held_failure() } else { problem.to_failure() };
         let acceptance = problem.kind.acceptance();
         let settings = self.settings();
@@ -257,26 +306,23 @@ impl<P: Provider> Dispatcher<P> {
     pub(super) fn wait_for_verification(
         &self,
         claim: Claim,
+        domain: &DomainName<'_>,
         now: Instant,
     ) -> Option<(Claim, Transition)> {
-        {
-            let envelope = claim.parcel.envelope();
-            let domain = envelope.sender_domain();
-            let problem = Problem {
-                kind: ProblemKind::DomainFault,
-                provider_code: None,
-                message: format!(
-                    "the domain is not verified for now; `pillarbox domain check {domain}` shows \
-                     what is missing"
-                ),
-                retry_after: None,
-                answer: ProviderAnswer::Missing,
-            };
-            let backoff = self.settings().backoff;
-            let fault = Fault { problem: &problem, started: now, backoff };
-            let organisation = claim.parcel.organisation();
-            self.domains.fault(organisation, &domain, fault, || self.store.domains());
-        }
+        let problem = Problem {
+            kind: ProblemKind::DomainFault,
+            provider_code: None,
+            message: format!(
+                "the domain is not verified for now; `pillarbox domain check {domain}` shows what \
+                 is missing"
+            ),
+            retry_after: None,
+            answer: ProviderAnswer::Missing,
+        };
+        let backoff = self.settings().backoff;
+        let fault = Fault { problem: &problem, started: now, backoff };
+        let organisation = claim.message.organisation;
+        self.domains.fault(organisation, domain, fault, || self.store.domains());
         claim.put_back_as_new()
     }
 
@@ -390,12 +436,14 @@ impl Drop for Unwritten<'_> {
 
 /// What keeps a message whose turn it is from being sent.
 pub(super) enum Hold {
-    /// Nothing.
-    None,
+    /// Nothing. The envelope was read for this.
+    None(Envelope<'static>),
     /// It is not to be sent any more, and ends like this.
     End(Transition),
     /// Its sender's domain is not verified for now.
-    DomainUnverified,
+    DomainUnverified(DomainName<'static>),
+    /// The answer to a call of an earlier process was lost with that process.
+    AnswerLost,
     /// Its record has reached a final state meanwhile.
     Final,
 }
@@ -408,6 +456,7 @@ pub(super) struct Started {
     /// dispatcher.
     pub(super) marks: CallMarks,
     pub(super) call: Call,
+    pub(super) envelope: Envelope<'static>,
 }
 
 /// Runs `work`; `None` where it panicked.
@@ -430,5 +479,5 @@ fn retry_due(settings: &Settings, claim: &Claim, problem: &Problem) -> Instant {
     if problem.kind == ProblemKind::Unknown {
         delay = delay.max(settings.unknown_wait);
     }
-    (Instant::now() + delay).min(claim.parcel.accepted_at + settings.retry_for)
+    (Instant::now() + delay).min(claim.message.accepted_at + settings.retry_for)
 }

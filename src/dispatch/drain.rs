@@ -37,7 +37,7 @@ impl<P: Provider> Dispatcher<P> {
     pub(super) fn is_over(&self, phase: Phase, attempts: &JoinSet<()>) -> bool {
         match phase {
             Phase::Running => false,
-            Phase::Draining { until } => Instant::now() >= until || self.is_drained(until),
+            Phase::Draining { until, .. } => Instant::now() >= until || self.is_drained(until),
             Phase::Handover { until } => Instant::now() >= until || attempts.is_empty(),
         }
     }

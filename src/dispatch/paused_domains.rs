@@ -196,6 +196,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::body_store::BodyStore;
     use crate::domain::attempt::ProblemKind;
     use crate::domain::organisation::DomainState;
     use crate::domain::time::Timestamp;
@@ -217,7 +218,7 @@ mod tests {
             answer: crate::domain::attempt::ProviderAnswer::Missing,
         };
         let backoff = Backoff::try_new(Duration::from_secs(1), Duration::from_mins(5)).unwrap();
-        let queue = Arc::new(MessageQueue::new(1 << 20));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let domains = PausedDomains::new(Arc::clone(&queue));
         for round in 0..50_000 {
             std::thread::scope(|scope| {

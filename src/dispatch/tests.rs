@@ -7,7 +7,8 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::*;
-use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer};
+use crate::body_store::BodyStore;
+use crate::domain::attempt::{Outcome, Problem, ProblemKind, ProviderAnswer, RequestBody};
 use crate::domain::envelope::Envelope;
 use crate::domain::mailbox::DomainName;
 use crate::domain::message::{State, Status};
@@ -15,7 +16,7 @@ use crate::domain::organisation::{DomainState, Organisation};
 use crate::domain::request::{Draft, SendRequest};
 use crate::domain::time::Timestamp;
 use crate::intake::Intake;
-use crate::queue::Parcel;
+use crate::queue::{AcceptedMessage, EncodedRequest};
 use crate::ses::send::RequestOptions;
 use crate::store::MessageFilter;
 
@@ -35,8 +36,8 @@ impl Gated {
 }
 
 impl Provider for Gated {
-    async fn send(&self, _: &Envelope<'_>, request: Bytes) -> Outcome {
-        *self.calls.lock().unwrap().entry(request).or_insert(0) += 1;
+    async fn send(&self, _: &Envelope<'_>, request: RequestBody) -> Outcome {
+        *self.calls.lock().unwrap().entry(request.whole().unwrap()).or_insert(0) += 1;
         drop(self.gate.acquire().await);
         Outcome::Sent { ses_message_id: "ses-1".to_owned() }
     }
@@ -86,18 +87,20 @@ async fn accept(store: &Store, queue: &Arc<MessageQueue>, acme: &Organisation, c
 /// Moves every message from one queue to another.
 fn hand_over(from: &Arc<MessageQueue>, to: &MessageQueue) {
     while let Some(claim) = from.claim(Instant::now(), usize::MAX) {
-        let parcel = Arc::clone(&claim.parcel);
-        to.add(Parcel {
-            id: parcel.id,
-            key: parcel.key,
-            content: parcel.content.clone(),
-            accepted_at: parcel.accepted_at,
-            suppression_epoch: parcel.suppression_epoch,
-            reservation: to
-                .budget()
-                .reserve(parcel.organisation(), parcel.content.len_bytes())
-                .unwrap(),
+        let message = &claim.message;
+        let request = message.request().unwrap().whole().unwrap();
+        let request = String::from_utf8(request.to_vec()).unwrap();
+        let request = EncodedRequest::new(request, &message.envelope().unwrap());
+        let reserved = to.budget().reserve(message.organisation, request.len_bytes());
+        let held = to.hold(AcceptedMessage {
+            id: message.id,
+            key: None,
+            request,
+            accepted_at: message.accepted_at,
+            suppression_epoch: message.suppression_epoch.unwrap(),
+            reservation: reserved.unwrap(),
         });
+        to.add(held.unwrap());
         claim.finish();
     }
 }
@@ -109,8 +112,10 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
     const WAITING: usize = 100;
     let (store, fail, work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let (queue, later) =
-        (Arc::new(MessageQueue::new(1 << 30)), Arc::new(MessageQueue::new(1 << 30)));
+    let (queue, later) = (
+        Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
+        Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
+    );
     accept(&store, &queue, &acme, UNDER_WAY).await;
     accept(&store, &later, &acme, WAITING).await;
 
@@ -164,7 +169,7 @@ async fn outcomes_outlast_a_failing_disk_and_nothing_is_sent_twice() {
 struct Down;
 
 impl Provider for Down {
-    async fn send(&self, _: &Envelope<'_>, _: Bytes) -> Outcome {
+    async fn send(&self, _: &Envelope<'_>, _: RequestBody) -> Outcome {
         std::thread::sleep(Duration::from_millis(2));
         Outcome::NotSent(Problem {
             kind: ProblemKind::Unavailable,
@@ -181,7 +186,7 @@ impl Provider for Down {
 async fn a_burst_of_failures_does_not_count_as_failed_probes() {
     let (store, _fail, _work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let queue = Arc::new(MessageQueue::new(1 << 30));
+    let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
     accept(&store, &queue, &acme, 60).await;
     let settings = Settings {
         max_in_flight: 256,
@@ -215,7 +220,7 @@ async fn outcome_that_waits_at_the_end(
 ) -> State {
     let (store, fail, work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let queue = Arc::new(MessageQueue::new(1 << 30));
+    let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
     accept(&store, &queue, &acme, 1).await;
     let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
     let settings = Settings {
@@ -246,7 +251,7 @@ async fn the_end_of_the_drain_writes_a_known_outcome_and_nothing_over_it() {
     let state = outcome_that_waits_at_the_end(async |phase, store, work| {
         work();
         store.writable().await;
-        phase.send_replace(Phase::Draining { until: Instant::now() });
+        phase.send_replace(Phase::Draining { until: Instant::now(), rest: Rest::Lost });
     });
     let state = state.await;
     assert!(matches!(state, State::Sent { .. }), "{state:?}");
@@ -256,7 +261,7 @@ async fn the_end_of_the_drain_writes_a_known_outcome_and_nothing_over_it() {
 #[tokio::test]
 async fn a_known_outcome_is_written_if_the_store_comes_back_soon_after_the_drain() {
     let state = outcome_that_waits_at_the_end(async |phase, _, work| {
-        phase.send_replace(Phase::Draining { until: Instant::now() });
+        phase.send_replace(Phase::Draining { until: Instant::now(), rest: Rest::Lost });
         sleep(Duration::from_millis(500)).await;
         work();
     });
@@ -282,7 +287,7 @@ async fn a_handover_writes_a_known_outcome() {
 async fn sent_in_a_handover(time: Duration, answers: bool) -> usize {
     let (store, _fail, _work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
-    let queue = Arc::new(MessageQueue::new(1 << 30));
+    let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
     accept(&store, &queue, &acme, 3).await;
     let gated = Gated { calls: Mutex::default(), gate: Semaphore::new(0) };
     let settings = Settings {

@@ -1,8 +1,10 @@
 //! One attempt: a call to the provider and what it came to.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,8 +18,65 @@ use crate::domain::worded::worded;
 /// An implementation never retries by itself; every call is one attempt.
 pub trait Provider: Send + Sync + 'static {
     /// Makes one attempt with the ready, encoded request of a message with this envelope.
-    fn send(&self, envelope: &Envelope<'_>, request: Bytes)
-    -> impl Future<Output = Outcome> + Send;
+    fn send(
+        &self,
+        envelope: &Envelope<'_>,
+        request: RequestBody,
+    ) -> impl Future<Output = Outcome> + Send;
+}
+
+/// Encoded request of a message.
+#[derive(Clone)]
+pub enum RequestBody {
+    /// All of it.
+    Whole(Bytes),
+    /// A large one, which is read part by part while it is sent.
+    Parts(Arc<dyn RequestParts>),
+}
+
+/// Large request that lies elsewhere.
+pub trait RequestParts: Send + Sync {
+    /// Bytes of all of it.
+    fn len_bytes(&self) -> usize;
+
+    /// Reads `len` bytes from `from` on; `None` if they cannot be read.
+    fn part(&self, from: usize, len: usize) -> Option<Bytes>;
+}
+
+impl RequestBody {
+    /// Bytes of all of it.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Parts(parts) => parts.len_bytes(),
+        }
+    }
+
+    /// Reads a part; `None` if it cannot be read.
+    pub fn part(&self, from: usize, len: usize) -> Option<Bytes> {
+        match self {
+            Self::Whole(bytes) => Some(bytes.slice(from..from + len)),
+            Self::Parts(parts) => parts.part(from, len),
+        }
+    }
+
+    /// Reads all of it; `None` if it cannot be read.
+    pub fn whole(&self) -> Option<Bytes> {
+        self.part(0, self.len_bytes())
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(bytes)
+    }
+}
+
+// By hand: it is the body, which must reach no log.
+impl fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestBody").finish_non_exhaustive()
+    }
 }
 
 /// What one attempt came to.

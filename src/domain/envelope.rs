@@ -28,8 +28,8 @@ impl<'a> Envelope<'a> {
     }
 
     /// The envelope with this text, which [`Envelope::as_str`] gave.
-    pub(crate) const fn of_text(text: &'a str) -> Self {
-        Self(Cow::Borrowed(text))
+    pub(crate) const fn from_text(text: String) -> Self {
+        Self(Cow::Owned(text))
     }
 
     /// The envelope as one text.

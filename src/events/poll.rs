@@ -230,6 +230,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::body_store::BodyStore;
     use crate::clock::Clock;
     use crate::config::TrackingOverride;
     use crate::domain::time::Timestamp;
@@ -310,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_received_or_deleted_while_the_store_refuses() {
         let (store, fail, work) = Store::on_failing_disk(NOW);
-        let queue = Arc::new(MessageQueue::new(1 << 20));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let events = Arc::new(EventProcessor::new(store.clone(), queue, Clock::manual(NOW)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let queue = queue_at(listener.local_addr().unwrap());

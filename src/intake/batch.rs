@@ -208,6 +208,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::body_store::BodyStore;
     use crate::clock::Clock;
     use crate::domain::mailbox::DomainName;
     use crate::domain::organisation::DomainState;
@@ -235,7 +236,7 @@ mod tests {
         let acme = store.add_organisation("acme".parse().unwrap()).await.unwrap().unwrap();
         let domain = DomainName::parse("example.com").unwrap();
         store.put_domain(acme.id, domain, DomainState::Assumed, NOON).await.unwrap();
-        let queue = Arc::new(MessageQueue::new(max_bytes));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), max_bytes));
         (Intake::new(store, queue, Clock::manual(NOON), RequestOptions::default()), acme)
     }
 

@@ -7,13 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::body_store::{CallState, LiveState};
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Transition};
+use crate::domain::time::Timestamp;
 use crate::queue::entries::{Entries, PutBack, Taken};
-use crate::queue::{MessageQueue, Parcel};
+use crate::queue::{MessageQueue, PendingMessage};
 
 /// How long a message waits whose claim was dropped. Whatever ended its holder may end the next one.
 pub(super) const INTERRUPTED_WAIT: Duration = Duration::from_secs(1);
@@ -25,6 +26,8 @@ pub enum Interruption {
     None,
     /// Its end may be on its record. No call was under way.
     BeforeCall,
+    /// The outcome of a call that was under way when an earlier process ended.
+    EndOfProcess,
     /// The outcome of its call.
     DuringCall,
 }
@@ -32,10 +35,8 @@ pub enum Interruption {
 /// One message taken out of the queue.
 #[must_use = "the message waits again if its claim is dropped"]
 pub struct Claim {
-    /// The message, shared with its entry.
-    pub parcel: Arc<Parcel>,
-    /// Number of its recipients.
-    pub recipients: u32,
+    /// The message.
+    pub message: PendingMessage,
     /// Calls to the provider that were started.
     pub attempts: u32,
     /// Whether one of them may have been accepted.
@@ -57,10 +58,9 @@ enum Hold {
 
 impl Claim {
     pub(super) fn new(taken: Taken, queue: &Arc<MessageQueue>) -> Self {
-        let Taken { parcel, recipients, attempts, acceptance, interruption, cancellation } = taken;
+        let Taken { message, attempts, acceptance, interruption, cancellation } = taken;
         Self {
-            parcel,
-            recipients,
+            message,
             attempts,
             acceptance,
             interruption,
@@ -76,41 +76,59 @@ impl Claim {
 
     /// The message's id.
     pub fn id(&self) -> MessageId {
-        self.parcel.id
-    }
-
-    /// The ready request to the provider, where the parcel has it.
-    pub fn request(&self) -> Bytes {
-        Bytes::from_owner(Request(Arc::clone(&self.parcel)))
+        self.message.id
     }
 
     /// Counts the call that is about to start. From here on, readers see `sending`.
     pub fn start_call(&mut self) -> Call {
-        let (attempts, organisation) = self.queue.lock().start_call(self.parcel.id);
+        let (attempts, organisation) = self.queue.lock().start_call(self.message.id);
         self.attempts = attempts;
+        self.keep(CallState::UnderWay, Instant::now());
         Call { organisation, queue: Arc::clone(&self.queue) }
     }
 
     /// Takes back the count of a call that never started.
     pub fn not_called(&mut self) {
-        self.attempts = self.queue.lock().not_called(self.parcel.id);
+        self.attempts = self.queue.lock().not_called(self.message.id);
+        self.keep(CallState::Idle, Instant::now());
+    }
+
+    /// Takes note that the provider has accepted the message, so that a later process does not send
+    /// it again, whatever happens before that is in the store.
+    pub fn was_sent(&self, ses_message_id: &str, sent_at: Timestamp) {
+        let ses_message_id = ses_message_id.to_owned();
+        self.keep(CallState::Answered { ses_message_id, sent_at }, Instant::now());
+    }
+
+    /// Takes note that the provider has not accepted the message in its call.
+    pub fn was_not_sent(&self) {
+        self.keep(CallState::Idle, Instant::now());
+    }
+
+    /// Writes down, for a later process, how the message stands.
+    fn keep(&self, call: CallState, due: Instant) {
+        let (attempts, acceptance) = (self.attempts, self.acceptance);
+        self.message.set_live(&LiveState { attempts, acceptance, due, call });
     }
 
     /// Forgets the message, which has reached a final state, and its body.
     pub fn finish(mut self) {
         self.hold = Hold::Released;
-        self.queue.settle(self.parcel.id);
+        self.queue.settle(self.message.id);
     }
 
     /// Puts the message back, due at `due`. If an event has proved in the meantime that it was sent,
     /// it is forgotten instead. If it was cancelled in the meantime, returns the claim and the end
     /// that the message is to have.
-    pub fn put_back(self, due: Instant, acceptance: Acceptance) -> Option<(Self, Transition)> {
+    pub fn put_back(mut self, due: Instant, acceptance: Acceptance) -> Option<(Self, Transition)> {
+        self.acceptance = self.acceptance.or(acceptance);
+        self.keep(CallState::Idle, due);
         self.give_back(|entries, id| entries.put_back(id, due, acceptance))
     }
 
     /// Puts the message back to where it was before its first call, as [`Claim::put_back`] does.
     pub fn put_back_as_new(self) -> Option<(Self, Transition)> {
+        self.keep(CallState::Idle, self.message.accepted_at);
         self.give_back(Entries::put_back_as_new)
     }
 
@@ -118,7 +136,7 @@ impl Claim {
         mut self,
         put_back: impl FnOnce(&mut Entries, MessageId) -> PutBack,
     ) -> Option<(Self, Transition)> {
-        let back = put_back(&mut self.queue.lock(), self.parcel.id);
+        let back = put_back(&mut self.queue.lock(), self.message.id);
         self.queue.changed.notify_one();
         match back {
             PutBack::Waits => {}
@@ -134,7 +152,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.hold == Hold::Held {
-            self.queue.interrupt(self.parcel.id);
+            self.queue.interrupt(self.message.id);
         }
     }
 }
@@ -142,16 +160,7 @@ impl Drop for Claim {
 // By hand: the request is the body, which must reach no log.
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claim").field("id", &self.parcel.id).finish_non_exhaustive()
-    }
-}
-
-/// The request of a shared parcel.
-struct Request(Arc<Parcel>);
-
-impl AsRef<[u8]> for Request {
-    fn as_ref(&self) -> &[u8] {
-        self.0.content.request().as_bytes()
+        f.debug_struct("Claim").field("id", &self.message.id).finish_non_exhaustive()
     }
 }
 

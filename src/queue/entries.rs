@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -14,7 +13,7 @@ use crate::queue::forecast::Forecaster;
 use crate::queue::lanes::{Forward, Turn};
 use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
-use crate::queue::{Interruption, Parcel};
+use crate::queue::{HeldMessage, Interruption, PendingMessage, Reservation};
 
 /// How many messages of a selection are looked at while the queue is locked; about as many as
 /// share a commit.
@@ -32,7 +31,9 @@ pub(super) struct Entries {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    parcel: Arc<Parcel>,
+    message: PendingMessage,
+    /// Released with the entry.
+    _reservation: Reservation,
     attempts: u32,
     acceptance: Acceptance,
     place: Place,
@@ -43,8 +44,7 @@ pub(super) struct Entry {
 
 /// Message that is taken out. Its holder is made of it once nothing is locked.
 pub(super) struct Taken {
-    pub(super) parcel: Arc<Parcel>,
-    pub(super) recipients: u32,
+    pub(super) message: PendingMessage,
     pub(super) attempts: u32,
     pub(super) acceptance: Acceptance,
     pub(super) interruption: Interruption,
@@ -79,12 +79,38 @@ enum Proof {
     Sent,
 }
 
+/// What happened to a message before it came into the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Past {
+    pub(super) attempts: u32,
+    pub(super) acceptance: Acceptance,
+    pub(super) interruption: Interruption,
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        let (acceptance, interruption) = (Acceptance::Excluded, Interruption::None);
+        Self { attempts: 0, acceptance, interruption }
+    }
+}
+
 impl Entry {
+    fn new(message: PendingMessage, reservation: Reservation, place: Place) -> Self {
+        Self {
+            message,
+            _reservation: reservation,
+            attempts: 0,
+            acceptance: Acceptance::Excluded,
+            place,
+            cancellation: None,
+            interruption: Interruption::None,
+        }
+    }
+
     fn claim(&mut self) -> Taken {
         self.place = Place::Claimed(Proof::None);
         Taken {
-            parcel: Arc::clone(&self.parcel),
-            recipients: self.parcel.envelope().recipient_count(),
+            message: self.message.clone(),
             attempts: self.attempts,
             acceptance: self.acceptance,
             interruption: self.interruption,
@@ -95,24 +121,51 @@ impl Entry {
 
 impl Entries {
     /// Takes in a message that is due at once; returns `true` if it is its organisation's first.
-    pub(super) fn add(&mut self, parcel: Parcel) -> bool {
-        let turn = Turn { due: self.queue.times.of_new(parcel.accepted_at), id: parcel.id };
-        let is_first =
-            self.queue.add(parcel.organisation(), &parcel.envelope().sender_domain(), turn);
-        let entry = Box::new(Entry {
-            parcel: Arc::new(parcel),
-            attempts: 0,
-            acceptance: Acceptance::Excluded,
-            place: Place::Waiting(turn.due),
-            cancellation: None,
-            interruption: Interruption::None,
-        });
+    pub(super) fn add(&mut self, held: HeldMessage) -> bool {
+        let due = self.queue.times.of_new(held.message.accepted_at);
+        self.insert(held, due, Past::default())
+    }
+
+    /// Takes in a message of an earlier process, with what happened to it there.
+    pub(super) fn take_up(&mut self, held: HeldMessage, due: Instant, past: Past) {
+        let due = match past {
+            // Where it was before.
+            Past { attempts: 0, .. } => self.queue.times.of_new(held.message.accepted_at),
+            _ => self.queue.times.of_retry(due),
+        };
+        self.insert(held, due, past);
+    }
+
+    /// Takes in a message of an earlier process that is taken out at once.
+    pub(super) fn take_up_claimed(&mut self, held: HeldMessage, past: Past) -> Taken {
+        let HeldMessage { message, reservation } = held;
+        let id = message.id;
+        let mut entry = Box::new(Entry::new(message, reservation, Place::Claimed(Proof::None)));
+        (entry.attempts, entry.acceptance) = (past.attempts, past.acceptance);
+        let taken = entry.claim();
+        self.by_id.insert(id, entry);
+        self.in_flight += 1;
+        taken
+    }
+
+    /// Has a message wait; returns `true` if it is its organisation's first.
+    fn insert(&mut self, held: HeldMessage, due: Due, past: Past) -> bool {
+        let HeldMessage { message, reservation } = held;
+        let turn = Turn { due, id: message.id };
+        let is_first = self.queue.add(message.organisation, message.sender_domain, turn);
+        let mut entry = Box::new(Entry::new(message, reservation, Place::Waiting(due)));
+        (entry.attempts, entry.acceptance) = (past.attempts, past.acceptance);
+        entry.interruption = past.interruption;
         self.by_id.insert(turn.id, entry);
         is_first
     }
 
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    pub(super) fn oldest(&self) -> Option<MessageId> {
+        self.by_id.first_key_value().map(|(id, _)| *id)
     }
 
     pub(super) fn live(&self, id: MessageId) -> Option<Live> {
@@ -131,7 +184,7 @@ impl Entries {
                 Place::Calling(_) => Acceptance::Possible,
                 Place::Claimed(_) | Place::Returning(_) | Place::Waiting(_) => entry.acceptance,
             };
-            (entry.parcel.id, entry.attempts, acceptance)
+            (entry.message.id, entry.attempts, acceptance)
         });
         left.collect()
     }
@@ -148,8 +201,8 @@ impl Entries {
         let end = self.queue.times.of_new(forecaster.end);
         for (id, entry) in self.by_id.range((after, Bound::Unbounded)).take(limit) {
             last = Some(*id);
-            let (organisation, envelope) = (entry.parcel.organisation(), entry.parcel.envelope());
-            let is_held = || self.queue.is_held(organisation, &envelope.sender_domain());
+            let PendingMessage { organisation, sender_domain, recipients, .. } = entry.message;
+            let is_held = || self.queue.is_held(organisation, sender_domain);
             match entry.place {
                 _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
                 Place::Waiting(_) if any_held && is_held() => forecaster.forecast.domain += 1,
@@ -158,7 +211,7 @@ impl Entries {
                     forecaster.forecast.retry += 1;
                 }
                 Place::Waiting(_) | Place::Returning(_) => {
-                    forecaster.goes(envelope.recipient_count());
+                    forecaster.goes(recipients);
                 }
                 Place::Claimed(_) | Place::Calling(_) => {}
             }
@@ -175,7 +228,7 @@ impl Entries {
         let mut taken = None;
         self.queue.take(now, max_calls, |turn| {
             let claim = entries.get_mut(&turn.id).expect("a turn has its entry").claim();
-            taken.insert(claim).recipients
+            taken.insert(claim).message.recipients
         })?;
         self.in_flight += 1;
         taken
@@ -185,12 +238,11 @@ impl Entries {
         let taken: Vec<Taken> = self
             .by_id
             .values_mut()
-            .take_while(|entry| entry.parcel.accepted_at <= end)
+            .take_while(|entry| entry.message.accepted_at <= end)
             .filter_map(|entry| {
                 let Place::Waiting(due) = entry.place else { return None };
-                let parcel = &entry.parcel;
-                let turn = Turn { due, id: parcel.id };
-                self.queue.remove(parcel.organisation(), &parcel.envelope().sender_domain(), &turn);
+                let PendingMessage { id, organisation, sender_domain, .. } = entry.message;
+                self.queue.remove(organisation, sender_domain, &Turn { due, id });
                 Some(entry.claim())
             })
             .take(limit)
@@ -204,7 +256,7 @@ impl Entries {
         if let Place::Claimed(proof) = entry.place {
             entry.place = Place::Calling(proof);
         }
-        let organisation = entry.parcel.organisation();
+        let organisation = entry.message.organisation;
         self.queue.call_started(organisation);
         entry.attempts += 1;
         (entry.attempts, organisation)
@@ -221,15 +273,15 @@ impl Entries {
 
     pub(super) fn remove(&mut self, id: MessageId) -> Option<Box<Entry>> {
         let entry = self.by_id.remove(&id)?;
-        let organisation = entry.parcel.organisation();
-        let envelope = entry.parcel.envelope();
-        let domain = envelope.sender_domain();
+        let PendingMessage { organisation, sender_domain, .. } = entry.message;
         match entry.place {
             Place::Claimed(_) | Place::Calling(_) | Place::Returning(_) => {
                 self.in_flight -= 1;
-                self.queue.returned(organisation, &domain, id);
+                self.queue.returned(organisation, sender_domain, id);
             }
-            Place::Waiting(due) => self.queue.remove(organisation, &domain, &Turn { due, id }),
+            Place::Waiting(due) => {
+                self.queue.remove(organisation, sender_domain, &Turn { due, id });
+            }
         }
         Some(entry)
     }
@@ -242,12 +294,15 @@ impl Entries {
     ) -> PutBack {
         let Some(entry) = self.by_id.get_mut(&id) else { return PutBack::Gone(None) };
         entry.acceptance = entry.acceptance.or(acceptance);
+        if entry.interruption == Interruption::EndOfProcess {
+            entry.interruption = Interruption::None;
+        }
         self.put_back_at(id, self.queue.times.of_retry(due))
     }
 
     pub(super) fn put_back_as_new(&mut self, id: MessageId) -> PutBack {
         let Some(entry) = self.by_id.get(&id) else { return PutBack::Gone(None) };
-        self.put_back_at(id, self.queue.times.of_new(entry.parcel.accepted_at))
+        self.put_back_at(id, self.queue.times.of_new(entry.message.accepted_at))
     }
 
     fn put_back_at(&mut self, id: MessageId, due: Due) -> PutBack {
@@ -291,11 +346,9 @@ impl Entries {
         let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
         entry.place = Place::Waiting(due);
         self.in_flight -= 1;
-        let organisation = entry.parcel.organisation();
-        let envelope = entry.parcel.envelope();
-        let domain = envelope.sender_domain();
-        self.queue.add(organisation, &domain, Turn { due, id });
-        self.queue.returned(organisation, &domain, id);
+        let PendingMessage { organisation, sender_domain, .. } = entry.message;
+        self.queue.add(organisation, sender_domain, Turn { due, id });
+        self.queue.returned(organisation, sender_domain, id);
     }
 
     /// Takes out what waits of a bounded part of a selection, and marks what has a call under way.
@@ -320,18 +373,13 @@ impl Entries {
                 selected.not_pending += 1;
                 continue;
             };
-            if !selection.covers(&entry.parcel) {
+            if !selection.covers(&entry.message) {
                 continue;
             }
             match entry.place {
                 Place::Waiting(due) => {
-                    let parcel = &entry.parcel;
-                    let turn = Turn { due, id };
-                    self.queue.remove(
-                        parcel.organisation(),
-                        &parcel.envelope().sender_domain(),
-                        &turn,
-                    );
+                    let PendingMessage { organisation, sender_domain, .. } = entry.message;
+                    self.queue.remove(organisation, sender_domain, &Turn { due, id });
                     self.in_flight += 1;
                     taken.push(entry.claim());
                 }
@@ -359,7 +407,7 @@ impl Entries {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let (mut count, mut seen, mut last) = (0, 0, None);
         for (id, entry) in self.by_id.range(range).take(SELECTION_STEP) {
-            count += usize::from(selection.covers(&entry.parcel));
+            count += usize::from(selection.covers(&entry.message));
             seen += 1;
             last = Some(*id);
         }

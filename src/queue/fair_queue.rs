@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::mailbox::DomainName;
 use crate::queue::due::{Due, DueTimes};
-use crate::queue::lanes::{Forward, Lanes, Turn};
+use crate::queue::lanes::{DomainHash, Forward, Lanes, Turn};
 use crate::queue::{Gate, Next};
 
 /// The waiting messages of all organisations.
@@ -56,7 +55,7 @@ impl FairQueue {
     pub(super) fn add(
         &mut self,
         organisation: OrganisationId,
-        domain: &DomainName<'_>,
+        domain: DomainHash,
         turn: Turn,
     ) -> bool {
         let lanes = &mut self.queue(organisation).lanes;
@@ -69,12 +68,7 @@ impl FairQueue {
         is_changed
     }
 
-    pub(super) fn remove(
-        &mut self,
-        organisation: OrganisationId,
-        domain: &DomainName<'_>,
-        turn: &Turn,
-    ) {
+    pub(super) fn remove(&mut self, organisation: OrganisationId, domain: DomainHash, turn: &Turn) {
         if let Some(queue) = self.queues.get_mut(&organisation) {
             queue.lanes.remove(domain, turn);
             self.rank(organisation);
@@ -153,7 +147,7 @@ impl FairQueue {
     pub(super) fn pause(
         &mut self,
         organisation: OrganisationId,
-        domain: &DomainName<'_>,
+        domain: DomainHash,
         until: Instant,
     ) {
         let until = self.times.of_retry(until);
@@ -165,7 +159,7 @@ impl FairQueue {
     pub(super) fn resume(
         &mut self,
         organisation: OrganisationId,
-        domain: &DomainName<'_>,
+        domain: DomainHash,
         now: Instant,
     ) {
         let now = self.times.of_retry(now);
@@ -178,7 +172,7 @@ impl FairQueue {
     pub(super) fn returned(
         &mut self,
         organisation: OrganisationId,
-        domain: &DomainName<'_>,
+        domain: DomainHash,
         id: MessageId,
     ) {
         let lanes = &mut self.queue(organisation).lanes;
@@ -199,13 +193,13 @@ impl FairQueue {
     }
 
     /// Whether messages wait because their domain is paused.
-    pub(super) fn is_held(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+    pub(super) fn is_held(&self, organisation: OrganisationId, domain: DomainHash) -> bool {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_held(domain))
     }
 
     /// Whether messages from a domain have to wait, though none may be there.
     #[cfg(test)]
-    pub(super) fn is_closed(&self, organisation: OrganisationId, domain: &DomainName<'_>) -> bool {
+    pub(super) fn is_closed(&self, organisation: OrganisationId, domain: DomainHash) -> bool {
         self.queues.get(&organisation).is_some_and(|queue| queue.lanes.is_closed(domain))
     }
 

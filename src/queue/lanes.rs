@@ -4,7 +4,7 @@
 //! messages stay where they are and cost nothing until one of them may try the domain again.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::DomainName;
@@ -25,11 +25,24 @@ pub(super) enum Forward {
     Left,
 }
 
+/// Hash of a sender's domain. Two domains with one hash share a lane, which costs their organisation
+/// alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct DomainHash(u64);
+
+impl DomainHash {
+    pub(super) fn of(domain: &DomainName<'_>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        domain.as_str().hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    by_domain: HashMap<Arc<str>, Lane>,
+    by_domain: HashMap<DomainHash, Lane>,
     /// First turn of every lane that lets a message go, at its time or later.
-    firsts: BTreeSet<(Turn, Arc<str>)>,
+    firsts: BTreeSet<(Turn, DomainHash)>,
 }
 
 #[derive(Debug)]
@@ -82,13 +95,13 @@ impl Lanes {
         self.firsts.first().map(|(turn, _)| *turn)
     }
 
-    pub(super) fn add(&mut self, domain: &DomainName<'_>, turn: Turn) {
+    pub(super) fn add(&mut self, domain: DomainHash, turn: Turn) {
         self.change(domain, |lane| {
             lane.turns.insert(turn);
         });
     }
 
-    pub(super) fn remove(&mut self, domain: &DomainName<'_>, turn: &Turn) {
+    pub(super) fn remove(&mut self, domain: DomainHash, turn: &Turn) {
         self.change(domain, |lane| {
             lane.turns.remove(turn);
         });
@@ -97,9 +110,9 @@ impl Lanes {
     /// Takes out the first turn. A closed lane lets no other go until it is known how this one
     /// fared.
     pub(super) fn take(&mut self) -> Option<Turn> {
-        let (_, domain) = self.firsts.first()?.clone();
+        let (_, domain) = *self.firsts.first()?;
         let mut taken = None;
-        self.change_lane(domain, |lane| {
+        self.change(domain, |lane| {
             taken = lane.turns.pop_first();
             if let (Gate::Closed(until), Some(turn)) = (lane.gate, taken) {
                 lane.gate = Gate::Trying(turn.id, until);
@@ -108,17 +121,17 @@ impl Lanes {
         taken
     }
 
-    pub(super) fn pause(&mut self, domain: &DomainName<'_>, until: Due) {
+    pub(super) fn pause(&mut self, domain: DomainHash, until: Due) {
         self.change(domain, |lane| lane.gate = Gate::Closed(until));
     }
 
-    pub(super) fn resume(&mut self, domain: &DomainName<'_>, now: Due) {
+    pub(super) fn resume(&mut self, domain: DomainHash, now: Due) {
         self.change(domain, |lane| lane.gate = Gate::Reopened(now));
     }
 
     /// A message that was taken out came back or is gone, and told nothing of its domain.
-    pub(super) fn returned(&mut self, domain: &DomainName<'_>, id: MessageId) {
-        let Some(lane) = self.by_domain.get(domain.as_str()) else { return };
+    pub(super) fn returned(&mut self, domain: DomainHash, id: MessageId) {
+        let Some(lane) = self.by_domain.get(&domain) else { return };
         if let Gate::Trying(trying, until) = lane.gate
             && trying == id
         {
@@ -126,13 +139,13 @@ impl Lanes {
         }
     }
 
-    pub(super) fn is_held(&self, domain: &DomainName<'_>) -> bool {
-        self.by_domain.get(domain.as_str()).is_some_and(Lane::is_held)
+    pub(super) fn is_held(&self, domain: DomainHash) -> bool {
+        self.by_domain.get(&domain).is_some_and(Lane::is_held)
     }
 
     #[cfg(test)]
-    pub(super) fn is_closed(&self, domain: &DomainName<'_>) -> bool {
-        let lane = self.by_domain.get(domain.as_str());
+    pub(super) fn is_closed(&self, domain: DomainHash) -> bool {
+        let lane = self.by_domain.get(&domain);
         lane.is_some_and(|lane| !matches!(lane.gate, Gate::Open | Gate::Reopened(_)))
     }
 
@@ -142,9 +155,9 @@ impl Lanes {
 
     /// Offers every later turn to be taken at `now`.
     pub(super) fn bring_forward(&mut self, now: Due, mut take: impl FnMut(Turn) -> Forward) {
-        let domains: Vec<Arc<str>> = self.by_domain.keys().cloned().collect();
+        let domains: Vec<DomainHash> = self.by_domain.keys().copied().collect();
         for domain in domains {
-            self.change_lane(domain, |lane| {
+            self.change(domain, |lane| {
                 let first_later = Turn { due: now.next(), id: MessageId::from_bytes([0; 16]) };
                 for turn in lane.turns.split_off(&first_later) {
                     let earlier = Turn { due: now, ..turn };
@@ -157,16 +170,11 @@ impl Lanes {
         }
     }
 
-    fn change(&mut self, domain: &DomainName<'_>, change: impl FnOnce(&mut Lane)) {
-        let known = self.by_domain.get_key_value(domain.as_str()).map(|(name, _)| Arc::clone(name));
-        self.change_lane(known.unwrap_or_else(|| Arc::from(domain.as_str())), change);
-    }
-
     /// Changes a lane, and puts its first turn among the others' anew.
-    fn change_lane(&mut self, domain: Arc<str>, change: impl FnOnce(&mut Lane)) {
+    fn change(&mut self, domain: DomainHash, change: impl FnOnce(&mut Lane)) {
         let lane = self
             .by_domain
-            .entry(Arc::clone(&domain))
+            .entry(domain)
             .or_insert_with(|| Lane { turns: BTreeSet::new(), gate: Gate::Open });
         let before = lane.first();
         change(lane);
@@ -178,14 +186,11 @@ impl Lanes {
         if before == after {
             return;
         }
-        let mut key = domain;
         if let Some(turn) = before {
-            let place = (turn, key);
-            self.firsts.remove(&place);
-            key = place.1;
+            self.firsts.remove(&(turn, domain));
         }
         if let Some(turn) = after {
-            self.firsts.insert((turn, key));
+            self.firsts.insert((turn, domain));
         }
     }
 }

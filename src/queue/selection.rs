@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::queue::{Claim, Parcel};
+use crate::queue::lanes::DomainHash;
+use crate::queue::{Claim, PendingMessage};
 
 /// Pending messages that are to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,15 +44,14 @@ impl Selection {
         Self::Organisation { organisation, key: None, sender_domain: None }
     }
 
-    pub(super) fn covers(&self, parcel: &Parcel) -> bool {
+    pub(super) fn covers(&self, message: &PendingMessage) -> bool {
         match self {
-            Self::Ids(ids) => ids.contains(&parcel.id),
+            Self::Ids(ids) => ids.contains(&message.id),
             Self::Organisation { organisation, key, sender_domain } => {
-                parcel.organisation() == *organisation
-                    && key.is_none_or(|key| parcel.key == Some(key))
-                    && sender_domain
-                        .as_ref()
-                        .is_none_or(|domain| parcel.envelope().sender_domain() == *domain)
+                let domain = sender_domain.as_ref();
+                message.organisation == *organisation
+                    && domain.is_none_or(|domain| message.sender_domain == DomainHash::of(domain))
+                    && key.is_none_or(|key| message.was_posted_by(key))
             }
         }
     }

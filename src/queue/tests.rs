@@ -3,7 +3,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
-use crate::domain::id::MessageIds;
+use crate::body_store::BodyStore;
+use crate::domain::id::{KeyId, MessageIds};
 use crate::domain::mailbox::{Address, DomainName};
 use crate::domain::message::{FailureCode, Transition};
 use crate::domain::time::Timestamp;
@@ -25,7 +26,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         Self {
-            queue: Arc::new(MessageQueue::new(1 << 22)),
+            queue: Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 22)),
             ids: MessageIds::new(),
             now: Instant::now(),
             claims: RefCell::default(),
@@ -37,14 +38,14 @@ impl Fixture {
     }
 
     fn add_from(&self, domain: &str, organisation: OrganisationId, recipients: u32) -> MessageId {
-        self.add_parcel(None, domain, organisation, recipients)
+        self.add_message(None, domain, organisation, recipients)
     }
 
     fn add_by(&self, key: Option<KeyId>, domain: &str, organisation: OrganisationId) -> MessageId {
-        self.add_parcel(key, domain, organisation, 1)
+        self.add_message(key, domain, organisation, 1)
     }
 
-    fn add_parcel(
+    fn add_message(
         &self,
         key: Option<KeyId>,
         domain: &str,
@@ -55,33 +56,34 @@ impl Fixture {
         let domain = name(domain);
         let recipient = Address::parse("bob@example.org").unwrap();
         let recipients = (0..recipients).map(|_| &recipient);
-        self.queue.add(Parcel {
+        let held = self.queue.hold(AcceptedMessage {
             id,
             key,
-            content: Content::new("{}".to_owned(), &Envelope::new(&domain, recipients)),
+            request: EncodedRequest::new("{}".to_owned(), &Envelope::new(&domain, recipients)),
             accepted_at: self.now,
             suppression_epoch: 0,
             reservation: self.queue.budget().reserve(organisation, 2).unwrap(),
         });
+        self.queue.add(held.unwrap());
         id
     }
 
-    fn claim(&self) -> Arc<Parcel> {
+    fn claim(&self) -> PendingMessage {
         self.claim_at(self.now).unwrap()
     }
 
-    fn claim_at(&self, now: Instant) -> Option<Arc<Parcel>> {
+    fn claim_at(&self, now: Instant) -> Option<PendingMessage> {
         self.claim_within(now, MANY)
     }
 
-    fn claim_within(&self, now: Instant, max_calls: usize) -> Option<Arc<Parcel>> {
+    fn claim_within(&self, now: Instant, max_calls: usize) -> Option<PendingMessage> {
         self.queue.claim(now, max_calls).map(|claim| self.hold(claim))
     }
 
-    fn hold(&self, claim: Claim) -> Arc<Parcel> {
-        let parcel = Arc::clone(&claim.parcel);
+    fn hold(&self, claim: Claim) -> PendingMessage {
+        let message = claim.message.clone();
         self.claims.borrow_mut().insert(claim.id(), claim);
-        parcel
+        message
     }
 
     fn take(&self, id: MessageId) -> Claim {
@@ -89,10 +91,10 @@ impl Fixture {
     }
 
     /// Claims the next message and makes its call.
-    fn send(&self) -> Arc<Parcel> {
-        let parcel = self.claim();
-        drop(self.start_call(parcel.id));
-        parcel
+    fn send(&self) -> PendingMessage {
+        let message = self.claim();
+        drop(self.start_call(message.id));
+        message
     }
 
     fn start_call(&self, id: MessageId) -> Call {
@@ -133,9 +135,9 @@ impl Fixture {
     /// The organisations whose calls start now, in turn, with at most `max` under way.
     fn start_all(&self, max: usize) -> (Vec<OrganisationId>, Vec<Call>) {
         let (mut organisations, mut calls) = (Vec::new(), Vec::new());
-        while let Some(parcel) = self.claim_within(self.now, max) {
-            organisations.push(parcel.organisation());
-            calls.push(self.start_call(parcel.id));
+        while let Some(message) = self.claim_within(self.now, max) {
+            organisations.push(message.organisation);
+            calls.push(self.start_call(message.id));
         }
         (organisations, calls)
     }
@@ -179,12 +181,12 @@ fn who_is_passed_over_keeps_its_place_and_makes_up_for_nothing() {
     }
     // Its calls come back at once, so it goes on while the other waits for answers.
     for _ in 0..10 {
-        let parcel = fixture.claim_within(fixture.now, 4).unwrap();
-        assert_eq!(parcel.organisation(), BETA);
-        drop(fixture.start_call(parcel.id));
+        let message = fixture.claim_within(fixture.now, 4).unwrap();
+        assert_eq!(message.organisation, BETA);
+        drop(fixture.start_call(message.id));
     }
     drop(calls);
-    let first: Vec<_> = (0..8).map(|_| fixture.send().organisation()).collect();
+    let first: Vec<_> = (0..8).map(|_| fixture.send().organisation).collect();
     assert_eq!(first[0], ACME);
     let of_acme = first.iter().filter(|o| **o == ACME).count();
     assert!((4..=5).contains(&of_acme), "{first:?}");
@@ -275,7 +277,7 @@ fn a_domain_that_works_again_goes_on_in_the_order_of_acceptance_behind_what_was_
     fixture.queue.resume_domain(ACME, &name(bad), later);
     fixture.finish(probe);
     let order: Vec<_> =
-        std::iter::from_fn(|| fixture.claim_at(later)).map(|parcel| parcel.id).collect();
+        std::iter::from_fn(|| fixture.claim_at(later)).map(|message| message.id).collect();
     let mut expected = others;
     expected.extend(held);
     expected.retain(|id| *id != probe);
@@ -319,8 +321,8 @@ fn turns_are_shared_by_recipients() {
     }
     let mut served = HashMap::new();
     for _ in 0..55 {
-        let parcel = fixture.send();
-        *served.entry(parcel.organisation()).or_insert(0) += parcel.envelope().recipient_count();
+        let message = fixture.send();
+        *served.entry(message.organisation).or_insert(0) += message.recipients;
     }
     assert_eq!(served[&ACME], 50);
     assert_eq!(served[&BETA], 50);
@@ -337,7 +339,7 @@ fn an_idle_time_earns_no_claim_to_more_than_the_share() {
         fixture.add(ACME, 1);
         fixture.add(BETA, 1);
     }
-    let first: Vec<_> = (0..10).map(|_| fixture.send().organisation()).collect();
+    let first: Vec<_> = (0..10).map(|_| fixture.send().organisation).collect();
     assert_eq!(first.iter().filter(|o| **o == BETA).count(), 5, "{first:?}");
 }
 
@@ -433,7 +435,10 @@ fn what_waits_is_cancelled_at_once_by_organisation_key_domain_or_id() {
 
 #[test]
 fn a_large_queue_is_cancelled_in_steps_and_what_comes_later_is_not_forgotten() {
-    let fixture = Fixture { queue: Arc::new(MessageQueue::new(1 << 30)), ..Fixture::new() };
+    let fixture = Fixture {
+        queue: Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30)),
+        ..Fixture::new()
+    };
     let ids: Vec<_> =
         (0..1_700).map(|n| fixture.add(if n % 7 == 0 { BETA } else { ACME }, 1)).collect();
     let first = fixture.queue.cancel(&Selection::of(ACME), None, Cancellation::ByOperator);
@@ -594,9 +599,9 @@ fn a_message_that_ends_without_a_call_takes_its_organisations_turn() {
     // One whose number is higher, so that it comes later among equals.
     let late = fixture.add(BETA, 1);
     let ended = (0..500).find(|_| {
-        let parcel = fixture.claim();
-        fixture.finish(parcel.id);
-        parcel.id == late
+        let message = fixture.claim();
+        fixture.finish(message.id);
+        message.id == late
     });
     assert!(ended.unwrap() <= 1, "{ended:?} of the backlog ended first");
 }
@@ -616,8 +621,8 @@ fn the_live_state_follows_the_call() {
 
 #[test]
 fn the_budget_is_never_exceeded_and_is_released_with_the_message() {
-    // Each has a charge of 750 bytes besides its own.
-    let queue = MessageQueue::new(2_100);
+    // Each has a charge of 400 bytes besides its own.
+    let queue = MessageQueue::new(BodyStore::of_this_process().unwrap(), 1_400);
     let first = queue.budget().reserve(ACME, 500).unwrap();
     assert!(queue.budget().reserve(BETA, 101).is_err());
     assert!(queue.budget().reserve(BETA, 100).is_ok());
@@ -628,7 +633,7 @@ fn the_budget_is_never_exceeded_and_is_released_with_the_message() {
 
 #[test]
 fn one_organisations_messages_leave_room_for_anothers() {
-    let queue = MessageQueue::new(100_000);
+    let queue = MessageQueue::new(BodyStore::of_this_process().unwrap(), 100_000);
     let mut backlog = Vec::new();
     let refused = loop {
         match queue.budget().reserve(ACME, 200) {
@@ -636,7 +641,7 @@ fn one_organisations_messages_leave_room_for_anothers() {
             Err(refused) => break refused,
         }
     };
-    assert_eq!((backlog.len(), refused.exhausted), (53, Exhausted::Share));
+    assert_eq!((backlog.len(), refused.exhausted), (84, Exhausted::Share));
     let others = queue.budget().reserve(BETA, 40_000).unwrap();
     let refused = queue.budget().reserve(BETA, 20_000).unwrap_err();
     assert_eq!(refused.exhausted, Exhausted::Whole);

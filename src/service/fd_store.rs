@@ -116,6 +116,12 @@ fn send(memory: BorrowedFd<'_>, stored: Option<FileId>) -> io::Result<Storing> {
     Ok(Storing::Asked(Asked { handled, probe }))
 }
 
+/// Has the manager drop what it keeps as the arena, and keep this memory in its place.
+pub(super) fn replace(memory: BorrowedFd<'_>) -> io::Result<()> {
+    sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(ARENA)])?;
+    sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(ARENA)], &[memory])
+}
+
 impl Storing {
     /// Returns who keeps the memory, once the manager has shown it.
     pub(super) async fn kept(self) -> Kept {

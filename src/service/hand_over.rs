@@ -8,13 +8,18 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 
+use std::sync::Arc;
+
 use command_fds::{CommandFdExt as _, FdMapping};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, timeout_at};
 use tracing::{error, info, warn};
 
+use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::own_command_line;
-use crate::dispatch::Phase;
+use crate::dispatch::{Phase, Rest};
+use crate::queue::MessageQueue;
+use crate::service::bodies::copied;
 use crate::service::fd_store::{self, Kept};
 use crate::service::inherited::{self, ARENA, own_name};
 use crate::service::signals::Signals;
@@ -38,6 +43,14 @@ pub(super) struct Arena {
 }
 
 impl Arena {
+    /// What follows for messages that a stop leaves.
+    pub(super) fn rest(&self) -> Rest {
+        match *self.kept.borrow() {
+            Some(Kept::ByManager) => Rest::Kept,
+            Some(Kept::ByNobody(_)) | None => Rest::Lost,
+        }
+    }
+
     /// Has the service manager keep memory, unless that is what it keeps already.
     pub(super) fn store(memory: OwnedFd, stored: Option<FileId>) -> Self {
         let storing = fd_store::store(memory.as_fd(), stored);
@@ -46,7 +59,7 @@ impl Arena {
             let kept = storing.kept().await;
             match &kept {
                 Kept::ByManager => {
-                    info!("the service manager keeps the bodies of pending messages")
+                    info!("the service manager keeps the bodies of pending messages");
                 }
                 Kept::ByNobody(why) => {
                     info!("bodies of pending messages end with this process: {why}");
@@ -56,6 +69,33 @@ impl Arena {
         });
         Self { memory, kept }
     }
+}
+
+/// What operators see of the bodies of pending messages. `unreadable`: why those of an earlier process
+/// cannot be used.
+pub(super) fn body_facts(
+    queue: &Arc<MessageQueue>,
+    arena: Option<&Arena>,
+    unreadable: Option<String>,
+) -> Result<BodyFacts, ServiceError> {
+    let kept = arena.map(|arena| arena.kept.clone());
+    let keeper = move || {
+        let kept = kept.as_ref().map(|kept| kept.borrow().clone());
+        let reason = match kept {
+            Some(Some(Kept::ByManager)) => return Keeper::ServiceManager,
+            Some(Some(Kept::ByNobody(why))) => why.to_string(),
+            Some(None) => "the service manager has not said yet whether it keeps them".to_owned(),
+            None => "sending.keep_bodies is off".to_owned(),
+        };
+        Keeper::Nobody { reason }
+    };
+    let memory = copied(queue.bodies())?;
+    Ok(BodyFacts {
+        queue: Arc::clone(queue),
+        keeper: Box::new(keeper),
+        unreadable,
+        drop_unreadable: Box::new(move || fd_store::replace(memory.as_fd())),
+    })
 }
 
 /// End of a service that was asked to restart.
@@ -126,7 +166,7 @@ impl Service {
         self.drain.hold_connections();
         self.phase.send_replace(match self.arena {
             Some(_) => Phase::Handover { until },
-            None => Phase::Draining { until },
+            None => Phase::Draining { until, rest: Rest::Lost },
         });
         let calls_end = async {
             tokio::select! {
@@ -163,6 +203,8 @@ impl Service {
             socket.keep_file();
             next.descriptors.push((inherited::admin_name(socket.file), socket.listener));
         }
+        // From here on, nothing is freed that the next program needs.
+        self.queue.bodies().leave();
         if let Some(arena) = self.arena.take() {
             let is_stored = *arena.kept.borrow() == Some(Kept::ByManager);
             let name = if is_stored { ARENA.to_owned() } else { own_name(ARENA) };

@@ -69,6 +69,7 @@ impl Service {
             ("max_connections", old.max_connections != new.max_connections),
             ("trusted_proxies", old.trusted_proxies != new.trusted_proxies),
             ("sending.request_timeout", request_timeout),
+            ("sending.keep_bodies", old.sending.keep_bodies != new.sending.keep_bodies),
             ("ses.region", old.ses.region != new.ses.region),
             ("ses.endpoint", old.ses.endpoint != new.ses.endpoint),
             ("ses.configuration_set", old.ses.configuration_set != new.ses.configuration_set),

@@ -1,5 +1,6 @@
 //! The processes: the service and the simulator, until a signal ends them.
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process;
@@ -62,8 +63,9 @@ pub async fn serve(
     failed_starts::forget();
     let supervisor = Supervisor::from_environment();
     let mut watch = pin!(supervisor.watch(service.vitals()));
-    while !is_to_stop {
+    loop {
         tokio::select! {
+            () = ready(()), if is_to_stop => break,
             () = signals.next() => break,
             () = service.restart_asked() => {
                 watch.set(supervisor.watch(service.vitals().stopping()));

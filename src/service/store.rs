@@ -16,10 +16,11 @@ use tracing::{error, info, warn};
 use crate::clock::Clock;
 use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
+use crate::service::bodies::{Bodies, FoundArena};
 use crate::ses::SesClient;
 use crate::store::{
-    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, NodeIdentity, NodePlace, PostgresServer, Store,
-    StoreOwner, create_directory,
+    ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, Joined, NodeIdentity, NodePlace, PostgresServer,
+    Store, StoreOwner, create_directory,
 };
 
 /// File with the node's random number, which is locked as long as it runs.
@@ -34,20 +35,32 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// since the last one.
 const KEY_USE_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Opens the store and settles what the last process left; the log says what that was. The lock of
-/// the data directory is to be held as long as the store.
+/// A store that is open, with the bodies of its pending messages.
+pub(super) struct Opened {
+    pub(super) store: Store,
+    /// Lock of the data directory, to be held as long as the store.
+    pub(super) lock: Option<File>,
+    pub(super) bodies: Bodies,
+}
+
+/// Opens the store and settles what the last process left, except what has a body in one of its
+/// arenas; the log says what that was.
 pub(super) async fn open(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-) -> Result<(Store, Option<File>), ServiceError> {
+    arena: FoundArena,
+) -> Result<Opened, ServiceError> {
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
-    let (store, lock) = match &config.store {
-        StoreConfig::Redb => (open_file(owner, config, clock).await?, None),
+    let (store, lock, bodies) = match &config.store {
+        StoreConfig::Redb => {
+            let (store, bodies) = open_file(owner, config, clock, arena).await?;
+            (store, None, bodies)
+        }
         StoreConfig::Postgres(postgres) => {
-            let (store, lock) = connect(owner, config, postgres, clock).await?;
-            (store, Some(lock))
+            let (store, lock, bodies) = connect(owner, config, postgres, clock, arena).await?;
+            (store, Some(lock), bodies)
         }
     };
     if let Ok(Some(lost)) = store.lost_messages(clock.now()).await {
@@ -57,7 +70,7 @@ pub(super) async fn open(
              them, run: pillarbox status --acknowledge"
         );
     }
-    Ok((store, lock))
+    Ok(Opened { store, lock, bodies })
 }
 
 /// Joins the other nodes on a database.
@@ -66,7 +79,8 @@ async fn connect(
     config: &Config,
     postgres: &Postgres,
     clock: &Clock,
-) -> Result<(Store, File), ServiceError> {
+    mut arena: FoundArena,
+) -> Result<(Store, File, Bodies), ServiceError> {
     let unusable = |source| ServiceError::System { what: "cannot use the data directory", source };
     let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
     let place = NodePlace::of(&lock).map_err(unusable)?;
@@ -79,14 +93,16 @@ async fn connect(
         dead_after: postgres.dead_after,
         least_dead_after: postgres.least_dead_after,
     };
-    let (store, bodies_lost) =
-        Store::connect_as(owner, &server, identity, postgres.answer_timeout, |reading| {
+    let bodies = |store| arena.take_over(store);
+    let (store, joined) =
+        Store::connect_as(owner, &server, identity, postgres.answer_timeout, bodies, |reading| {
             clock.follow(reading);
             clock.now()
         })
         .await?;
+    let Joined { bodies_lost, kept } = joined;
     info!(bodies_lost, node, database = postgres.database, "joined the nodes on the database");
-    Ok((store, lock))
+    Ok((store, lock, arena.into_bodies(&kept)?))
 }
 
 /// Returns the server that the configuration names, with its password and the certificates from
@@ -176,16 +192,16 @@ async fn open_file(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-) -> Result<Store, ServiceError> {
+    mut arena: FoundArena,
+) -> Result<(Store, Bodies), ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();
-    let open = match owner {
-        StoreOwner::Service => Store::open,
-        StoreOwner::Dev => Store::open_for_dev,
+    let open = move || {
+        let opened = Store::open_as(owner, &directory, |store| arena.take_over(store), now);
+        (opened, arena)
     };
-    let opened = tokio::task::spawn_blocking(move || open(&directory, now))
-        .await
-        .expect("opening the store does not panic");
+    let (opened, arena) =
+        tokio::task::spawn_blocking(open).await.expect("opening the store does not panic");
     let (store, recovery) = opened
         .map_err(|source| ServiceError::Store { directory: config.data_dir.clone(), source })?;
     // A new one is as it should be in a trial.
@@ -203,7 +219,7 @@ async fn open_file(
         "opened the store in {}",
         config.data_dir.display()
     );
-    Ok(store)
+    Ok((store, arena.into_bodies(&recovery.kept)?))
 }
 
 /// Other copies of the data file in its directory, to be named in the log.

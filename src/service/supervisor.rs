@@ -180,16 +180,16 @@ fn tell(states: &[NotifyState<'_>]) {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use tokio::sync::watch;
 
     use super::*;
+    use crate::body_store::BodyStore;
     use crate::clock::Clock;
     use crate::config::Config;
     use crate::dispatch::circuit_breaker::Cause;
     use crate::dispatch::token_bucket::Rate;
     use crate::dispatch::{Phase, RecentCalls};
-    use crate::domain::attempt::Outcome;
+    use crate::domain::attempt::{Outcome, RequestBody};
     use crate::domain::envelope::Envelope;
     use crate::queue::{MessageQueue, Pending};
 
@@ -229,7 +229,7 @@ mod tests {
     struct Nobody;
 
     impl Provider for Nobody {
-        async fn send(&self, _envelope: &Envelope<'_>, _request: Bytes) -> Outcome {
+        async fn send(&self, _envelope: &Envelope<'_>, _request: RequestBody) -> Outcome {
             unreachable!("nothing is sent")
         }
     }
@@ -240,7 +240,7 @@ mod tests {
         let clock = Clock::system();
         let (store, _) = Store::open(directory.path(), clock.now()).unwrap();
         let config = Config::default();
-        let queue = Arc::new(MessageQueue::new(1 << 20));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let settings = crate::service::settings(&config);
         let dispatcher =
             Dispatcher::new(store.clone(), queue, Nobody, clock, settings, Rate::Unlimited);

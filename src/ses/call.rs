@@ -90,6 +90,7 @@ impl SesClient {
         let url = joined(self.inner.endpoints.ses(), path)
             .map_err(|error| CallError::Unreachable(error.to_string()))?;
         self.inner.spacing.turn().await?;
+        let body = body.into();
         let call = Call { service: "ses", method, url: &url, headers, body };
         Ok(self.inner.transport.call(&call).await?)
     }
@@ -116,7 +117,7 @@ impl SesClient {
             method: Method::POST,
             url: &url,
             headers: &[FORM],
-            body: query::form(service, action, parameters),
+            body: query::form(service, action, parameters).into(),
         };
         let reply = transport.call_on(CallOptions { region, ..own }, &call).await?;
         accepted(&reply)?;

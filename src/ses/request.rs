@@ -16,6 +16,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use reqwest::{Response, Url};
 use tokio::sync::oneshot;
 
+use crate::domain::attempt::RequestBody;
 use crate::error_chain::error_chain;
 
 /// The longest answer that is read; SES's own are under a few KiB.
@@ -23,6 +24,8 @@ pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The longest body that a connection without anything unsent takes at once: Linux gives a socket
 /// room for as much from the start (`net.ipv4.tcp_wmem`).
 const TAKEN_AT_ONCE: usize = 16 * 1024;
+/// Bytes of a large request that are in memory at one time.
+pub(super) const PART_BYTES: usize = 64 * 1024;
 /// The content type of SES's requests.
 pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -34,7 +37,7 @@ pub(super) struct Call<'a> {
     pub(super) method: Method,
     pub(super) url: &'a Url,
     pub(super) headers: &'a [(&'static str, &'static str)],
-    pub(super) body: Bytes,
+    pub(super) body: RequestBody,
 }
 
 /// Options of a call.
@@ -65,12 +68,18 @@ pub(super) struct Reply {
 /// long as its buffer has room, so a long one holds its last byte back until hyper has let go of
 /// what came before. (A TLS connection may then still hold some of it, 64 KiB at most.)
 pub(super) struct WatchedBody {
-    first: Option<Bytes>,
-    /// Ends when nobody holds the first part any more; `None` if there is none.
-    first_gone: Option<oneshot::Receiver<Infallible>>,
-    last: Bytes,
+    body: RequestBody,
+    /// Bytes that were handed over.
+    handed: usize,
+    /// Ends when nobody holds what was handed over any more; `None` if nothing was.
+    last_gone: Option<oneshot::Receiver<Infallible>>,
     written: Arc<AtomicBool>,
 }
+
+/// A part of a request could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the message cannot be read")]
+pub(super) struct Unreadable;
 
 /// Bytes whose owner is told when they are let go of.
 struct Held {
@@ -85,46 +94,64 @@ impl AsRef<[u8]> for Held {
 }
 
 impl WatchedBody {
-    pub(super) fn new(mut bytes: Bytes, written: Arc<AtomicBool>) -> Self {
-        if bytes.len() <= TAKEN_AT_ONCE {
-            return Self { first: None, first_gone: None, last: bytes, written };
+    pub(super) fn new(body: RequestBody, written: Arc<AtomicBool>) -> Self {
+        Self { body, handed: 0, last_gone: None, written }
+    }
+
+    fn left(&self) -> usize {
+        self.body.len_bytes() - self.handed
+    }
+
+    /// Bytes that are handed over next.
+    fn next_len(&self) -> usize {
+        match (&self.body, self.left()) {
+            (_, left) if self.handed == 0 && left <= TAKEN_AT_ONCE => left,
+            (_, 1) => 1,
+            (RequestBody::Whole(_), left) => left - 1,
+            (RequestBody::Parts(_), left) => PART_BYTES.min(left - 1),
         }
-        let (gone, first_gone) = oneshot::channel();
-        let last = bytes.split_off(bytes.len() - 1);
-        let first = Some(Bytes::from_owner(Held { bytes, _gone: gone }));
-        Self { first, first_gone: Some(first_gone), last, written }
     }
 }
 
 impl Body for WatchedBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Unreadable;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
-        }
-        if self.last.is_empty() {
+    ) -> Poll<Option<Result<Frame<Bytes>, Unreadable>>> {
+        if self.left() == 0 {
             return Poll::Ready(None);
         }
-        if let Some(first_gone) = &mut self.first_gone {
+        let (from, len) = (self.handed, self.next_len());
+        let is_last = len == self.left();
+        // The parts go in order, so what came before is gone with the one before.
+        if let Some(gone) = &mut self.last_gone
+            && is_last
+        {
             // An error is all that can come: nothing is ever sent.
-            let _ = ready!(Pin::new(first_gone).poll(context));
+            let _ = ready!(Pin::new(gone).poll(context));
         }
-        self.written.store(true, Ordering::Release);
-        Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.last)))))
+        let Some(part) = self.body.part(from, len) else {
+            return Poll::Ready(Some(Err(Unreadable)));
+        };
+        self.handed += len;
+        if is_last {
+            self.written.store(true, Ordering::Release);
+            return Poll::Ready(Some(Ok(Frame::data(part))));
+        }
+        let (gone, last_gone) = oneshot::channel();
+        self.last_gone = Some(last_gone);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(Held { bytes: part, _gone: gone })))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.last.is_empty()
+        self.left() == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        let left = self.first.as_ref().map_or(0, Bytes::len) + self.last.len();
-        SizeHint::with_exact(u64::try_from(left).expect("a length fits in 64 bits"))
+        SizeHint::with_exact(u64::try_from(self.left()).expect("a length fits in 64 bits"))
     }
 }
 

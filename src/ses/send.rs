@@ -15,7 +15,7 @@ use http::Method;
 
 use crate::domain::admission::Admitted;
 use crate::domain::attempt::{
-    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, TrackingOverride,
+    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody, TrackingOverride,
 };
 use crate::domain::envelope::Envelope;
 use crate::domain::id::MessageId;
@@ -256,16 +256,17 @@ fn without_override(request: &[u8]) -> Option<Bytes> {
 }
 
 impl Provider for SesClient {
-    async fn send(&self, envelope: &Envelope<'_>, request: Bytes) -> Outcome {
+    async fn send(&self, envelope: &Envelope<'_>, request: RequestBody) -> Outcome {
         if self.inner.tracking_override != TrackingOverride::Auto {
             return outcome(envelope, self.post_message(request).await);
         }
         let reply = self.post_message(request.clone()).await;
         let refused = reply.as_ref().is_ok_and(refuses_override);
-        let bare = refused.then(|| without_override(&request)).flatten();
+        let bare = refused.then(|| request.whole()).flatten();
+        let bare = bare.and_then(|request| without_override(&request));
         let is_bare = bare.is_some();
         let reply = match bare {
-            Some(bare) => self.post_message(bare).await,
+            Some(bare) => self.post_message(bare.into()).await,
             None => reply,
         };
         let outcome = outcome(envelope, reply);
@@ -278,7 +279,7 @@ impl Provider for SesClient {
 
 impl SesClient {
     /// Makes one call of `SendEmail`.
-    async fn post_message(&self, request: Bytes) -> Result<Reply, TransportError> {
+    async fn post_message(&self, request: RequestBody) -> Result<Reply, TransportError> {
         let call = Call {
             service: "ses",
             method: Method::POST,
@@ -287,7 +288,7 @@ impl SesClient {
             body: request,
         };
         let transport = &self.inner.transport;
-        transport.call_on(transport.options_of(call.body.len()), &call).await
+        transport.call_on(transport.options_of(call.body.len_bytes()), &call).await
     }
 }
 

@@ -9,9 +9,11 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 use aws_smithy_runtime_api::client::identity::Identity;
 use http::{HeaderMap, HeaderValue};
+use sha2::{Digest as _, Sha256};
 
+use crate::domain::attempt::RequestBody;
 use crate::domain::time::Timestamp;
-use crate::ses::request::Call;
+use crate::ses::request::{Call, PART_BYTES};
 
 /// Reason why a request cannot be signed.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +23,18 @@ pub(super) enum SignError {
     Credentials,
     #[error(transparent)]
     Signing(#[from] SigningError),
+    #[error("the message cannot be read")]
+    Unreadable,
+}
+
+/// SHA-256 of a large body, in hexadecimal.
+fn digest(body: &RequestBody) -> Result<String, SignError> {
+    let (mut hasher, len) = (Sha256::new(), body.len_bytes());
+    for from in (0..len).step_by(PART_BYTES) {
+        let part = body.part(from, PART_BYTES.min(len - from)).ok_or(SignError::Unreadable)?;
+        hasher.update(&part);
+    }
+    Ok(hex::encode(hasher.finalize()))
 }
 
 /// The headers that prove who makes the call: `Authorization`, `X-Amz-Date` and, with temporary
@@ -46,11 +60,15 @@ pub(super) fn sign(
         .build()
         .expect("all that signing needs is given")
         .into();
+    let payload = match &call.body {
+        RequestBody::Whole(bytes) => SignableBody::Bytes(bytes),
+        RequestBody::Parts(_) => SignableBody::Precomputed(digest(&call.body)?),
+    };
     let signable = SignableRequest::new(
         call.method.as_str(),
         call.url.as_str(),
         call.headers.iter().copied(),
-        SignableBody::Bytes(&call.body),
+        payload,
     )?;
     let (instructions, _signature) = sign_http(signable, &params)?.into_parts();
     let (headers, _query) = instructions.into_parts();
@@ -91,7 +109,7 @@ mod tests {
             method,
             url: &url,
             headers,
-            body: Bytes::from_static(body.as_bytes()),
+            body: Bytes::from_static(body.as_bytes()).into(),
         };
         let now = Timestamp::parse_rfc3339("2026-11-21T09:30:00Z").unwrap();
         sign(&call, "eu-west-1", &credentials, now).unwrap()
@@ -146,7 +164,7 @@ mod tests {
             method: Method::GET,
             url: &url,
             headers: &[],
-            body: Bytes::new(),
+            body: Bytes::new().into(),
         };
         let now = Timestamp::from_unix_millis(0);
         let error = sign(&call, "eu-west-1", &credentials, now).unwrap_err();
@@ -161,7 +179,7 @@ mod tests {
             method: Method::GET,
             url: &url,
             headers: &[],
-            body: Bytes::new(),
+            body: Bytes::new().into(),
         };
         for (key, token) in [("AKID\n", None), ("AKID", Some("a\r\nb: c")), ("AKID\0", None)] {
             let token = token.map(str::to_owned);

@@ -219,7 +219,7 @@ impl SesClient {
             method: Method::POST,
             url,
             headers: &[CONTENT_TYPE, ("x-amz-target", target)],
-            body: Bytes::from(request.to_string()),
+            body: Bytes::from(request.to_string()).into(),
         };
         Ok(self.inner.transport.call_on(options, &call).await?)
     }

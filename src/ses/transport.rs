@@ -184,8 +184,8 @@ impl Transport {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             }),
         );
-        let written = Arc::new(AtomicBool::new(call.body.is_empty()));
-        if !call.body.is_empty() {
+        let written = Arc::new(AtomicBool::new(call.body.len_bytes() == 0));
+        if call.body.len_bytes() > 0 {
             let body = WatchedBody::new(call.body.clone(), Arc::clone(&written));
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
@@ -246,7 +246,7 @@ mod tests {
             method: Method::POST,
             url: &url,
             headers: &[JSON],
-            body: Bytes::from_static(b"{}"),
+            body: Bytes::from_static(b"{}").into(),
         };
         let status = transport.call(&call).await.unwrap().status.as_u16();
         let requests = server.requests();
@@ -303,7 +303,7 @@ mod tests {
             method: Method::GET,
             url: &url,
             headers: &[],
-            body: Bytes::new(),
+            body: Bytes::new().into(),
         };
         transport.call(&call).await.unwrap();
         assert_eq!(transport.skew(), Some(Skew::Behind(Duration::from_mins(7))));

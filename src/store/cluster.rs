@@ -1,6 +1,7 @@
 //! Cluster: the nodes that work on one database and the state of that database, as one node sees
 //! them. Operators' commands, metrics and the page read it; nothing is decided by it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 
 /// How long after its last sign of life a node still starts something. After it, it is silent.
@@ -45,6 +47,15 @@ impl NodePlace {
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+}
+
+/// What a node found when it joined the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// Messages whose body was lost with a node that is dead.
+    pub bodies_lost: usize,
+    /// Messages of this node's life before that stay pending, because their body is there.
+    pub kept: BTreeSet<MessageId>,
 }
 
 /// Node, as another one or itself sees it.

@@ -1,5 +1,6 @@
 //! What every engine of the store must do, tested through the store's own interface.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +20,12 @@ use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReas
 use crate::domain::time::Timestamp;
 use crate::store::{
     AcceptError, Accepted, Applied, Change, Engine, LostMessages, MessageFilter, NewMessage,
-    NodeIdentity, NodePlace, PostgresServer, Reference, Report, Store, StoreError,
+    NodeIdentity, NodePlace, PostgresServer, Reference, Report, Store, StoreError, StoreId,
+    StoreOwner,
 };
 
 mod batch;
+mod bodies;
 mod events;
 mod feed;
 pub(super) mod history;
@@ -103,11 +106,22 @@ pub(super) async fn in_directory(directory: &tempfile::TempDir, now: Timestamp) 
 
 /// As [`in_directory`], with the number of messages that the end of the last process failed.
 async fn reopened(directory: &tempfile::TempDir, now: Timestamp) -> (Store, usize) {
+    let (store, bodies_lost, _) = reopened_with(directory, |_| BTreeSet::new(), now).await;
+    (store, bodies_lost)
+}
+
+/// As [`reopened`], with the messages that stay pending because `bodies` has their body.
+async fn reopened_with(
+    directory: &tempfile::TempDir,
+    bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
+    now: Timestamp,
+) -> (Store, usize, BTreeSet<MessageId>) {
     if let Ok(port) = std::env::var("TEST_POSTGRES_PORT") {
-        return postgres(directory.path(), port.parse().unwrap(), now).await;
+        return postgres(directory.path(), port.parse().unwrap(), bodies, now).await;
     }
-    let (store, recovery) = Store::open(directory.path(), now).unwrap();
-    (store, recovery.bodies_lost)
+    let (owner, directory) = (StoreOwner::Service, directory.path());
+    let (store, recovery) = Store::open_as(owner, directory, bodies, now).unwrap();
+    (store, recovery.bodies_lost, recovery.kept)
 }
 
 /// As [`in_directory`], on a disk in memory if the store is a file.
@@ -118,7 +132,12 @@ async fn in_memory(directory: &tempfile::TempDir, now: Timestamp) -> Store {
     }
 }
 
-async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize) {
+async fn postgres(
+    directory: &Path,
+    port: u16,
+    bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
+    now: Timestamp,
+) -> (Store, usize, BTreeSet<MessageId>) {
     let digest = Sha256::digest(directory.as_os_str().as_encoded_bytes());
     let database = format!("test_{}", hex::encode(&digest[..8]));
     let server = PostgresServer::with_database(port, &database).await;
@@ -129,7 +148,11 @@ async fn postgres(directory: &Path, port: u16, now: Timestamp) -> (Store, usize)
         dead_after: Duration::from_mins(3),
         least_dead_after: Duration::ZERO,
     };
-    Store::connect(&server, identity, Duration::from_secs(8), |_| now).await.unwrap()
+    let (owner, answer_timeout) = (StoreOwner::Service, Duration::from_secs(8));
+    let connected =
+        Store::connect_as(owner, &server, identity, answer_timeout, bodies, |_| now).await;
+    let (store, joined) = connected.unwrap();
+    (store, joined.bodies_lost, joined.kept)
 }
 
 pub(super) fn event(at: Timestamp, detail: EventDetail) -> Event {

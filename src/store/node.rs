@@ -1,6 +1,7 @@
 //! Node: the store as one of several on a database, which shares the pace and the duties with the
 //! others. A data file is a node alone.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use tokio::task::spawn_blocking;
 use crate::domain::id::MessageId;
 use crate::domain::time::{ClockReading, Timestamp};
 use crate::store::cluster::{
-    DatabaseStatus, DrainOrder, Duty, Forgotten, NodeAnswer, NodeLoad, NodeRequest, NodeStatus,
+    DatabaseStatus, DrainOrder, Duty, Forgotten, Joined, NodeAnswer, NodeLoad, NodeRequest,
+    NodeStatus,
 };
 use crate::store::interface::{Change, StoreOwner};
 use crate::store::postgres::{ConnectError, Import, NodeIdentity, PostgresServer, PostgresStore};
 use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
-use crate::store::{Engine, Store, StoreError};
+use crate::store::{Engine, Store, StoreError, StoreId};
 
 impl Store {
     /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
@@ -27,21 +29,26 @@ impl Store {
         answer_timeout: Duration,
         now: impl FnOnce(ClockReading) -> Timestamp,
     ) -> Result<(Self, usize), ConnectError> {
-        Self::connect_as(StoreOwner::Service, server, identity, answer_timeout, now).await
+        let (owner, none) = (StoreOwner::Service, |_| BTreeSet::new());
+        let (store, joined) =
+            Self::connect_as(owner, server, identity, answer_timeout, none, now).await?;
+        Ok((store, joined.bodies_lost))
     }
 
     /// As [`Store::connect`], for the service or for `pillarbox dev`. Refuses the other's database
-    /// before anything in it changes.
+    /// before anything in it changes. Messages of this node's life before stay pending if their body
+    /// is there; `bodies` returns whose bodies are.
     pub async fn connect_as(
         owner: StoreOwner,
         server: &PostgresServer,
         identity: NodeIdentity,
         answer_timeout: Duration,
+        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: impl FnOnce(ClockReading) -> Timestamp,
-    ) -> Result<(Self, usize), ConnectError> {
-        let (postgres, bodies_lost) =
-            PostgresStore::connect(owner, server, identity, answer_timeout, now).await?;
-        Ok((Self { engine: Engine::Postgres(postgres) }, bodies_lost))
+    ) -> Result<(Self, Joined), ConnectError> {
+        let (postgres, joined) =
+            PostgresStore::connect(owner, server, identity, answer_timeout, bodies, now).await?;
+        Ok((Self { engine: Engine::Postgres(postgres) }, joined))
     }
 
     /// Leaves the other nodes, with nothing held. Nobody has to wait until this one is taken for

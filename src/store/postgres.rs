@@ -4,6 +4,7 @@
 //! [`PostgresStore`], and the statements behind that. What every node asks all the time (the
 //! directory, a filter of suppressions, the ends of feeds) is in memory, and follows the database.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::store::directory::KeyUse;
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
 use crate::store::suppression_filter::SuppressionFilter;
-use crate::store::{DamagedRow, Health, StoreError, StoreOwner};
+use crate::store::{DamagedRow, Health, Joined, StoreError, StoreId, StoreOwner};
 use accept::Request;
 use calls::Calls;
 use connection::{Connection, Connector, Slot};
@@ -142,15 +143,16 @@ struct Shared {
 }
 
 impl PostgresStore {
-    /// Connects, makes the schema if there is none, joins the other nodes, and fails the messages
-    /// that dead ones held; returns how many those were.
+    /// Connects, makes the schema if there is none, joins the other nodes, takes over the messages of
+    /// this node's life before that `bodies` has a body of, and fails those that dead ones held.
     pub(in crate::store) async fn connect(
         owner: StoreOwner,
         server: &PostgresServer,
         identity: NodeIdentity,
         answer_timeout: Duration,
+        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: impl FnOnce(ClockReading) -> Timestamp,
-    ) -> Result<(Self, usize), ConnectError> {
+    ) -> Result<(Self, Joined), ConnectError> {
         let connector = Connector::new(server);
         let failed = |error: QueryError| ConnectError::Server(error.to_string());
         schema::prepare(&connector.connect().await.map_err(failed)?, owner).await?;
@@ -159,8 +161,9 @@ impl PostgresStore {
         let database = cluster::database(&connection).await.map_err(failed)?;
         let reading = cluster::read_clock(&connection).await.map_err(failed)?;
         let now = now(reading);
+        let store = cluster::store_id(&connection, &identity.name).await.map_err(failed)?;
         let node = Node::new(identity);
-        node::join(&node, &connection, dead, now).await?;
+        let kept = node::join(&node, &connection, dead, &bodies(store), now).await?;
         let shared = Arc::new(Shared {
             connector,
             node,
@@ -220,10 +223,11 @@ impl PostgresStore {
         // Without a part of the pace nothing can be sent. The others make room within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
-        let settled = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
+        let bodies_lost = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
         tasks.spawn("messages of dead nodes", settle(Arc::clone(&shared), changing.clone()));
         let tasks = Arc::new(tasks);
-        Ok((Self { shared, accepting, changing, replaying, writer, tasks }, settled))
+        let joined = Joined { bodies_lost, kept };
+        Ok((Self { shared, accepting, changing, replaying, writer, tasks }, joined))
     }
 
     pub(in crate::store) fn metrics(&self) -> &StoreMetrics {

@@ -3,6 +3,7 @@
 //! No redb type or closure leaves it. Each file of this folder has one subject: its part of
 //! [`RedbStore`], and the rows and tables behind that.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +13,10 @@ use arc_swap::{ArcSwap, Guard};
 use redb::{ReadTransaction, TableHandle};
 use tokio::sync::{Notify, watch};
 
+use crate::domain::id::MessageId;
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
+use crate::store::StoreId;
 use crate::store::damage::Damage;
 use crate::store::directory::{KeyUse, OrganisationIndex};
 use crate::store::listing::Listings;
@@ -106,7 +109,7 @@ impl RedbStore {
         pending: Pending,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
-        Self::open_by(directory, pending, None, now)
+        Self::open_by(directory, pending, None, |_| BTreeSet::new(), now)
     }
 
     /// As [`Self::open`]. Refuses a file that is not this program's; commands have none of their own.
@@ -114,12 +117,13 @@ impl RedbStore {
         directory: &Path,
         pending: Pending,
         owner: Option<StoreOwner>,
+        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
         let path = directory.join(FILE_NAME);
         let file = open::create_if_missing(&path, owner)?;
         let opener = Opener::file(&path, CACHE_BYTES)?;
-        let (store, recovery) = Self::start_by(opener, pending, owner, now)?;
+        let (store, recovery) = Self::start_by(opener, pending, owner, bodies, now)?;
         // Not before the file's lock is held: two starts at one time must not take each other's.
         temp_files::remove(directory, temp_files::NEW);
         Ok((store, Recovery { file, ..recovery }))
@@ -145,27 +149,31 @@ impl RedbStore {
         pending: Pending,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
-        Self::start_by(opener, pending, None, now)
+        Self::start_by(opener, pending, None, |_| BTreeSet::new(), now)
     }
 
     fn start_by(
         opener: Opener,
         pending: Pending,
         owner: Option<StoreOwner>,
+        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
         now: Timestamp,
     ) -> Result<(Self, Recovery), OpenError> {
         let (damage, feed, start) =
-            (Damage::default(), FeedIndex::default(), Start { pending, now });
+            (Damage::default(), FeedIndex::default(), Start::new(pending, now));
+        let mut bodies = Some(bodies);
         let unwritable = match pending {
             Pending::Settle => Unwritable::Read,
             Pending::Leave => Unwritable::Refuse,
         };
-        let (database, bodies_lost, refused) =
+        let (database, settled, refused) =
             SharedDatabase::open(opener, owner, &damage, unwritable, |database, laid| {
-                start.set_right(database, &feed, laid)
+                let bodies = &mut bodies;
+                let found = |id| bodies.take().map(|bodies| bodies(id)).unwrap_or_default();
+                start.set_right(database, &feed, laid, found)
             })?;
         let shared = Arc::new(Shared::new(database, damage, feed, start));
-        let recovery = startup_recovery::load(&shared, bodies_lost)?;
+        let recovery = startup_recovery::load(&shared, settled)?;
         if let Some(error) = refused {
             shared.refusing.store(true, Ordering::Release);
             tracing::error!(

@@ -19,7 +19,7 @@ mod torture;
 mod versions;
 mod webhooks;
 
-use torture::Torture;
+use torture::{Keeper, Torture};
 
 const ROUNDS: u64 = if cfg!(feature = "long") { 200 } else { 8 };
 
@@ -29,10 +29,19 @@ fn number(variable: &str) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_whenever_the_process_is_killed() {
+    torture(Keeper::Nobody).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_body_is_lost_whenever_the_process_is_killed_under_a_service_manager() {
+    torture(Keeper::Manager).await;
+}
+
+async fn torture(keeper: Keeper) {
     let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..));
     let rounds = number("CRASH_ROUNDS").unwrap_or(ROUNDS);
     println!("SEED={seed} CRASH_ROUNDS={rounds}");
-    let mut torture = Torture::new(seed).await;
+    let mut torture = Torture::new(seed, keeper).await;
     for round in 0..rounds {
         torture.round(round).await;
         if (round + 1).is_multiple_of(10) {

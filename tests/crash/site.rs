@@ -1,11 +1,12 @@
 //! A site whose provider loses, delays and refuses some of the calls.
 
+use std::process::Command;
 use std::time::Duration;
 
 use pillarbox::simulator::{EventOptions, Events, Fault, Faults, Options, QueueOptions};
 use pillarbox_judge::history::{Answers, OnUnknown, Refusal, Run};
 
-use crate::kit::{Process, Site, is_on_postgres};
+use crate::kit::{Manager, Process, Site, is_on_postgres};
 
 /// How soon an event that was handed out and not deleted comes again.
 const VISIBILITY: Duration = Duration::from_secs(2);
@@ -49,7 +50,15 @@ pub(crate) async fn faulty_site(seed: u64) -> Site {
 
 /// Begins to start the service.
 pub(crate) fn spawn(site: &Site) -> Process {
-    let mut command = site.service();
+    spawn_by(site.service())
+}
+
+/// Begins to start the service, with the bodies that a service manager keeps for it.
+pub(crate) fn spawn_under(manager: &Manager, site: &Site) -> Process {
+    spawn_by(manager.command(site))
+}
+
+fn spawn_by(mut command: Command) -> Process {
     command.env("RUST_LOG", "warn,pillarbox::service=info");
     Process::spawn(command)
 }

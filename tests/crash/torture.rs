@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pillarbox::domain::message::Status;
+use pillarbox::domain::message::{FailureCode, Status};
 use pillarbox::ses::send::MESSAGE_ID_TAG;
 use pillarbox_judge::history::{Event, Suppressed};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clients::Api;
-use crate::kit::{History, PATIENCE, Process, Site, is_on_postgres};
+use crate::kit::{History, Manager, PATIENCE, Process, Site, is_on_postgres};
 use crate::ledger::Ledger;
 use crate::old;
-use crate::site::{faulty_site, listening, run, spawn};
+use crate::site::{faulty_site, listening, run, spawn, spawn_under};
 use copies::{AS_LONG, Copies, strays};
 
 mod copies;
@@ -28,8 +28,18 @@ const OLD: usize = 2_500;
 /// How many older messages are read again in each round.
 const READ_AGAIN: usize = 100;
 
+/// Who has the bodies while no process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// Nobody: each kill loses those that are pending.
+    Nobody,
+    /// The service manager: no kill loses any.
+    Manager,
+}
+
 pub(crate) struct Torture {
     site: Site,
+    manager: Option<Manager>,
     key: String,
     seed: u64,
     random: fastrand::Rng,
@@ -48,11 +58,14 @@ pub(crate) struct Torture {
 }
 
 impl Torture {
-    pub(crate) async fn new(seed: u64) -> Self {
+    pub(crate) async fn new(seed: u64, keeper: Keeper) -> Self {
         let site = faulty_site(seed).await;
-        let history = History::begin(&format!("killed-{seed}"), run(), &site.simulator);
+        let name = format!("killed-{seed}-{keeper:?}");
+        let history = History::begin(&name, run(), &site.simulator);
+        let manager = (keeper == Keeper::Manager).then(|| Manager::of(&site, 2, Vec::new()));
         let mut torture = Self {
             site,
+            manager,
             key: String::new(),
             seed,
             random: fastrand::Rng::with_seed(seed),
@@ -77,7 +90,8 @@ impl Torture {
 
     /// One life of the process, from its start to its death, and what it finds at its start.
     pub(crate) async fn round(&mut self, round: u64) {
-        if self.random.u8(0..4) == 0 {
+        // They come by a start of the store, which has no bodies.
+        if self.manager.is_none() && self.random.u8(0..4) == 0 {
             old::add(&self.site, OLD).await;
             self.old += OLD;
         }
@@ -165,16 +179,23 @@ impl Torture {
 
     fn start(&mut self) -> (Process, Api) {
         let began = Instant::now();
-        let process = spawn(&self.site);
+        let process = self.spawn();
         let base = listening(&process);
         self.start_took = began.elapsed();
         assert_eq!(strays(&self.site.data_dir()), [""; 0], "left by those that were killed");
         (process, Api::new(base, self.key.clone(), self.history.clone()))
     }
 
+    fn spawn(&self) -> Process {
+        match &self.manager {
+            Some(manager) => spawn_under(manager, &self.site),
+            None => spawn(&self.site),
+        }
+    }
+
     /// Begins a start and kills it at any moment until it would have listened.
     async fn cut_start(&mut self) {
-        let process = spawn(&self.site);
+        let process = self.spawn();
         sleep(self.up_to(self.start_took)).await;
         self.kills_while_starting += 1;
         self.kill(process);
@@ -205,7 +226,8 @@ impl Torture {
             ids.extend(self.random.choose_multiple(ledger.ids.keys().cloned(), READ_AGAIN));
         }
         self.read(api, ids, |id, status| {
-            assert!(matches!(status, "sent" | "failed" | "suppressed"), "{id} is still {status}");
+            let is_final = matches!(status, "sent" | "failed" | "suppressed");
+            assert!(self.manager.is_some() || is_final, "{id} is still {status}");
         })
         .await;
         for address in suppressed {
@@ -285,6 +307,12 @@ impl Torture {
         for message in all {
             *subjects.entry(message.subject.as_str()).or_default() += 1;
             sent += u64::from(message.status() == Status::Sent);
+            let is_lost = message
+                .failure()
+                .is_some_and(|failure| failure.code == FailureCode::BodyLostOnRestart);
+            // Nobody ever had the bodies of the old ones.
+            let is_kept = self.manager.is_some() && message.subject != old::OLD_SUBJECT;
+            assert!(!(is_kept && is_lost), "the body of {} is lost", message.id);
             assert_ne!(message.status(), Status::Queued);
         }
         assert_eq!(sent, self.site.simulator.accepted_total());

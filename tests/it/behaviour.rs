@@ -5,6 +5,7 @@ mod addresses;
 mod attachments;
 mod backup;
 mod batch;
+mod bodies;
 mod cancel;
 mod caught;
 mod certificate;

@@ -3,6 +3,7 @@
 //! Must not know configurations.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -158,9 +159,21 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
     }
 
-    /// The memory that the process has resident, in bytes.
+    /// The memory that the process has resident, and that of the bodies, in bytes.
     pub(crate) fn resident_bytes(&self) -> usize {
-        self.memory("VmRSS:")
+        self.memory("VmRSS:") + self.arena_bytes()
+    }
+
+    /// The memory of the bodies, as the kernel counts it, in bytes: it belongs to no process.
+    pub(crate) fn arena_bytes(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
+        let arenas = files.filter_map(|file| {
+            let path = file.unwrap().path();
+            let target = std::fs::read_link(&path).ok()?;
+            let is_arena = target.to_string_lossy().contains("memfd:pillarbox-bodies");
+            is_arena.then(|| std::fs::metadata(&path).unwrap().blocks() * 512)
+        });
+        usize::try_from(arenas.sum::<u64>()).unwrap()
     }
 
     /// The most memory that the process had resident since [`Self::reset_peak`], in bytes.

@@ -166,7 +166,7 @@ async fn an_endpoint_that_refuses_the_override_gets_the_message_without_it_if_th
         let server = older_endpoint().await;
         let options = SesOptions { tracking_override, ..options(&server.url()) };
         let client = SesClient::new(options, Clock::system()).unwrap();
-        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+        let outcome = client.send(&envelope(), encoded(draft(), None).into()).await;
         let is_sent = matches!(outcome, Outcome::Sent { .. });
         assert_eq!(is_sent, tracking_override == TrackingOverride::Auto, "{outcome:?}");
         assert_eq!(server.requests().len(), calls);
@@ -181,7 +181,7 @@ async fn no_other_refusal_is_repeated_without_the_override() {
         let tracking_override = TrackingOverride::Auto;
         let options = SesOptions { tracking_override, ..options(&server.url()) };
         let client = SesClient::new(options, Clock::system()).unwrap();
-        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+        let outcome = client.send(&envelope(), encoded(draft(), None).into()).await;
         assert_eq!(kind(&outcome), ProblemKind::Rejected, "{message}");
         assert_eq!(server.requests().len(), 1, "{message}");
     }
@@ -297,7 +297,7 @@ fn no_memory_beyond_the_encoded_bytes_is_held() {
 }
 
 async fn outcome(server: &Server) -> Outcome {
-    client(&server.url()).send(&envelope(), encoded(draft(), None)).await
+    client(&server.url()).send(&envelope(), encoded(draft(), None).into()).await
 }
 
 fn kind(outcome: &Outcome) -> ProblemKind {
@@ -335,7 +335,7 @@ async fn connections_are_used_again() {
     let client = client(&server.url());
     for _ in 0..3 {
         assert!(matches!(
-            client.send(&envelope(), encoded(draft(), None)).await,
+            client.send(&envelope(), encoded(draft(), None).into()).await,
             Outcome::Sent { .. }
         ));
     }
@@ -349,7 +349,7 @@ async fn what_was_never_written_is_unavailable() {
     let plain = Server::start(Answer::json(200, ACCEPTED)).await;
     let no_tls = plain.url().replace("http", "https");
     for endpoint in ["http://127.0.0.1:1", "http://nowhere.invalid", &no_tls] {
-        let outcome = client(endpoint).send(&envelope(), encoded(draft(), None)).await;
+        let outcome = client(endpoint).send(&envelope(), encoded(draft(), None).into()).await;
         assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{endpoint}: {outcome:?}");
     }
     assert_eq!(plain.requests().len(), 0);
@@ -364,7 +364,7 @@ async fn a_time_limit_that_ends_while_connecting_is_unavailable_whichever_it_is(
         options.request_timeout = Duration::from_millis(whole);
         let client = SesClient::new(options.clone(), Clock::system()).unwrap();
         let start = Instant::now();
-        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+        let outcome = client.send(&envelope(), encoded(draft(), None).into()).await;
         assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{outcome:?}");
         assert!(start.elapsed() < Duration::from_secs(3));
     }
@@ -387,7 +387,7 @@ async fn a_request_that_was_written_and_not_answered_is_unknown() {
         let mut options = options(&server.url());
         options.request_timeout = Duration::from_millis(300);
         let client = SesClient::new(options, Clock::system()).unwrap();
-        let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+        let outcome = client.send(&envelope(), encoded(draft(), None).into()).await;
         assert_eq!(kind(&outcome), ProblemKind::Unknown, "{answer:?}: {outcome:?}");
         assert_eq!(server.requests().len(), 1, "{answer:?}");
     }
@@ -431,7 +431,7 @@ async fn a_request_whose_last_byte_was_not_written_was_not_accepted() {
             method: Method::POST,
             url: &client.inner.outbound_emails,
             headers: &[JSON],
-            body: large(BYTES),
+            body: large(BYTES).into(),
         };
         let transport = &client.inner.transport;
         let options =
@@ -440,7 +440,7 @@ async fn a_request_whose_last_byte_was_not_written_was_not_accepted() {
         assert!(matches!(error, TransportError::NotWritten(_)), "{reset:?}: {error:?}");
     }
     let client = client(&reader_of(1_000, Reset::Yes).await);
-    let outcome = client.send(&envelope(), large(BYTES)).await;
+    let outcome = client.send(&envelope(), large(BYTES).into()).await;
     assert_eq!(kind(&outcome), ProblemKind::Unavailable, "{outcome:?}");
 }
 
@@ -456,7 +456,7 @@ fn a_large_request_has_more_time() {
 #[tokio::test]
 async fn a_large_request_that_was_written_and_not_answered_is_unknown() {
     let server = Server::start(Answer::Reset).await;
-    let outcome = client(&server.url()).send(&envelope(), large(5 << 20)).await;
+    let outcome = client(&server.url()).send(&envelope(), large(5 << 20).into()).await;
     assert_eq!(kind(&outcome), ProblemKind::Unknown, "{outcome:?}");
     assert!(server.requests()[0].body.len() > 5 << 20);
 }
@@ -466,7 +466,7 @@ async fn a_large_request_arrives_whole() {
     let server = Server::start(Answer::json(200, ACCEPTED)).await;
     for bytes in [1_000, 16_000, 17_000, 100_000, 3_000_000] {
         let request = large(bytes);
-        let outcome = client(&server.url()).send(&envelope(), request.clone()).await;
+        let outcome = client(&server.url()).send(&envelope(), request.clone().into()).await;
         assert!(matches!(outcome, Outcome::Sent { .. }), "{outcome:?}");
         assert_eq!(server.requests().last().unwrap().body, request);
     }
@@ -478,7 +478,7 @@ async fn without_credentials_no_call_is_started() {
     let mut options = options(&server.url());
     options.credentials = Credentials::fixed("AKID\nEXAMPLE", SecretString::from("secret"));
     let client = SesClient::new(options, Clock::system()).unwrap();
-    let outcome = client.send(&envelope(), encoded(draft(), None)).await;
+    let outcome = client.send(&envelope(), encoded(draft(), None).into()).await;
     let Outcome::NotCalled(problem) = outcome else { panic!("{outcome:?}") };
     assert_eq!(problem.kind, ProblemKind::SetupFault);
     assert_eq!(server.connections(), 0);
@@ -492,7 +492,7 @@ async fn a_connection_closed_while_idle_costs_no_attempt() {
     let client = client(&server.url());
     for _ in 0..5 {
         assert!(matches!(
-            client.send(&envelope(), encoded(draft(), None)).await,
+            client.send(&envelope(), encoded(draft(), None).into()).await,
             Outcome::Sent { .. }
         ));
         tokio::time::sleep(Duration::from_millis(20)).await;

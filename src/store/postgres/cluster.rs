@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 use crate::domain::time::ClockReading;
-use crate::store::StoreError;
 use crate::store::cluster::{
     DatabaseStatus, DrainOrder, Forgotten, LEASE, NodeLoad, NodeStatus, Standby,
 };
@@ -16,6 +15,7 @@ use crate::store::postgres::error::{ConnectError, QueryError};
 use crate::store::postgres::peers::{BURY, Peer, boot_time};
 use crate::store::postgres::silence::Purpose;
 use crate::store::postgres::{PostgresStore, Shared, timestamp};
+use crate::store::{StoreError, StoreId};
 
 /// Time between two looks at the database's state.
 const LOOK: Duration = Duration::from_secs(10);
@@ -35,6 +35,14 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 const SCHEMA: &str = "SELECT version FROM cluster";
 const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+const FEED_ID: &str = "SELECT feed_id FROM cluster";
+
+/// Name of what a node stores on this database.
+pub(super) async fn store_id(connection: &Connection, node: &str) -> Result<StoreId, QueryError> {
+    let cluster: i64 = connection.query_one(FEED_ID, &[]).await?.get(0);
+    Ok(StoreId::of_node(cluster, node))
+}
 
 /// Looks at the database again and again.
 pub(super) async fn watch_database(shared: Arc<Shared>) {

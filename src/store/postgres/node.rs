@@ -5,7 +5,7 @@
 //! `dead_after`, which is longer than that and a call to the provider together. So no message is
 //! called lost while it may still be sent.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -15,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use uuid::Uuid;
 
+use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
@@ -35,6 +36,8 @@ const BEAT: Duration = Duration::from_secs(1);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a process waits until it has left the others.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
+/// How many messages of the life before are taken over by one statement.
+const TAKEN_OVER_AT_ONCE: usize = 50_000;
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
@@ -49,6 +52,9 @@ SELECT id, beat FROM node WHERE name = $1 AND NOT (directory = $2 AND place = $3
 const JOIN: &str = "
 INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
+/// Takes over messages of the life before whose bodies are there.
+const TAKE_OVER: &str = "
+UPDATE pending SET node = $1, calling = NULL WHERE node = $2 AND id = ANY($3) RETURNING id";
 const SAY: &str = "
 UPDATE node SET beat = beat + 1, pending = $2, conditions = $3, demand = $4
 WHERE id = $1 RETURNING draining, beat";
@@ -324,22 +330,28 @@ pub(super) async fn watch_namesake(
 }
 
 /// Joins the others under the configured name. The life before in the same place is over, because
-/// the lock of the data directory is held. Of the nodes of the same name elsewhere, only `dead` is.
+/// the lock of the data directory is held: the messages that it held are this one's if their body is
+/// there, and nobody's if not. Of the nodes of the same name elsewhere, only `dead` is over, and its
+/// messages are nobody's. Returns the messages that are taken over.
 pub(super) async fn join(
     node: &Node,
     connection: &Connection,
     dead: Option<Namesake>,
+    bodies: &BTreeSet<MessageId>,
     now: Timestamp,
-) -> Result<(), ConnectError> {
+) -> Result<BTreeSet<MessageId>, ConnectError> {
     let NodeIdentity { name, directory, place, least_dead_after, .. } = &node.identity;
     let (directory, place) = (directory.as_slice(), place.as_bytes());
     let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
     let sent = boot_time();
     let joined = async {
         connection.batch("BEGIN").await?;
+        let mut predecessor = None;
         if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
             let namesake = Namesake { id: row.get(0), beat: row.get(2) };
-            if !row.get::<_, bool>(1) && dead != Some(namesake) {
+            let is_of_this_place: bool = row.get(1);
+            predecessor = is_of_this_place.then_some(namesake.id);
+            if !is_of_this_place && dead != Some(namesake) {
                 connection.batch("ROLLBACK").await?;
                 return Ok::<_, QueryError>(None);
             }
@@ -357,15 +369,25 @@ pub(super) async fn join(
                 &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
             )
             .await?;
+        let id: i32 = row.get(0);
+        let mut taken = BTreeSet::new();
+        if let Some(before) = predecessor {
+            let bodies: Vec<Uuid> =
+                bodies.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect();
+            for bodies in bodies.chunks(TAKEN_OVER_AT_ONCE) {
+                let rows = connection.query(TAKE_OVER, &[&id, &before, &bodies]).await?;
+                taken.extend(rows.iter().map(|row| message_id(row.get(0))));
+            }
+        }
         connection.batch("COMMIT").await?;
-        Ok(Some(row.get::<_, i32>(0)))
+        Ok(Some((id, taken)))
     };
     let joined: Result<_, QueryError> = joined.await;
     match joined.map_err(|error| ConnectError::Server(error.to_string()))? {
-        Some(id) => {
+        Some((id, taken)) => {
             node.id.store(id, Ordering::Release);
             node.confirm(sent);
-            Ok(())
+            Ok(taken)
         }
         None => Err(ConnectError::NameTaken(name.clone())),
     }

@@ -100,7 +100,7 @@ impl SharedDatabase {
         owner: Option<StoreOwner>,
         damage: &Damage,
         unwritable: Unwritable,
-        prepare: impl Fn(&Database, Laid) -> Result<T, ReadError>,
+        mut prepare: impl FnMut(&Database, Laid) -> Result<T, ReadError>,
     ) -> Result<(Self, T, Option<OpenError>), OpenError> {
         let looked_at = (opener.open_for_reading)()?;
         require_format(&looked_at)?;

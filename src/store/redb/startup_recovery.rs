@@ -1,19 +1,22 @@
 //! Recovery: what a start sets right that the end of the last process left.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
 
 use redb::{Database, ReadableDatabase as _, ReadableTable};
 
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Recorded, Transition};
 use crate::domain::time::Timestamp;
+use crate::store::StoreId;
 use crate::store::record::{ReportedChange, decode_message, encode_message};
 use crate::store::redb::database::Laid;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::feed::FeedIndex;
 use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
-use crate::store::redb::tables::{MESSAGES, Tables, write_tables};
+use crate::store::redb::tables::{IdKey, MESSAGES, Tables, write_tables};
 use crate::store::redb::{
     OpenError, Shared, api_keys, feed, lost_messages, quarantine, suppressions, time_record,
     write_lock,
@@ -23,10 +26,12 @@ use crate::store::redb::{
 const RECOVERY_STEP: usize = 5_000;
 
 /// What a start found to set right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// Messages whose body was lost with the process that held it.
     pub bodies_lost: usize,
+    /// Messages that stay pending, because their body is there.
+    pub kept: BTreeSet<MessageId>,
     /// Idempotency keys that still replay.
     pub live_keys: usize,
     /// Origin of the file.
@@ -43,24 +48,40 @@ pub(in crate::store) enum Pending {
 }
 
 /// What a start sets right, and when it began.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Start {
     pub(super) pending: Pending,
     pub(super) now: Timestamp,
+    /// Messages whose body is there, once the file is known.
+    bodies: OnceLock<BTreeSet<MessageId>>,
+}
+
+/// Messages that a start found pending.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    /// How many lost their body.
+    pub(super) bodies_lost: usize,
+    /// Those whose body is there.
+    pub(super) kept: BTreeSet<MessageId>,
 }
 
 impl Start {
-    /// Sets right what the end of the last process left, in a file that nobody else reads yet; returns
-    /// how many messages lost their body. An attempt that was broken off may be made again.
+    pub(super) fn new(pending: Pending, now: Timestamp) -> Self {
+        Self { pending, now, bodies: OnceLock::new() }
+    }
+
+    /// Sets right what the end of the last process left, in a file that nobody else reads yet. `bodies`
+    /// returns whose bodies are there; it is asked once. An attempt that was broken off may be made again.
     ///
     /// Over a file that cannot be written, messages show as failed, and the feed tells nobody yet: the
     /// entries get their positions when they are written.
     pub(super) fn set_right(
-        self,
+        &self,
         database: &Database,
         feed: &FeedIndex,
         laid: Laid,
-    ) -> Result<usize, ReadError> {
+        bodies: impl FnOnce(StoreId) -> BTreeSet<MessageId>,
+    ) -> Result<Settled, ReadError> {
         let feed_id = write_tables(database, |mut tables| {
             // An earlier version may not have had all of them.
             tables.create()?;
@@ -68,30 +89,38 @@ impl Start {
         })?;
         feed.load(&database.begin_read()?, feed_id)?;
         if self.pending == Pending::Leave {
-            return Ok(0);
+            return Ok(Settled::default());
         }
-        let mut bodies_lost = 0;
+        let bodies = self.bodies.get_or_init(|| bodies(StoreId::of_file(feed_id.0)));
+        let (mut settled, mut after) = (Settled::default(), Bound::Unbounded);
         loop {
             let step = write_tables(database, |mut tables| {
                 // A clock that is behind the file's time stamp is wrong.
                 let reached = time_record::reached(&mut tables)?;
                 let now = reached.map_or(self.now, |reached| reached.now().max(self.now));
-                settle_pending(&mut tables, feed, laid, now)
+                let pending = pending_after(&mut tables, after)?;
+                let (kept, gone): (Vec<_>, Vec<_>) =
+                    pending.iter().copied().partition(|id| bodies.contains(id));
+                settle_pending(&mut tables, feed, laid, &gone, now)?;
+                Ok((kept, gone.len(), pending.last().copied()))
             })?;
-            bodies_lost += step;
-            if step < RECOVERY_STEP {
-                break;
+            let (kept, bodies_lost, last) = step;
+            settled.kept.extend(kept);
+            settled.bodies_lost += bodies_lost;
+            match last {
+                Some(last) => after = Bound::Excluded(*last.as_bytes()),
+                None => break,
             }
         }
         // With what was reported here.
         feed.load(&database.begin_read()?, feed_id)?;
-        Ok(bodies_lost)
+        Ok(settled)
     }
 }
 
 /// Reads what is kept in memory. A row that cannot be read stops nothing: it is noted and left out.
 /// Before this is done, nobody may ask the store anything.
-pub(super) fn load(shared: &Shared, bodies_lost: usize) -> Result<Recovery, OpenError> {
+pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenError> {
     let damage = &shared.damage;
     shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
@@ -103,32 +132,41 @@ pub(super) fn load(shared: &Shared, bodies_lost: usize) -> Result<Recovery, Open
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
     let live_keys = index.len();
     *write_lock(&shared.idempotency) = index;
-    Ok(Recovery { bodies_lost, live_keys, file: FileOrigin::Existing })
+    let Settled { bodies_lost, kept } = settled;
+    Ok(Recovery { bodies_lost, kept, live_keys, file: FileOrigin::Existing })
 }
 
 /// Opens the files to be written after a start that could only read them, and writes first what that
 /// start laid over them.
 pub(super) fn start_writing(shared: &Shared) -> Result<(), OpenError> {
-    let set_right =
-        |database: &Database, laid| shared.start.set_right(database, &shared.feed, laid).map(drop);
+    // Whose bodies are there is known since the first attempt.
+    let none = |_| BTreeSet::new();
+    let set_right = |database: &Database, laid| {
+        shared.start.set_right(database, &shared.feed, laid, none).map(drop)
+    };
     shared.database.start_writing(&shared.damage, set_right)
+}
+
+/// The next pending messages, in the order of their ids.
+fn pending_after(
+    tables: &mut Tables<'_>,
+    after: Bound<IdKey>,
+) -> Result<Vec<MessageId>, ReadError> {
+    let pending = tables.pending.open()?;
+    let rows = pending.range((after, Bound::Unbounded))?.take(RECOVERY_STEP);
+    let ids = rows.map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())));
+    Ok(ids.collect::<Result<_, _>>()?)
 }
 
 fn settle_pending(
     tables: &mut Tables<'_>,
     feed: &FeedIndex,
     laid: Laid,
+    pending: &[MessageId],
     now: Timestamp,
-) -> Result<usize, ReadError> {
-    let pending: Vec<MessageId> = tables
-        .pending
-        .open()?
-        .iter()?
-        .take(RECOVERY_STEP)
-        .map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())))
-        .collect::<Result<_, _>>()?;
+) -> Result<(), ReadError> {
     let mut lost = 0;
-    for id in &pending {
+    for id in pending {
         let row = tables.messages.open()?.get(id.as_bytes())?.map(|row| row.value().to_vec());
         let message = row.as_deref().map(|row| decode_message(*id, row).in_row(MESSAGES, id));
         if let (Some(row), Some(Err(damaged))) = (&row, &message) {
@@ -154,6 +192,5 @@ fn settle_pending(
         }
         tables.pending.open()?.remove(id.as_bytes())?;
     }
-    lost_messages::add(tables, lost, now)?;
-    Ok(pending.len())
+    lost_messages::add(tables, lost, now)
 }

@@ -1,5 +1,7 @@
 //! Tests of what the default engine alone has: its file, its journal and its writer.
 
+use std::collections::BTreeSet;
+
 use redb::ReadableTableMetadata;
 use tempfile::TempDir;
 
@@ -48,6 +50,16 @@ impl Store {
     /// Opens the store with this engine over what the opener opens.
     fn on_redb(opener: Opener, now: Timestamp) -> Result<(Self, Recovery), OpenError> {
         let (redb, recovery) = RedbStore::start(opener, Pending::Settle, now)?;
+        Ok((Self { engine: Engine::Redb(redb) }, recovery))
+    }
+
+    /// As [`Store::on_redb`], with the bodies of these messages.
+    fn on_redb_with(
+        opener: Opener,
+        bodies: BTreeSet<MessageId>,
+        now: Timestamp,
+    ) -> Result<(Self, Recovery), OpenError> {
+        let (redb, recovery) = RedbStore::start_by(opener, Pending::Settle, None, |_| bodies, now)?;
         Ok((Self { engine: Engine::Redb(redb) }, recovery))
     }
 

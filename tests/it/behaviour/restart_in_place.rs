@@ -3,7 +3,6 @@
 use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -191,7 +190,6 @@ async fn a_signal_during_a_restart_makes_a_stop_of_it() {
     let latency = Duration::from_secs(3);
     let site = Site::with("", Options { latency, ..Options::default() }).await;
     let manager = Manager::of(&site, 2, Vec::new());
-    manager.keep("arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
     let server = manager.start(&site);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
@@ -207,7 +205,6 @@ async fn a_signal_during_a_restart_makes_a_stop_of_it() {
 async fn a_call_that_hangs_delays_a_restart_for_some_seconds_and_no_other_starts() {
     let site = Site::with("", slow()).await;
     let manager = Manager::of(&site, 2, Vec::new());
-    manager.keep("arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
     let server = manager.start(&site);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
@@ -228,7 +225,6 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let manager = Manager::of(&site, 2, vec![("clients", listener.into())]);
-    manager.keep("arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap());
     let server = manager.start(&site);
     assert_eq!(server.base, format!("http://{address}"));
     manager.wait_for("READY=1", 1);
@@ -239,7 +235,10 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
         assert_eq!(manager.kept(), ["arena"]);
         let memory = fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap();
         let memory = memory.filter_map(|link| fs::read_link(link.unwrap().path()).ok());
-        assert!(memory.filter(|path| path.starts_with("/memfd:arena (deleted)")).count() >= 1);
+        assert!(
+            memory.filter(|path| path.starts_with("/memfd:pillarbox-bodies (deleted)")).count()
+                >= 1
+        );
         let status = site.done(&["status", "--json"]);
         let status: Value = serde_json::from_slice(&status.stdout).unwrap();
         assert_eq!(status["clientAddress"], json!(address.to_string()));
@@ -252,7 +251,7 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_that_would_lose_messages_is_refused() {
-    let site = Site::with("", slow()).await;
+    let site = Site::with("[sending]\nkeep_bodies = false", slow()).await;
     let server = site.start();
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
@@ -332,15 +331,10 @@ fn the_unit_has_systemd_keep_the_bodies() {
     assert!(slice.lines().any(|line| line == "MemorySwapMax=0"));
 }
 
-/// Memory that the program before had, and that nobody keeps.
-fn own_memory() -> (&'static str, OwnedFd) {
-    ("own-arena", memfd_create("arena", MemfdFlags::CLOEXEC).unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_keeps_descriptors_is_given_the_memory_once() {
     let site = Site::new().await;
-    let manager = Manager::of(&site, 2, vec![own_memory()]);
+    let manager = Manager::of(&site, 2, Vec::new());
     let server = manager.start(&site);
     manager.wait_for("FDSTOREREMOVE=1", 1);
     assert_eq!(manager.kept(), ["arena"]);
@@ -353,7 +347,7 @@ async fn a_manager_that_keeps_descriptors_is_given_the_memory_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn it_is_said_if_nobody_keeps_the_memory() {
     let site = Site::new().await;
-    let manager = Manager::of(&site, 0, vec![own_memory()]);
+    let manager = Manager::of(&site, 0, Vec::new());
     let server = manager.start(&site);
     until_logged(&server, "needs FileDescriptorStoreMax=2").await;
     assert!(manager.kept().is_empty());

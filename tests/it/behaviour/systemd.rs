@@ -69,8 +69,10 @@ async fn the_supervisor_hears_of_the_whole_life() {
     let notified = Notified::at(&site);
     let variables = [("NOTIFY_SOCKET", notified.path.as_str()), ("WATCHDOG_USEC", "2000000")];
     let server = site.start_with(&variables);
-    // The first word, and said when requests are answered.
-    assert_eq!(notified.next(), "READY=1\n");
+    // The bodies outlive the process before the first one comes.
+    assert_eq!(notified.next(), "FDSTORE=1\nFDNAME=arena\n");
+    // Said when requests are answered.
+    assert_eq!(notified.wait_for("READY=1"), "READY=1\n");
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
     assert_eq!(notified.wait_for("STATUS=pending 0, sent 1/min"), "STATUS=pending 0, sent 1/min\n");

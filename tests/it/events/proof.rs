@@ -6,7 +6,7 @@ use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{Address, DomainName};
 use pillarbox::domain::message::{Acceptance, Failure, FailureCode, Recorded, Status, Transition};
-use pillarbox::queue::{Claim, Content, Parcel};
+use pillarbox::queue::{AcceptedMessage, Claim, EncodedRequest};
 use tokio::time::Instant;
 
 use crate::events::document::send;
@@ -17,14 +17,15 @@ async fn being_sent(sink: &EventSink) -> (MessageId, Claim) {
     let id = sink.new_message().await;
     let sender = DomainName::parse("example.com").unwrap();
     let recipient = Address::parse("bob@example.org").unwrap();
-    sink.queue.add(Parcel {
+    let held = sink.queue.hold(AcceptedMessage {
         id,
         key: None,
-        content: Content::new("{}".to_owned(), &Envelope::new(&sender, [&recipient])),
+        request: EncodedRequest::new("{}".to_owned(), &Envelope::new(&sender, [&recipient])),
         accepted_at: Instant::now(),
         suppression_epoch: 0,
         reservation: sink.queue.budget().reserve(sink.organisation, 2).unwrap(),
     });
+    sink.queue.add(held.unwrap());
     let mut claim = sink.queue.claim(Instant::now(), 1).unwrap();
     drop(claim.start_call());
     assert_eq!((claim.id(), claim.attempts), (id, 1));

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pillarbox::body_store::BodyStore;
 use pillarbox::clock::Clock;
 use pillarbox::domain::id::{MessageId, MessageIds, OrganisationId};
 use pillarbox::domain::request::Draft;
@@ -57,7 +58,7 @@ impl EventSink {
             Some(organisation) => organisation.id,
             None => kit::add_organisation(&store, "acme", NOW).await,
         };
-        let queue = Arc::new(MessageQueue::new(1 << 20));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 20));
         let clock = Clock::manual(NOW);
         let events =
             Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));

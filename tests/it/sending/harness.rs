@@ -12,16 +12,18 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
+use pillarbox::body_store::BodyStore;
 use pillarbox::clock::Clock;
 use pillarbox::config::OnUnknown;
 use pillarbox::dispatch::token_bucket::Rate;
-use pillarbox::dispatch::{Dispatcher, Phase, Settings};
-use pillarbox::domain::attempt::{Outcome, Problem, ProblemKind, Provider, ProviderAnswer};
+use pillarbox::dispatch::{Dispatcher, Phase, Rest, Settings};
+use pillarbox::domain::attempt::{
+    Outcome, Problem, ProblemKind, Provider, ProviderAnswer, RequestBody,
+};
 use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageId;
 use pillarbox::domain::mailbox::{DomainName, Mailbox};
@@ -294,8 +296,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Provider for Simulated {
-    async fn send(&self, _: &Envelope<'_>, request: Bytes) -> Outcome {
-        let (call, latency) = self.take(&request);
+    async fn send(&self, _: &Envelope<'_>, request: RequestBody) -> Outcome {
+        let (call, latency) = self.take(&request.whole().unwrap());
         let _under_way = UnderWay(self);
         let kind = match call.answer {
             Answer::Accept => {
@@ -398,7 +400,7 @@ impl Sim {
             }
             organisations.push(organisation);
         }
-        let queue = Arc::new(MessageQueue::new(1 << 30));
+        let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
         let clock = Clock::manual(START);
         let intake = Intake::new(
             store.clone(),
@@ -564,7 +566,8 @@ impl Sim {
 
     /// Begins to drain, for at most this long.
     pub(crate) async fn drain(&self, time: Duration) {
-        self.phase.send(Phase::Draining { until: Instant::now() + time }).unwrap();
+        let until = Instant::now() + time;
+        self.phase.send(Phase::Draining { until, rest: Rest::Lost }).unwrap();
         self.settle().await;
     }
 

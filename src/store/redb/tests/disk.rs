@@ -1,6 +1,6 @@
 //! The store on a disk that fails.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::domain::admission::Facts as _;
 use crate::domain::feed::{FeedChange, FeedPosition, FeedTypes};
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::Mailbox;
-use crate::domain::message::{FailureCode, Transition};
+use crate::domain::message::{FailureCode, Recorded, State, Transition};
 use crate::domain::request::IdempotencyKey;
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
@@ -200,6 +200,45 @@ async fn a_start_on_a_disk_that_takes_no_writes_reads_and_writes_what_was_lost_l
     let (store, recovery) = Store::on_redb(disk.opener(NO_CACHE), START).unwrap();
     assert_eq!(recovery.bodies_lost, 1, "the new one");
     assert_eq!(store.lost_messages(START).await.unwrap().unwrap().messages, 2);
+}
+
+#[tokio::test]
+async fn a_start_on_a_disk_that_takes_no_writes_keeps_what_has_a_body() {
+    let disk = Disk::formatted();
+    let [sent, pending] = killed(&disk).await;
+    disk.set(Fault::WritesFail);
+    let bodies = BTreeSet::from([sent, pending]);
+    let (store, recovery) = Store::on_redb_with(disk.opener(NO_CACHE), bodies, START).unwrap();
+    assert_eq!((recovery.bodies_lost, recovery.kept), (0, BTreeSet::from([pending])));
+    let is_queued = async |store: &Store| {
+        let message = store.message(pending, START).await.unwrap().unwrap();
+        matches!(message.state, State::Queued { .. })
+    };
+    assert!(is_queued(&store).await);
+    disk.set(Fault::None);
+    timeout(PATIENCE, store.writable()).await.expect("the store takes writes");
+    assert!(is_queued(&store).await, "what was laid over the file is written");
+    let transition = Transition::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
+    assert_eq!(store.record(pending, 1, transition, START).await, Ok(Recorded::Changed));
+}
+
+/// More than one transaction of a start settles.
+#[tokio::test]
+async fn of_many_pending_messages_each_stays_or_fails_by_its_body() {
+    const COUNT: usize = 11_000;
+    let disk = Disk::formatted();
+    let fixture = on_disk(&disk).await;
+    let mut ids = Vec::new();
+    for _ in 0..COUNT {
+        ids.push(fixture.new_message().await);
+    }
+    drop(fixture);
+    let bodies: BTreeSet<MessageId> =
+        ids.iter().copied().filter(|id| id.as_bytes()[15] % 3 == 0).collect();
+    let opened = Store::on_redb_with(disk.opener(NO_CACHE), bodies.clone(), START);
+    let (_, recovery) = opened.unwrap();
+    assert_eq!(recovery.bodies_lost, COUNT - bodies.len());
+    assert_eq!(recovery.kept, bodies);
 }
 
 #[tokio::test]

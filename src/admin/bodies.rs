@@ -1,0 +1,120 @@
+//! Bodies of pending messages, for operators: how many there are, and what they survive.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::{Admin, Call, Place, Refusal};
+use crate::queue::MessageQueue;
+
+/// Tells of the bodies.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BodiesShow {}
+
+/// Gives up the bodies of an earlier process that cannot be used.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BodiesDrop {}
+
+/// Bodies of pending messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bodies {
+    /// How many.
+    pub count: usize,
+    /// Bytes of them, with what is kept of their messages.
+    pub bytes: u64,
+    /// Bytes of memory that they take up.
+    pub memory_bytes: u64,
+    /// Acceptance of the oldest message; `None` if there is none.
+    pub oldest_at: Option<String>,
+    /// Who keeps them while no process runs.
+    pub keeper: Keeper,
+    /// Reason why bodies of an earlier process cannot be used, if the service manager has such.
+    pub unreadable: Option<String>,
+}
+
+/// Who keeps the bodies while no process runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Keeper {
+    /// The service manager: they survive a restart and a crash.
+    ServiceManager,
+    /// Nobody: they end with the process.
+    Nobody {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Bodies of earlier processes that were given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BodiesDropped {
+    /// True if there were any.
+    pub dropped: bool,
+}
+
+/// What a running service knows of its bodies.
+pub struct BodyFacts {
+    /// The pending messages.
+    pub queue: Arc<MessageQueue>,
+    /// Tells who keeps them.
+    pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
+    /// Reason why bodies of an earlier process cannot be used.
+    pub unreadable: Option<String>,
+    /// Has the service manager drop those, and keep this process's in their place.
+    pub drop_unreadable: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+}
+
+impl fmt::Debug for BodyFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BodyFacts").finish_non_exhaustive()
+    }
+}
+
+impl BodyFacts {
+    /// What operators see.
+    pub fn show(&self) -> Bodies {
+        let usage = self.queue.bodies().usage();
+        Bodies {
+            count: usage.records,
+            bytes: usage.alive_bytes,
+            memory_bytes: usage.memory_bytes,
+            oldest_at: self.queue.oldest().map(|id| id.instant().to_string()),
+            keeper: (self.keeper)(),
+            unreadable: self.unreadable.clone(),
+        }
+    }
+}
+
+impl Call for BodiesShow {
+    async fn answer(self, admin: &Admin) -> Result<Bodies, Refusal> {
+        Ok(facts(admin)?.show())
+    }
+}
+
+impl Call for BodiesDrop {
+    async fn answer(self, admin: &Admin) -> Result<BodiesDropped, Refusal> {
+        let facts = facts(admin)?;
+        if facts.unreadable.is_none() {
+            return Ok(BodiesDropped { dropped: false });
+        }
+        (facts.drop_unreadable)().map_err(|error| {
+            Refusal::new(format!("the service manager cannot be told: {error}"))
+        })?;
+        Ok(BodiesDropped { dropped: true })
+    }
+}
+
+fn facts(admin: &Admin) -> Result<&BodyFacts, Refusal> {
+    match &admin.place {
+        Place::Service { facts: Some(facts), .. } => Ok(&facts.bodies),
+        Place::Service { facts: None, .. } | Place::File => {
+            Err(Refusal::new("no service runs, so no process has bodies; start it"))
+        }
+    }
+}

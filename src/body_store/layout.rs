@@ -1,0 +1,357 @@
+//! The format of the arena: its head, the heads of its blocks and of its records.
+//!
+//! Each check is a hash whose seed is random and in the arena's head. So bytes that a client chose are
+//! never taken for a head, and a scan follows lengths: it never searches.
+
+use twox_hash::XxHash3_64;
+
+use crate::body_store::{ArenaOwner, NotTaken};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::domain::message::Acceptance;
+
+/// Bytes of a block. The first block of the arena has its head.
+pub(super) const BLOCK_BYTES: u64 = 256 * 1024;
+/// Records begin at multiples of this.
+pub(super) const ALIGNMENT: u64 = 16;
+
+const MAGIC: &[u8; 16] = b"pillarbox bodies";
+/// Version of the format. A version of the service reads those of all earlier ones.
+const VERSION: u32 = 1;
+
+/// Seed of all checks of an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seed(pub(super) u64);
+
+/// The most bytes of a head that are checked together.
+const MAX_CHECKED_BYTES: usize = 512;
+
+impl Seed {
+    /// The check value of a head's parts.
+    fn check(self, parts: &[&[u8]]) -> u64 {
+        let (mut all, mut len) = ([0; MAX_CHECKED_BYTES], 0);
+        for part in parts {
+            all[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        }
+        XxHash3_64::oneshot_with_seed(self.0, &all[..len])
+    }
+
+    /// The check value of a record's content.
+    pub(super) fn of_content(self, content: &[u8]) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.0, content)
+    }
+}
+
+/// Head of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ArenaHead {
+    pub(super) owner: ArenaOwner,
+    pub(super) seed: Seed,
+}
+
+impl ArenaHead {
+    pub(super) const BYTES: usize = 80;
+
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..16].copy_from_slice(MAGIC);
+        bytes[16..20].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.owner.boot);
+        bytes[40..56].copy_from_slice(&self.owner.store);
+        bytes[56..64].copy_from_slice(&self.seed.0.to_le_bytes());
+        let check = self.seed.check(&[&bytes[..72]]);
+        bytes[72..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, NotTaken> {
+        if &bytes[..16] != MAGIC {
+            return Err(NotTaken::Foreign);
+        }
+        let version = u32::from_le_bytes(part(bytes, 16));
+        if version > VERSION {
+            return Err(NotTaken::Newer { version });
+        }
+        let seed = Seed(u64::from_le_bytes(part(bytes, 56)));
+        if seed.check(&[&bytes[..72]]) != u64::from_le_bytes(part(bytes, 72)) {
+            return Err(NotTaken::Damaged);
+        }
+        Ok(Self { owner: ArenaOwner { boot: part(bytes, 24), store: part(bytes, 40) }, seed })
+    }
+}
+
+/// Head of a run of blocks: one with many records, or as many as one large record needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockHead {
+    /// Blocks of the run.
+    pub(super) blocks: u32,
+    /// Random number of this use of the blocks. The checks of its records depend on it, so that
+    /// what an earlier use left behind is never taken for one of them.
+    pub(super) generation: u64,
+}
+
+impl BlockHead {
+    pub(super) const BYTES: usize = 32;
+
+    pub(super) fn encode(&self, seed: Seed, block: u32) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.blocks.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.generation.to_le_bytes());
+        let check = seed.check(&[&block.to_le_bytes(), &bytes[..24]]);
+        bytes[24..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// Returns `None` if no run begins at this block.
+    pub(super) fn decode(bytes: &[u8], seed: Seed, block: u32) -> Option<Self> {
+        let check = seed.check(&[&block.to_le_bytes(), &bytes[..24]]);
+        let head = Self {
+            blocks: u32::from_le_bytes(part(bytes, 0)),
+            generation: u64::from_le_bytes(part(bytes, 8)),
+        };
+        (check == u64::from_le_bytes(part(bytes, 24)) && head.blocks > 0).then_some(head)
+    }
+}
+
+/// Head of a record, apart from its live state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordHead {
+    pub(super) id: MessageId,
+    pub(super) organisation: OrganisationId,
+    pub(super) key: Option<KeyId>,
+    /// Bytes of the encoded request.
+    pub(super) request_len: u32,
+    /// Bytes of the envelope, which follows.
+    pub(super) envelope_len: u32,
+    /// Time of acceptance, in nanoseconds of the monotonic clock of this boot.
+    pub(super) accepted_at: u64,
+    pub(super) content_check: u64,
+}
+
+/// Where the live state begins in a record.
+pub(super) const LIVE_AT: usize = 60;
+
+impl RecordHead {
+    /// Bytes before the content, live state included.
+    pub(super) const BYTES: usize = 80;
+
+    /// Bytes of the content.
+    pub(super) fn content_len(&self) -> u64 {
+        u64::from(self.request_len) + u64::from(self.envelope_len)
+    }
+
+    /// Bytes of a record with a content of this many, up to where the next one may begin.
+    pub(super) fn record_len(content_len: u64) -> u64 {
+        (Self::BYTES as u64 + content_len).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Writes all but the live state, which stays zero.
+    pub(super) fn encode(&self, seed: Seed, generation: u64) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.request_len.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.envelope_len.to_le_bytes());
+        bytes[8..24].copy_from_slice(self.id.as_bytes());
+        bytes[24..28].copy_from_slice(&self.organisation.0.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.key.map_or(0, |key| key.0).to_le_bytes());
+        bytes[32] = u8::from(self.key.is_some());
+        bytes[36..44].copy_from_slice(&self.accepted_at.to_le_bytes());
+        bytes[44..52].copy_from_slice(&self.content_check.to_le_bytes());
+        let check = seed.check(&[&generation.to_le_bytes(), &bytes[..52]]);
+        bytes[52..60].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// Returns `None` if no record of this use of the block begins here.
+    pub(super) fn decode(bytes: &[u8], seed: Seed, generation: u64) -> Option<Self> {
+        let bytes = bytes.get(..Self::BYTES)?;
+        let check = seed.check(&[&generation.to_le_bytes(), &bytes[..52]]);
+        if check != u64::from_le_bytes(part(bytes, 52)) {
+            return None;
+        }
+        Some(Self {
+            id: MessageId::from_bytes(part(bytes, 8)),
+            organisation: OrganisationId(u32::from_le_bytes(part(bytes, 24))),
+            key: Self::key_of(bytes),
+            request_len: u32::from_le_bytes(part(bytes, 0)),
+            envelope_len: u32::from_le_bytes(part(bytes, 4)),
+            accepted_at: u64::from_le_bytes(part(bytes, 36)),
+            content_check: u64::from_le_bytes(part(bytes, 44)),
+        })
+    }
+
+    /// Reads the key of a head whose check value is right.
+    pub(super) fn key_of(bytes: &[u8]) -> Option<KeyId> {
+        (bytes[32] == 1).then(|| KeyId(u32::from_le_bytes(part(bytes, 28))))
+    }
+
+    /// Makes the record that begins here one of another use of blocks.
+    pub(super) fn move_to(record: &mut [u8], seed: Seed, generation: u64) {
+        let check = seed.check(&[&generation.to_le_bytes(), &record[..52]]);
+        record[52..60].copy_from_slice(&check.to_le_bytes());
+    }
+}
+
+/// Live state of a record, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LiveRecord {
+    pub(super) attempts: u32,
+    pub(super) acceptance: Acceptance,
+    /// Time of the next attempt, in nanoseconds of the monotonic clock of this boot.
+    pub(super) due: u64,
+    pub(super) call: CallRecord,
+}
+
+/// A record's call, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CallRecord {
+    Idle,
+    UnderWay,
+    /// The provider accepted the message: time in milliseconds, and its id. They lie where the
+    /// content was, which nobody needs any more.
+    Answered(u64, String),
+}
+
+const IDLE: u8 = 0;
+const UNDER_WAY: u8 = 1;
+const ANSWERED: u8 = 2;
+/// The longest id of the provider that is kept. Its ids have 60 bytes.
+const MAX_SES_ID_BYTES: usize = 128;
+
+impl LiveRecord {
+    /// Bytes from [`LIVE_AT`] to the content.
+    const BYTES: usize = RecordHead::BYTES - LIVE_AT;
+
+    /// Writes the live state and, of an answered call, the beginning of the content.
+    pub(super) fn encode(&self, seed: Seed, id: MessageId) -> Vec<u8> {
+        let mut bytes = vec![0; Self::BYTES];
+        let (state, answer) = match &self.call {
+            CallRecord::Idle => (IDLE, None),
+            CallRecord::UnderWay => (UNDER_WAY, None),
+            CallRecord::Answered(at, ses_id) => (ANSWERED, Some((at, ses_id))),
+        };
+        bytes[4..8].copy_from_slice(&self.attempts.to_le_bytes());
+        bytes[8] = state;
+        bytes[9] = u8::from(self.acceptance == Acceptance::Possible);
+        bytes[12..20].copy_from_slice(&self.due.to_le_bytes());
+        if let Some((at, ses_id)) = answer {
+            let ses_id = &ses_id.as_bytes()[..ses_id.len().min(MAX_SES_ID_BYTES)];
+            bytes[10] = u8::try_from(ses_id.len()).expect("an id has at most 128 bytes");
+            bytes.extend(at.to_le_bytes());
+            bytes.extend(ses_id);
+        }
+        let check = live_check(seed, id, &bytes);
+        bytes[..4].copy_from_slice(&check);
+        bytes
+    }
+
+    /// Reads the live state of a record that begins here. Returns `None` if its check value is wrong.
+    pub(super) fn decode(record: &[u8], seed: Seed, id: MessageId) -> Option<Self> {
+        let live = record.get(LIVE_AT..)?;
+        let state = *live.get(8)?;
+        let answer_len = match state {
+            IDLE | UNDER_WAY => 0,
+            ANSWERED => 8 + usize::from(live[10]),
+            _ => return None,
+        };
+        let live = live.get(..Self::BYTES + answer_len)?;
+        if live_check(seed, id, live) != live[..4] {
+            return None;
+        }
+        let call = match state {
+            IDLE => CallRecord::Idle,
+            UNDER_WAY => CallRecord::UnderWay,
+            _ => {
+                let (at, ses_id) = live[Self::BYTES..].split_at(8);
+                let ses_id = String::from_utf8(ses_id.to_vec()).ok()?;
+                CallRecord::Answered(u64::from_le_bytes(part(at, 0)), ses_id)
+            }
+        };
+        let acceptance = if live[9] == 0 { Acceptance::Excluded } else { Acceptance::Possible };
+        let attempts = u32::from_le_bytes(part(live, 4));
+        Some(Self { attempts, acceptance, due: u64::from_le_bytes(part(live, 12)), call })
+    }
+}
+
+fn live_check(seed: Seed, id: MessageId, live: &[u8]) -> [u8; 4] {
+    let check = seed.check(&[id.as_bytes(), &live[4..]]).to_le_bytes();
+    part(&check, 0)
+}
+
+/// The `N` bytes at a position.
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("a head has all of its bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SEED: Seed = Seed(7);
+    const ID: MessageId = MessageId::from_bytes([3; 16]);
+
+    fn record() -> RecordHead {
+        RecordHead {
+            id: ID,
+            organisation: OrganisationId(7),
+            key: Some(KeyId(9)),
+            request_len: 3000,
+            envelope_len: 40,
+            accepted_at: 5,
+            content_check: 77,
+        }
+    }
+
+    #[test]
+    fn heads_read_as_they_were_written() {
+        let head = ArenaHead { owner: ArenaOwner { boot: [1; 16], store: [2; 16] }, seed: SEED };
+        assert_eq!(ArenaHead::decode(&head.encode()).unwrap(), head);
+        let block = BlockHead { blocks: 3, generation: 8 };
+        assert_eq!(BlockHead::decode(&block.encode(SEED, 5), SEED, 5), Some(block));
+        assert_eq!(BlockHead::decode(&block.encode(SEED, 5), SEED, 6), None, "of another block");
+        for key in [None, Some(KeyId(0)), Some(KeyId(1))] {
+            let record = RecordHead { key, ..record() };
+            assert_eq!(RecordHead::decode(&record.encode(SEED, 8), SEED, 8), Some(record));
+        }
+        assert_eq!(RecordHead::decode(&record().encode(SEED, 8), SEED, 9), None, "of another use");
+    }
+
+    #[test]
+    fn a_newer_or_foreign_arena_is_told_apart_from_a_damaged_one() {
+        let head = ArenaHead { owner: ArenaOwner { boot: [1; 16], store: [2; 16] }, seed: SEED };
+        let changed = |at: usize, to: u8| {
+            let mut bytes = head.encode();
+            bytes[at] = to;
+            ArenaHead::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(changed(0, b'x'), NotTaken::Foreign);
+        assert_eq!(changed(16, 2), NotTaken::Newer { version: 2 });
+        assert_eq!(changed(30, 9), NotTaken::Damaged);
+    }
+
+    proptest! {
+        #[test]
+        fn live_states_read_as_they_were_written_and_no_byte_may_change(
+            attempts: u32, due: u64, possible: bool, state in 0_u8..3, at: u64,
+            ses_id in "[0-9a-f-]{0,80}", place: prop::sample::Index, bit in 0_u32..8,
+        ) {
+            let call = match state {
+                IDLE => CallRecord::Idle,
+                UNDER_WAY => CallRecord::UnderWay,
+                _ => CallRecord::Answered(at, ses_id),
+            };
+            let acceptance = if possible { Acceptance::Possible } else { Acceptance::Excluded };
+            let live = LiveRecord { attempts, acceptance, due, call };
+            let mut bytes = record().encode(SEED, 8).to_vec();
+            bytes.truncate(LIVE_AT);
+            bytes.extend(live.encode(SEED, ID));
+            prop_assert_eq!(LiveRecord::decode(&bytes, SEED, ID), Some(live));
+            prop_assert_eq!(RecordHead::decode(&bytes, SEED, 8), Some(record()));
+
+            let place = LIVE_AT + place.index(bytes.len() - LIVE_AT);
+            bytes[place] ^= 1 << bit;
+            prop_assert_eq!(LiveRecord::decode(&bytes, SEED, ID), None);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::domain::id::MessageIds;
+
+const OWNER: ArenaOwner = ArenaOwner { boot: [1; 16], store: [2; 16] };
+const ACME: OrganisationId = OrganisationId(7);
+
+fn put(store: &BodyStore, id: MessageId, content: &str, request_len: usize) -> Body {
+    let accepted_at = Instant::now();
+    let key = Some(KeyId(3));
+    let new = NewBody { id, organisation: ACME, key, accepted_at, content, request_len };
+    store.put(&new).unwrap()
+}
+
+/// Takes the arena over as the next process does.
+fn next_process(store: &BodyStore) -> Result<(BodyStore, Vec<Survivor>), NotTaken> {
+    BodyStore::take_over(store.as_fd().try_clone_to_owned().unwrap(), OWNER)
+}
+
+fn ids() -> impl FnMut() -> MessageId {
+    let ids = MessageIds::new();
+    move || ids.next(Timestamp::from_unix_millis(1))
+}
+
+/// Text of a length that tells its number.
+fn content(number: usize, len: usize) -> String {
+    format!("{number}-").chars().cycle().take(len).collect()
+}
+
+#[test]
+fn a_body_is_read_as_it_was_put_in_whatever_its_size() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    for len in [200, 3_000, 65_536, 65_537, 262_144 - 112, 262_144, 1_000_000, 10_000_000] {
+        let text = content(len, len);
+        let body = put(&store, id(), &text, len - 100);
+        assert_eq!(body.request().unwrap(), &text.as_bytes()[..len - 100]);
+        assert_eq!(body.envelope().unwrap(), &text[len - 100..]);
+        let mut part = [0; 50];
+        body.read_part(7, &mut part).unwrap();
+        assert_eq!(part, text.as_bytes()[7..57]);
+        assert_eq!((body.request_len(), body.content_len()), (len - 100, len));
+        assert_eq!(body.key().unwrap(), Some(KeyId(3)));
+    }
+    assert_eq!(store.usage().records, 0, "they are gone");
+}
+
+#[test]
+fn what_is_alive_outlives_the_process_with_its_state() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let (idle, calling, sent, large) = (id(), id(), id(), id());
+    let bodies: Vec<Body> =
+        [idle, calling, sent].map(|id| put(&store, id, &content(5, 2_000), 1_900)).into();
+    let _large = put(&store, large, &content(9, 3_000_000), 2_999_000);
+    let due = Instant::now() + Duration::from_secs(90);
+    let live = |call| LiveState { attempts: 4, acceptance: Acceptance::Possible, due, call };
+    bodies[0].set_live(idle, &live(CallState::Idle)).unwrap();
+    bodies[1].set_live(calling, &live(CallState::UnderWay)).unwrap();
+    let answered = CallState::Answered {
+        ses_message_id: "0102018b-ses".to_owned(),
+        sent_at: Timestamp::from_unix_millis(77),
+    };
+    bodies[2].set_live(sent, &live(answered.clone())).unwrap();
+
+    let (next, survivors) = next_process(&store).unwrap();
+    let found: BTreeMap<MessageId, Survivor> =
+        survivors.into_iter().map(|survivor| (survivor.id, survivor)).collect();
+    assert_eq!(found.keys().copied().collect::<Vec<_>>(), [idle, calling, sent, large]);
+    for (id, call) in [(idle, CallState::Idle), (calling, CallState::UnderWay), (sent, answered)] {
+        let Survivor { organisation, key, live, .. } = &found[&id];
+        assert_eq!((*organisation, *key), (ACME, Some(KeyId(3))));
+        assert_eq!((live.attempts, live.acceptance), (4, Acceptance::Possible));
+        assert_eq!(live.call, call);
+        let apart = live.due.max(due) - live.due.min(due);
+        assert!(apart < Duration::from_millis(50), "{apart:?}");
+    }
+    assert_eq!(found[&idle].body.request().unwrap(), &content(5, 2_000).as_bytes()[..1_900]);
+    assert_eq!(found[&large].body.envelope().unwrap().len(), 1_000);
+    assert_eq!(found[&large].live.attempts, 0);
+    next.own();
+    // New ones get room that none of them has.
+    let more: Vec<Body> = (0..500).map(|n| put(&next, id(), &content(n, 5_000), 4_900)).collect();
+    assert_eq!(
+        found[&large].body.request().unwrap(),
+        &content(9, 3_000_000).as_bytes()[..2_999_000]
+    );
+    for (n, body) in more.iter().enumerate() {
+        assert_eq!(body.request().unwrap(), &content(n, 5_000).as_bytes()[..4_900]);
+    }
+}
+
+#[test]
+fn an_arena_of_others_is_refused_and_stays_as_it_is() {
+    let store = BodyStore::create(OWNER).unwrap();
+    let refused = |owner| {
+        let fd = store.as_fd().try_clone_to_owned().unwrap();
+        BodyStore::take_over(fd, owner).unwrap_err()
+    };
+    assert_eq!(refused(ArenaOwner { boot: [9; 16], ..OWNER }), NotTaken::OtherBoot);
+    assert_eq!(refused(ArenaOwner { store: [9; 16], ..OWNER }), NotTaken::OtherStore);
+    let empty = new_memory().unwrap();
+    assert_eq!(BodyStore::take_over(empty, OWNER).unwrap_err(), NotTaken::Foreign);
+    let file = tempfile::tempfile().unwrap();
+    assert_eq!(BodyStore::take_over(file.into(), OWNER).unwrap_err(), NotTaken::Foreign);
+    assert_eq!(next_process(&store).unwrap().1.len(), 0);
+}
+
+#[test]
+fn a_record_with_a_wrong_byte_is_left_out_and_hides_no_other() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let ids: Vec<MessageId> = (0..20).map(|_| id()).collect();
+    let bodies: Vec<Body> =
+        ids.iter().map(|id| put(&store, *id, &content(1, 3_000), 2_900)).collect();
+    let place = store.0.room().place(bodies[7].slot);
+    store.0.write(b"?", place.content() + 1_234).unwrap();
+    let (_, survivors) = next_process(&store).unwrap();
+    let found: Vec<MessageId> = survivors.iter().map(|survivor| survivor.id).collect();
+    let expected: Vec<_> = ids.iter().filter(|id| **id != ids[7]).copied().collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_state_that_cannot_be_read_counts_as_a_call_under_way() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let body = put(&store, id(), &content(1, 3_000), 2_900);
+    let place = store.0.room().place(body.slot);
+    store.0.write(&[9], place.offset() + LIVE_AT as u64 + 5).unwrap();
+    let (_, survivors) = next_process(&store).unwrap();
+    assert_eq!(survivors[0].live.call, CallState::UnderWay);
+    assert_eq!(survivors[0].live.acceptance, Acceptance::Possible);
+}
+
+/// Clients choose bodies that look like blocks and records of the arena.
+#[test]
+fn bodies_that_look_like_records_are_none() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let seed = Seed(0);
+    let block = BlockHead { blocks: 1, generation: 0 }.encode(seed, 2);
+    let forged: Vec<u8> = block.iter().copied().cycle().take(600_000).collect();
+    let forged: String = forged.iter().map(|byte| char::from(byte & 0x7f)).collect();
+    let bodies: Vec<Body> = (0..5).map(|_| put(&store, id(), &forged, 599_000)).collect();
+    // A start that fails frees nothing.
+    assert_eq!(next_process(&store).unwrap().1.len(), 5);
+    assert_eq!(next_process(&store).unwrap().1.len(), 5);
+    drop(bodies);
+    let (next, survivors) = next_process(&store).unwrap();
+    assert!(survivors.is_empty());
+    assert_eq!(next.usage().records, 0);
+}
+
+/// Room is used again, and what an earlier use left behind is found by nobody.
+#[test]
+fn room_that_is_free_is_used_again_and_given_back() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let mut alive: BTreeMap<MessageId, (Body, String)> = BTreeMap::new();
+    fastrand::seed(7);
+    for round in 0..20_000 {
+        let len = if round % 500 == 0 { 400_000 } else { fastrand::usize(200..20_000) };
+        let (id, text) = (id(), content(round, len));
+        alive.insert(id, (put(&store, id, &text, len - 50), text));
+        while alive.len() > 1_000 {
+            let nth = fastrand::usize(..alive.len());
+            let id = *alive.keys().nth(nth).unwrap();
+            alive.remove(&id);
+        }
+    }
+    let usage = store.usage();
+    assert_eq!(usage.records, 1_000);
+    let allowed = usage.alive_bytes * 5 / 4 + (32 << 20);
+    assert!(usage.memory_bytes <= allowed, "{usage:?}");
+    let blocks = rustix::fs::fstat(store.as_fd()).unwrap().st_blocks.unsigned_abs() * 512;
+    assert!(blocks <= allowed, "the kernel counts {blocks}, and {usage:?}");
+    let (next, survivors) = next_process(&store).unwrap();
+    let survivors: BTreeMap<MessageId, Survivor> =
+        survivors.into_iter().map(|survivor| (survivor.id, survivor)).collect();
+    for (id, (body, text)) in &alive {
+        assert_eq!(body.request().unwrap(), &text.as_bytes()[..text.len() - 50]);
+        assert_eq!(survivors[id].body.request().unwrap(), body.request().unwrap());
+    }
+    drop(next);
+}
+
+/// A process that ends in order leaves its bodies to the next one.
+#[test]
+fn what_a_process_leaves_is_there_for_the_next_one_and_what_it_freed_is_not() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let mut bodies: Vec<(MessageId, Body)> = Vec::new();
+    for n in 0..300 {
+        let id = id();
+        bodies.push((id, put(&store, id, &content(n, 5_000), 4_900)));
+    }
+    let kept = bodies.split_off(100);
+    drop(bodies);
+    let kept: Vec<MessageId> = {
+        store.leave();
+        kept.into_iter().map(|(id, _body)| id).collect()
+    };
+    let (next, survivors) = next_process(&store).unwrap();
+    let found: Vec<MessageId> = survivors.iter().map(|survivor| survivor.id).collect();
+    assert!(kept.iter().all(|id| found.contains(id)));
+    next.own();
+    drop(survivors);
+    assert_eq!(next_process(&store).unwrap().1.len(), 0);
+}
+
+#[test]
+fn a_large_backlog_goes_back_to_the_kernel() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    let mut bodies: Vec<Body> = (0..20_000)
+        .map(|n| put(&store, id(), &content(n, fastrand::usize(2_000..20_000)), 1_000))
+        .collect();
+    fastrand::shuffle(&mut bodies);
+    bodies.truncate(2_000);
+    let memory = || rustix::fs::fstat(store.as_fd()).unwrap().st_blocks.unsigned_abs() * 512;
+    let usage = store.usage();
+    assert!(memory() <= usage.alive_bytes * 5 / 4 + (32 << 20), "{} and {usage:?}", memory());
+    drop(bodies);
+    assert!(memory() <= 9 << 20, "{}", memory());
+}

@@ -1,0 +1,70 @@
+//! `bodies`: the bodies of pending messages.
+
+use clap::{Args, Subcommand};
+
+use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
+use crate::cli::connect::Connection;
+use crate::cli::error::CliError;
+
+#[derive(Debug, Args)]
+pub(super) struct Bodies {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Give up bodies of an earlier process that cannot be used and that the service manager still
+    /// keeps. Their messages have failed.
+    Drop,
+}
+
+impl Bodies {
+    pub(super) async fn run(self) -> Result<String, CliError> {
+        let session = self.connection.open_service().await?;
+        match self.command {
+            None => session.run(BodiesShow {}, text).await,
+            Some(Command::Drop) => session.run(BodiesDrop {}, dropped).await,
+        }
+    }
+}
+
+fn dropped(answer: &BodiesDropped) -> String {
+    let text = if answer.dropped {
+        "bodies of an earlier process are given up; those of this one are kept now\n"
+    } else {
+        "the service manager keeps no bodies that this process cannot use\n"
+    };
+    text.to_owned()
+}
+
+/// One line: how many, and what they survive.
+pub(super) fn line(bodies: &Shown) -> String {
+    let count = format!("{} in {} KiB of memory", bodies.count, bodies.memory_bytes.div_ceil(1024));
+    match &bodies.keeper {
+        Keeper::ServiceManager => {
+            format!("{count}. They survive a restart and a crash: the service manager keeps them")
+        }
+        Keeper::Nobody { reason } => {
+            format!(
+                "{count}. They survive pillarbox restart, and no other end of the process: {reason}"
+            )
+        }
+    }
+}
+
+fn text(bodies: &Shown) -> String {
+    let mut text = format!("bodies  {}\n", line(bodies));
+    if let Some(oldest) = &bodies.oldest_at {
+        text.push_str(&format!("oldest  {oldest}\n"));
+    }
+    if let Some(why) = &bodies.unreadable {
+        text.push_str(&format!(
+            "unusable  bodies of an earlier process: {why}. To give them up, run: pillarbox bodies \
+             drop\n"
+        ));
+    }
+    text
+}

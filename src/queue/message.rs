@@ -1,0 +1,136 @@
+//! Pending messages: what the queue keeps of each, and what it reads from the arena.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::body_store::{Body, LiveState};
+use crate::domain::attempt::{RequestBody, RequestParts};
+use crate::domain::envelope::Envelope;
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
+use crate::queue::Reservation;
+use crate::queue::lanes::DomainHash;
+
+/// The longest request that is read into memory for its call.
+const READ_AT_ONCE: usize = 256 * 1024;
+
+impl RequestParts for Body {
+    fn len_bytes(&self) -> usize {
+        self.request_len()
+    }
+
+    fn part(&self, from: usize, len: usize) -> Option<Bytes> {
+        let mut part = vec![0; len];
+        match self.read_part(from, &mut part) {
+            Ok(()) => Some(part.into()),
+            Err(error) => {
+                tracing::error!(%error, "a body cannot be read");
+                None
+            }
+        }
+    }
+}
+
+/// A message that is to be accepted.
+pub struct AcceptedMessage {
+    /// The message.
+    pub id: MessageId,
+    /// The API key that posted it, if it came with one.
+    pub key: Option<KeyId>,
+    /// Its ready request to the provider, and its envelope.
+    pub request: EncodedRequest,
+    /// When it was accepted.
+    pub accepted_at: Instant,
+    /// The suppressions that it was checked against.
+    pub suppression_epoch: u64,
+    /// Its organisation's share of the byte budget that it takes up, released with it.
+    pub reservation: Reservation,
+}
+
+/// The ready request of a message to the provider and the message's envelope, as one text.
+pub struct EncodedRequest {
+    pub(super) text: String,
+    /// Where the request ends and the envelope begins.
+    pub(super) request_len: usize,
+    pub(super) sender_domain: DomainHash,
+    pub(super) recipients: u32,
+}
+
+impl EncodedRequest {
+    /// Encoded request of a message with this envelope. Copies the request only if it has no room
+    /// for the envelope.
+    pub fn new(mut request: String, envelope: &Envelope<'_>) -> Self {
+        let request_len = request.len();
+        request.push_str(envelope.as_str());
+        Self {
+            text: request,
+            request_len,
+            sender_domain: DomainHash::of(&envelope.sender_domain()),
+            recipients: envelope.recipient_count(),
+        }
+    }
+
+    /// Bytes of both.
+    pub const fn len_bytes(&self) -> usize {
+        self.text.len()
+    }
+}
+
+/// A message whose body is in the arena, before it comes into the queue.
+#[derive(Debug)]
+pub struct HeldMessage {
+    pub(super) message: PendingMessage,
+    pub(super) reservation: Reservation,
+}
+
+/// A message to be sent. Its body is in the arena as long as any clone of this lives.
+#[derive(Debug, Clone)]
+pub struct PendingMessage {
+    /// The message.
+    pub id: MessageId,
+    /// Whose it is.
+    pub organisation: OrganisationId,
+    /// Number of its recipients.
+    pub recipients: u32,
+    /// When it was accepted.
+    pub accepted_at: Instant,
+    /// The suppressions that it was checked against; `None` if that was in an earlier process.
+    pub suppression_epoch: Option<u64>,
+    pub(super) sender_domain: DomainHash,
+    pub(super) body: Body,
+}
+
+impl PendingMessage {
+    /// Reads the sender's domain and the recipients.
+    pub fn envelope(&self) -> io::Result<Envelope<'static>> {
+        self.body.envelope().map(Envelope::from_text)
+    }
+
+    /// Reads the ready request to the provider. A large one is read later, part by part.
+    pub fn request(&self) -> io::Result<RequestBody> {
+        if self.body.request_len() > READ_AT_ONCE {
+            return Ok(RequestBody::Parts(Arc::new(self.body.clone())));
+        }
+        self.body.request().map(Bytes::from).map(RequestBody::Whole)
+    }
+
+    /// Writes down, for a later process, how the message stands.
+    pub(super) fn set_live(&self, live: &LiveState) {
+        if let Err(error) = self.body.set_live(self.id, live) {
+            tracing::error!(id = %self.id, %error, "the state of a message could not be kept");
+        }
+    }
+
+    /// Returns true if this API key has posted the message.
+    pub(super) fn was_posted_by(&self, key: KeyId) -> bool {
+        match self.body.key() {
+            Ok(posted_by) => posted_by == Some(key),
+            Err(error) => {
+                tracing::error!(id = %self.id, %error, "a pending message cannot be read");
+                false
+            }
+        }
+    }
+}

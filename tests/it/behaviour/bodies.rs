@@ -1,0 +1,266 @@
+//! Bodies that outlive their process: with a service manager that keeps them, and by `restart`.
+
+use std::time::Duration;
+
+use pillarbox::simulator::{Fault, Faults, Options};
+use serde_json::{Value, json};
+
+use crate::kit::{
+    Finished, Manager, PATIENCE, Server, Site, is_on_postgres, message, message_with,
+};
+
+/// Tries again soon, and answers slowly enough for a kill in between.
+const SOON: &str = "[sending]\nretry_initial = \"50ms\"\nretry_max = \"100ms\"\ndrain = \"1s\"";
+
+/// A site whose provider takes nothing for now, and the manager that keeps its bodies.
+async fn site(more: &str, options: Options) -> (Site, Manager) {
+    let site = Site::with(more, options).await;
+    let manager = Manager::of(&site, 2, Vec::new());
+    (site, manager)
+}
+
+/// Starts the service and waits until its bodies are kept.
+fn start(site: &Site, manager: &Manager) -> Server {
+    let server = manager.start(site);
+    assert!(manager.kept().contains(&"arena".to_owned()), "it is stored before the first answer");
+    server
+}
+
+async fn send(server: &Server, count: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    for n in 0..count {
+        let files =
+            json!([{ "filename": "a.txt", "content": "aGVsbG8=", "content_type": "text/plain" }]);
+        let body = if n % 5 == 0 { message_with("attachments", files) } else { message() };
+        ids.push(server.send(&body).await);
+    }
+    ids
+}
+
+async fn all_sent(server: &Server, ids: &[String]) {
+    for id in ids {
+        server.wait_for(id, "sent").await;
+    }
+}
+
+async fn wait_until_tried(server: &Server, id: &str) -> Value {
+    loop {
+        let record = server.record(id).await;
+        if record["attempts"].as_u64().unwrap() > 0 && record["status"] == "queued" {
+            return record;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_loses_no_message_and_sends_none_twice() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let mut server = start(&site, &manager);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.extend(send(&server, 20).await);
+        wait_until_tried(&server, &ids[0]).await;
+        server.kill();
+        server = start(&site, &manager);
+        assert!(server.log().contains("pending messages of the last process go on"));
+    }
+    let attempts = server.record(&ids[0]).await["attempts"].as_u64().unwrap();
+    assert!(attempts > 0);
+    assert_eq!(manager.kept(), ["arena"]);
+    site.simulator.set_faults(Faults::none());
+    all_sent(&server, &ids).await;
+    assert!(server.record(&ids[0]).await["attempts"].as_u64().unwrap() > attempts);
+    assert_eq!(site.simulator.accepted_total(), ids.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_place_loses_no_message_without_any_manager() {
+    let site = Site::with(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = site.start();
+    let ids = send(&server, 50).await;
+    for _ in 0..3 {
+        Finished::run(site.command(&["restart", "--json"])).await.json();
+        let status = &server.record(&ids[7]).await["status"];
+        assert!(status == "queued" || status == "sending", "{status}");
+    }
+    site.simulator.set_faults(Faults::none());
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), ids.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_leaves_what_it_could_not_send_to_the_next_start() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let ids = send(&server, 30).await;
+    let log = server.terminate().await;
+    assert!(log.contains("left_pending=30"), "{log}");
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), ids.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_under_way_at_a_kill_counts_as_one_whose_answer_was_lost() {
+    for (on_unknown, status, code) in
+        [("fail", "failed", "outcome_unknown"), ("retry", "queued", "outcome_unknown")]
+    {
+        let more = format!(
+            "[sending]\nretry_initial = \"1h\"\nretry_max = \"1h\"\non_unknown = \"{on_unknown}\""
+        );
+        let slow = Options { latency: Duration::from_secs(3), ..Options::default() };
+        let (site, manager) = site(&more, slow).await;
+        let server = start(&site, &manager);
+        let id = server.send(&message()).await;
+        server.wait_for(&id, "sending").await;
+        server.kill();
+        let server = start(&site, &manager);
+        let record = loop {
+            let record = server.record(&id).await;
+            if !record["error"].is_null() {
+                break record;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert_eq!(record["status"], status, "{record}");
+        assert_eq!(record["error"]["code"], code, "{record}");
+        assert_eq!(record["attempts"], 1, "{record}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_cancelled_before_a_kill_stays_cancelled() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let ids = send(&server, 2).await;
+    site.done(&["message", "cancel", &ids[0]]);
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    all_sent(&server, &ids[1..]).await;
+    let record = server.record(&ids[0]).await;
+    assert_eq!(record["error"]["code"], "cancelled", "{record}");
+    assert_eq!(site.simulator.accepted_total(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recipient_suppressed_before_a_kill_is_not_written_to_after_it() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let id = server.send(&message()).await;
+    site.done(&["suppression", "add", "--org", "acme", "bob@example.org"]);
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    server.wait_for(&id, "suppressed").await;
+    assert_eq!(site.simulator.accepted_total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_loses_nothing() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let ids = send(&server, 20).await;
+    server.kill();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (here, there) = ("listen = \"127.0.0.1:0\"\noperator", taken.local_addr().unwrap());
+    site.reconfigure(here, &format!("listen = \"{there}\"\noperator"));
+    for _ in 0..2 {
+        let failed = Finished::run(manager.command(&site)).await;
+        assert_ne!(failed.code, 0, "{failed:?}");
+    }
+    site.reconfigure(&format!("listen = \"{there}\"\noperator"), here);
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), ids.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_keep_bodies_off_each_end_loses_the_bodies() {
+    let more = SOON.replace("[sending]", "[sending]\nkeep_bodies = false");
+    let (site, manager) = site(&more, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = manager.start(&site);
+    let id = server.send(&message()).await;
+    assert!(manager.kept().is_empty());
+    server.kill();
+    let server = manager.start(&site);
+    let record = server.wait_for(&id, "failed").await;
+    assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_another_data_directory_are_not_taken() {
+    if is_on_postgres() {
+        return;
+    }
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    send(&server, 3).await;
+    server.kill();
+    std::fs::rename(site.data_dir(), site.directory().join("other")).unwrap();
+    let server = manager.start(&site);
+    assert!(server.log().contains("belongs to another data directory"), "{}", server.log());
+    server.kill();
+    std::fs::remove_dir_all(site.data_dir()).unwrap();
+    std::fs::rename(site.directory().join("other"), site.data_dir()).unwrap();
+    let server = start(&site, &manager);
+    assert!(server.log().contains("pending messages of the last process go on messages=3"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    send(&server, 12).await;
+    let shown =
+        || -> Value { serde_json::from_slice(&site.done(&["bodies", "--json"]).stdout).unwrap() };
+    let end = std::time::Instant::now() + PATIENCE;
+    while shown()["keeper"]["kind"] != "serviceManager" {
+        assert!(std::time::Instant::now() < end, "{}", shown());
+    }
+    let bodies = shown();
+    assert_eq!((&bodies["count"], &bodies["unreadable"]), (&json!(12), &Value::Null), "{bodies}");
+    assert!(bodies["bytes"].as_u64().unwrap() > 12 * 100, "{bodies}");
+    assert!(bodies["memoryBytes"].as_u64() >= bodies["bytes"].as_u64(), "{bodies}");
+    assert!(bodies["oldestAt"].as_str().unwrap().ends_with('Z'), "{bodies}");
+    let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    assert!(status.contains("They survive a restart and a crash"), "{status}");
+    server.kill();
+    let server = site.start();
+    let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(text.contains("no service manager, such as systemd"), "{text}");
+    drop(server);
+}
+
+/// What another data directory has left stays with the manager until an operator gives it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let memory = rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    manager.keep("arena", memory);
+    let server = manager.start(&site);
+    let bodies = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(bodies.contains("it is no arena of pillarbox"), "{bodies}");
+    assert_eq!(manager.kept(), ["arena"]);
+    let dropped = String::from_utf8(site.done(&["bodies", "drop"]).stdout).unwrap();
+    assert!(dropped.contains("are given up"), "{dropped}");
+    manager.wait_for("FDSTOREREMOVE=1", 1);
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let ids = send(&server, 3).await;
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    all_sent(&server, &ids).await;
+}

@@ -1,0 +1,232 @@
+"""What happens to a service under systemd: see run.sh, which starts this.
+
+Each scenario ends with every accepted message final and the history judged. They run in order on one
+machine, because an installation lives through all of it.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import sys
+import time
+import traceback
+
+import lives
+import packages
+from clients import History, Load
+from machine import CannotBoot, Machine
+from provider import Provider
+from service import CONFIGURATION, INSTALL, SLOW, UNIT, Service, check, wait_for
+
+# Exit code: all that this machine allows was good.
+NOT_POSSIBLE = 77
+
+
+class Site:
+    """What scenarios share."""
+
+    def __init__(self, machine, service, package, previous, seed):
+        self.machine, self.service = machine, service
+        self.package, self.previous = package, previous
+        self.seed = seed
+        self.choices = random.Random(seed)
+        # What this machine cannot show.
+        self.not_checked = []
+
+    def load(self, name):
+        return Load(self.service.history, self.service.key, name, self.seed)
+
+
+def installation(site):
+    """An earlier version is installed as a first package, starts, and sends."""
+    service, machine = site.service, site.machine
+    service.install(site.previous)
+    check(service.state == "active", f"the service is {service.state} after its installation")
+    for unit in ("pillarbox.service", "pillarbox.socket"):
+        check(machine.systemctl("is-enabled", unit) == "enabled", f"{unit} is not enabled")
+    check(machine.systemctl("is-active", "pillarbox.socket") == "active", "the socket is off")
+    service.write_credentials()
+    service.configure(reload=False)
+    machine.systemctl("restart", UNIT)
+    service.add_client()
+    service.send("first")
+    service.settle()
+
+
+def upgrade_from_the_previous_version(site):
+    """An upgrade under load: nobody is refused a connection, and what waits is sent in the drain."""
+    service = site.service
+    before = service.pid
+    load = site.load("upgrade")
+    time.sleep(2)
+    service.ends_a_process(*INSTALL, str(site.package))
+    service.wait_until_up()
+    check(service.pid != before, "the old process runs on")
+    check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
+    time.sleep(1)
+    load.stop()
+    check(load.refused == 0, f"{load.refused} connections were refused")
+    service.settle(load.accepted)
+
+
+def sandbox(site):
+    """The unit's limits are in force, and its slice."""
+    service, machine = site.service, site.machine
+    status = machine.run("cat", f"/proc/{service.pid}/status").stdout
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    check(fields["NoNewPrivs"] == "1", "the process may gain privileges")
+    check(fields["Seccomp"] == "2", "the process may make any system call")
+    check(int(fields["CapEff"], 16) == 0, f"the process has capabilities: {fields['CapEff']}")
+    check(machine.show("MemorySwapMax") == "0" or machine.show("Slice") == "pillarbox.slice",
+          "bodies may be swapped")
+    if machine.file("/usr/lib/systemd/system/pillarbox.slice").exists():
+        check(machine.show("Slice") == "pillarbox.slice", f"the slice is {machine.show('Slice')}")
+        swap = machine.show("MemorySwapMax", "pillarbox.slice")
+        check(swap == "0", f"the slice may use {swap} of swap")
+
+
+def socket_activation(site):
+    """A connection starts the service, and what came before it is ready is answered."""
+    service, machine = site.service, site.machine
+    service.ends_a_process("systemctl", "stop", UNIT)
+    check(machine.systemctl("is-active", "pillarbox.socket") == "active", "the socket is gone")
+    service.api.close()
+    service.send("activation")
+    check(service.state == "active", f"the service is {service.state}")
+    service.settle()
+
+
+def reload(site):
+    """A reload takes over a configuration, and a wrong one changes nothing."""
+    service, machine = site.service, site.machine
+    before = service.pid
+    service.configure(more="imagined = 1\n")
+    time.sleep(0.5)
+    service.send("wrong-reload")
+    service.configure()
+    service.send("reload")
+    check(service.pid == before, "a reload ended the process")
+    check(service.state == "active", f"the service is {service.state}")
+    service.settle()
+
+
+def manager_reloaded(site):
+    """systemd reads its units again and executes itself again; the service goes on, and is still
+    watched, restarted, and what it gave systemd is kept."""
+    service, machine = site.service, site.machine
+    for command in ("daemon-reload", "daemon-reexec"):
+        service.configure(SLOW)
+        load = site.load(command)
+        time.sleep(1)
+        before = service.pid
+        machine.systemctl(command)
+        wait_for("systemd that answers", lambda: service.state == "active")
+        check(service.pid == before, f"{command} ended the process")
+        lives.check_kept(site)
+        time.sleep(0.5)
+        service.kill()
+        service.wait_until_up()
+        lives.check_kept(site)
+        load.stop()
+        service.settle(load.accepted, may_lose=not service.keeps_bodies)
+
+
+def stop(site):
+    """After a stop, what waited is sent, or is final with its reason; it is never forgotten."""
+    service, machine = site.service, site.machine
+    service.configure(SLOW)
+    load = site.load("stop")
+    time.sleep(2)
+    load.stop()
+    service.ends_a_process("systemctl", "stop", UNIT)
+    check(service.state == "inactive", f"the unit is {service.state} after its stop")
+    machine.systemctl("start", UNIT)
+    service.wait_until_up()
+    # Earlier versions let go of kept descriptors when a unit stops.
+    is_kept = service.keeps_bodies and machine.show("FileDescriptorStorePreserve") == "yes"
+    lost = service.settle(load.accepted, may_lose=not is_kept)
+    print(f"    of {len(load.accepted)} messages, {lost} lost their bodies by the stop")
+
+
+def removal(site):
+    """The package goes, its data stays."""
+    service, machine = site.service, site.machine
+    machine.run("dpkg", "--remove", "pillarbox")
+    check(machine.systemctl("is-active", UNIT, check=False) != "active", "it runs after its removal")
+    check(machine.systemctl("is-active", "pillarbox.socket", check=False) != "active", "its socket")
+    check(machine.file("/var/lib/pillarbox/pillarbox.redb").exists(), "the data file is gone")
+    machine.run("dpkg", "--purge", "pillarbox")
+    check(not machine.file(CONFIGURATION).exists(), "the configuration is left")
+    check(machine.file("/var/lib/pillarbox/pillarbox.redb").exists(), "the purge took the data")
+
+
+SCENARIOS = [
+    installation,
+    upgrade_from_the_previous_version,
+    sandbox,
+    socket_activation,
+    reload,
+    manager_reloaded,
+    lives.killed_in_a_loop,
+    lives.restarted_by_systemd,
+    lives.restarted_in_place,
+    lives.restart_refused,
+    lives.broken_configuration,
+    lives.waiting_connections,
+    packages.upgrade_with_the_same_units,
+    packages.upgrade_with_another_unit,
+    packages.upgrade_that_the_local_policy_forbids,
+    packages.upgrade_with_a_broken_configuration,
+    packages.upgrade_of_a_stopped_service,
+    lives.torture,
+    lives.ten_restarts,
+    stop,
+    removal,
+]
+
+
+def main():
+    work, package, previous, judge, histories, *chosen = sys.argv[1:]
+    seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
+    print(f"SEED={seed}")
+    try:
+        machine = Machine(work)
+    except CannotBoot as error:
+        print(f"systemd does not boot in a container: {error}", file=sys.stderr)
+        sys.exit(NOT_POSSIBLE)
+    histories = pathlib.Path(histories)
+    history = History(histories / "history.jsonl")
+    service = Service(machine, history, Provider(history), judge, histories)
+    place = pathlib.Path("/srv/pillarbox-packages")
+    machine.file(place).mkdir(parents=True)
+    for name, file in (("package", package), ("previous", previous)):
+        shutil.copy(file, machine.file(place / f"{name}.deb"))
+    site = Site(machine, service, place / "package.deb", place / "previous.deb", seed)
+    first = SCENARIOS[:2]
+    failed = run(site, [one for one in SCENARIOS if not chosen or one in first or one.__name__ in chosen])
+    machine.end()
+    for check_ in site.not_checked:
+        print(f"NOT CHECKED: {check_}")
+    sys.exit(failed)
+
+
+def run(site, scenarios):
+    """Runs scenarios; the first that fails is the last."""
+    for scenario in scenarios:
+        began = time.monotonic()
+        print(f"== {scenario.__module__}.{scenario.__name__}", flush=True)
+        try:
+            scenario(site)
+        except Exception:
+            traceback.print_exc()
+            journal = ("journalctl", "--no-pager", "--lines=60", "--output=short-precise")
+            print(site.machine.run(*journal, "--unit=pillarbox.*", "--unit=init.scope", check=False).stdout)
+            return 1
+        print(f"   {time.monotonic() - began:.1f} s", flush=True)
+    print("The service lives with systemd.")
+    return 0
+
+
+if __name__ == "__main__":
+    main()

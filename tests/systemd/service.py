@@ -1,0 +1,206 @@
+"""pillarbox as the package installs it in the container, and what can be asked of it."""
+
+import base64
+import json
+import subprocess
+import time
+
+from clients import MARKER, ORGANISATION, STORED, Api, marker_forms
+
+UNIT = "pillarbox.service"
+CONFIGURATION = "/etc/pillarbox/pillarbox.toml"
+SERVICE_FILE = "/usr/lib/systemd/system/pillarbox.service"
+# The configuration that is there stays.
+INSTALL = ("dpkg", "--force-unsafe-io", "--force-confold", "--install")
+PATIENCE = 90
+FINAL = ("sent", "failed", "suppressed")
+# Messages of which all are sent soon, and a small quota, under which most wait.
+FAST, SLOW = 2_000, 25
+
+
+def check(holds, what):
+    if not holds:
+        raise AssertionError(what)
+
+
+def wait_for(what, condition, patience=PATIENCE):
+    """Waits until a condition holds; gives what it says then."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"no {what} in {patience} s")
+
+
+class Service:
+    def __init__(self, machine, history, provider, judge, histories):
+        self.machine, self.history, self.provider = machine, history, provider
+        self._judge, self._history_path = judge, histories / "history.jsonl"
+        self.api = None
+        self.key = None
+        # Ids of all accepted messages that were not yet final when they were last read.
+        self.waiting = []
+        self.lost = []
+        # When a process ended, in microseconds.
+        self.ends = []
+
+    # What is installed.
+
+    def install(self, package, check=True):
+        """Installs a package that lies in the container."""
+        return self.machine.run(*INSTALL, str(package), check=check)
+
+    def configure(self, rate=FAST, more="", reload=True):
+        """Writes the configuration; a service that runs takes it over."""
+        text = (
+            f'[sending]\nmax_rate = {rate}\ndrain = "2s"\nrequest_timeout = "5s"\n'
+            'retry_initial = "200ms"\nretry_max = "1s"\n'
+            f'[ses]\nendpoint = "http://127.0.0.1:9100"\n{more}'
+        )
+        self.machine.file(CONFIGURATION).write_text(text)
+        if reload:
+            self.machine.systemctl("reload", UNIT)
+
+    def write_credentials(self):
+        credentials = self.machine.file("/etc/pillarbox/aws")
+        credentials.write_text(
+            "[default]\naws_access_key_id = simulator\naws_secret_access_key = simulator\n"
+        )
+        credentials.chmod(0o600)
+
+    def command(self, *arguments, check=True):
+        return self.machine.run("pillarbox", *arguments, check=check)
+
+    def knows(self, command):
+        return self.command(command, "--help", check=False).returncode == 0
+
+    @property
+    def keeps_bodies(self):
+        """Whether systemd keeps descriptors of the service as it is installed."""
+        return self.machine.show("FileDescriptorStoreMax") not in ("", "0")
+
+    def add_client(self):
+        self.command("org", "add", ORGANISATION)
+        self.command("domain", "add", "--org", ORGANISATION, "example.com", "--assume-verified")
+        added = self.command("key", "add", "--org", ORGANISATION, "--json").stdout
+        self.key = json.loads(added.splitlines()[-1])["key"]
+        self.api = Api(self.history, self.key)
+
+    # What runs.
+
+    @property
+    def pid(self):
+        """The main process; 0 if there is none."""
+        return int(self.machine.show("MainPID"))
+
+    @property
+    def state(self):
+        return self.machine.show("ActiveState")
+
+    @property
+    def restarts(self):
+        return int(self.machine.show("NRestarts"))
+
+    def executable(self):
+        return self.machine.run("readlink", f"/proc/{self.pid}/exe").stdout.strip()
+
+    def wait_until_up(self):
+        self.api.close()
+        return wait_for("service that answers", self._answers)
+
+    def _answers(self):
+        if self.state != "active":
+            return False
+        answer = self.api.request("GET", "/emails?limit=1")
+        return answer is not None and answer[0] == 200
+
+    def kill(self):
+        """Kills the main process, and waits until it is gone."""
+        before = self.pid
+        check(before != 0, "nothing runs that could be killed")
+        self.history.write("killed", at=self.history.now())
+        self.machine.systemctl("kill", "--signal=KILL", "--kill-who=main", UNIT)
+        wait_for("end of the process", lambda: self.pid != before)
+        self.ends.append(self.history.now())
+
+    def ends_a_process(self, *command, check=True):
+        """Runs a command that ends the process in an orderly way, or executes another in its place."""
+        began = self.history.now()
+        result = self.machine.run(*command, check=check)
+        # Any time in between may be the one at which calls were given up.
+        self.ends += [began, self.history.now()]
+        return result
+
+    # What became of messages.
+
+    def send(self, key):
+        """Sends one message, which must be accepted."""
+        identity = self.api.post(key, {"text": MARKER})
+        check(identity is not None, f"the message {key} was not accepted")
+        self.waiting.append(identity)
+        return identity
+
+    def cancel(self, identity):
+        """Cancels a message; says whether it was still waiting."""
+        shown = self.command("message", "cancel", identity, "--json", check=False)
+        if shown.returncode != 0:
+            return False
+        if json.loads(shown.stdout.splitlines()[-1])["cancelled"] != 1:
+            return False
+        self.history.write("cancelled", ended=self.history.now(), id=identity)
+        return True
+
+    def settle(self, messages=(), may_lose=False):
+        """Waits until all messages are final, and has the history judged."""
+        self.waiting += messages
+        self.provider.holds.clear()
+        self.configure(FAST)
+        end = time.monotonic() + PATIENCE
+        while self.waiting:
+            check(time.monotonic() < end, f"{len(self.waiting)} messages are not final")
+            self.waiting = [one for one in self.waiting if not self._is_final(one)]
+            time.sleep(0.05)
+        self.api.read_feed()
+        if not may_lose:
+            check(not self.lost, f"{len(self.lost)} bodies were lost, such as that of {self.lost[:1]}")
+        lost, self.lost = len(self.lost), []
+        self._check_doubles()
+        self.history.flush()
+        verdict = subprocess.run([self._judge, self._history_path], capture_output=True, text=True)
+        check(verdict.returncode == 0, f"the history contradicts itself: {verdict.stdout[:3000]}{verdict.stderr}")
+        return lost
+
+    def _is_final(self, identity):
+        record = self.api.read(identity)
+        if record is None or record.get("status") not in FINAL:
+            return False
+        if (record.get("error") or {}).get("code") == "body_lost_on_restart":
+            self.lost.append(identity)
+        return True
+
+    def _check_doubles(self):
+        """A message is sent twice only if a process ended while, or just after, a call was made."""
+        # From the provider's answer to the outcome that is durable.
+        margin = 2_000_000
+        for message, calls in self.provider.calls.items():
+            for call in calls[:-1]:
+                until = (call["answered"] or self.history.now()) + margin
+                ended = any(call["began"] <= end <= until for end in self.ends)
+                check(ended, f"{message} was sent again although no process ended: {calls}")
+
+    def find(self, text):
+        """Files of the container's machine that hold a text, where a service could leave one."""
+        places = ["/var/lib/pillarbox", "/tmp", "/run", "/var/tmp", "/var/log"]
+        found = self.machine.run(
+            "grep", "--recursive", "--files-with-matches", "--text", "--fixed-strings",
+            "--devices=skip", "--no-messages", "--regexp", text, *places, check=False,
+        )
+        return found.stdout.split()
+
+    def check_no_body_is_in_a_file(self):
+        check(self.find(STORED), "the search does not even find what is stored")
+        for form in marker_forms():
+            found = self.find(form)
+            check(not found, f"a body is in {found}")
