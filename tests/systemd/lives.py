@@ -248,6 +248,7 @@ def ten_restarts(site):
     load = site.load("ten")
     time.sleep(2)
     before = anonymous_files()
+    check(before or not service.keeps_bodies, "no process has the bodies in a file in memory")
     for number in range(10):
         service.kill() if number % 2 else service.ends_a_process("systemctl", "restart", UNIT)
         service.wait_until_up()

@@ -14,13 +14,14 @@ readonly SOURCES="$PWD/target/ci/previous/$COMMIT"
 git cat-file -e "$COMMIT^{commit}" 2>/dev/null || exit 77
 
 if [[ ! -d $SOURCES ]]; then
+    rm -rf "$SOURCES.part"
     mkdir -p "$SOURCES.part"
     git archive "$COMMIT" | tar -x -C "$SOURCES.part"
     mv "$SOURCES.part" "$SOURCES"
 fi
 binary="${3:-}"
 if [[ -z $binary ]]; then
-    # The same target directory as everything else: its dependencies are built already.
+    # In a directory of its own, so that it never takes the place of this version's program.
     (cd "$SOURCES" && CARGO_TARGET_DIR="$OLDPWD/target/ci/previous/target" \
         cargo build --locked --bin pillarbox)
     binary=target/ci/previous/target/debug/pillarbox
