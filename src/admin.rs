@@ -103,7 +103,7 @@ enum Place {
         ses: SesClient,
         live: Arc<dyn LiveView>,
         started: Instant,
-        facts: Option<ServiceFacts>,
+        facts: Option<Box<ServiceFacts>>,
     },
 }
 
@@ -145,7 +145,8 @@ impl Admin {
         live: Arc<dyn LiveView>,
         facts: Option<ServiceFacts>,
     ) -> Self {
-        let place = Place::Service { ses, live, started: Instant::now(), facts };
+        let place =
+            Place::Service { ses, live, started: Instant::now(), facts: facts.map(Box::new) };
         Self { store, clock, place }
     }
 

@@ -21,7 +21,7 @@ use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
 use crate::admin::live::{Conditions, Sending};
 use crate::admin::restart::Restarts;
-use crate::admin::socket::{Socket, SocketCopy};
+use crate::admin::socket::Socket;
 use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
@@ -33,7 +33,6 @@ use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
 use crate::http::drain::{Drain, DrainSignal};
 use crate::http::limits::Limits;
-use crate::http::tls::Tls;
 use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
@@ -49,9 +48,11 @@ use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
-use bodies::{FoundArena, copied};
-use hand_over::Arena;
+use administration::Administration;
+use bodies::copied;
+use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
+use reload::Changeable;
 use store::Opened;
 use supervisor::Vitals;
 
@@ -66,6 +67,7 @@ pub use reload::load_tls;
 pub use run::{Ended, serve, simulate};
 pub(crate) use store::postgres_server;
 
+mod administration;
 mod bodies;
 mod check;
 mod dev;
@@ -119,20 +121,13 @@ pub struct Service {
     events: Arc<EventProcessor>,
     polling: Option<JoinHandle<()>>,
     delivering: Delivering,
-    administering: JoinHandle<()>,
+    administration: Administration,
     background: JoinSet<()>,
     history: Arc<HistoryKeeper>,
-    admin_drain: Drain,
-    max_rate: watch::Sender<MaxRate>,
-    budgets: Budgets,
-    ses: SesClient,
+    changeable: Changeable,
     config: Config,
     socket: SocketOpener,
-    copies: ListenerCopies,
-    admin_socket: Option<SocketCopy>,
-    arena: Option<Arena>,
-    restarts: Arc<Restarts>,
-    client_tls: Option<Arc<Tls>>,
+    next: HandOver,
     clock: Clock,
     /// Keeps another process from this node's place.
     _node_lock: Option<File>,
@@ -165,14 +160,11 @@ impl Service {
         let (limits, clients) = limits(config);
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
-        let keep = config.sending.keep_bodies;
-        let arena = FoundArena::new(inherited.arena.take().filter(|_| keep == KeepBodies::Yes))?;
         let Opened { store, lock: node_lock, bodies } =
-            store::open(owner, config, &clock, arena).await?;
+            store::open(owner, config, &clock, inherited.arena.take()).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let memory = copied(&bodies.store)?;
         let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
         dispatcher.take_up(bodies.survivors);
@@ -180,45 +172,31 @@ impl Service {
         let stored_arena = inherited.stored_arena;
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
-        let arena = match config.sending.keep_bodies {
-            KeepBodies::Yes => Some(Arena::store(memory, stored_arena)),
-            KeepBodies::No => None,
-        };
+        let memory = copied(queue.bodies())?;
+        let keeps = config.sending.keep_bodies == KeepBodies::Yes;
+        let arena = keeps.then(|| Arena::store(memory, stored_arena));
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
-        let (max_rate, rates) = watch::channel(config.sending.max_rate);
-        let (check, account) = watch::channel(AccountCheck::Unasked);
-        background.spawn(quota::run(ses.clone(), Arc::clone(&dispatcher), rates, check));
+        let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let events =
             Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
-        let conditions = Arc::<Conditions>::default();
-        let live = Sending {
-            dispatcher: Arc::clone(&dispatcher),
-            queue: Arc::clone(&queue),
-            account: account.clone(),
-            events: sqs_queue.as_ref().map(|_| Arc::clone(&events)),
-            webhooks: Arc::clone(&webhooks),
-            conditions: Arc::clone(&conditions),
-        };
+        let polled = sqs_queue.as_ref().map(|_| &events);
+        let live = live(&dispatcher, &queue, &account, polled, &webhooks);
+        let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let restarts = Arc::new(Restarts::new(arena.is_some())?);
-        let refused = bodies.refused.map(|why| why.to_string());
-        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), refused)?;
-        let facts = facts(config, &listeners, (&intake, &restarts, body_facts), &page)?;
-        let (live, facts) = (Arc::new(live), Some(facts));
-        let admin =
-            Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, facts));
+        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), bodies.refused)?;
+        let facts = facts(config, &listeners, &intake, body_facts, &page)?;
+        let next =
+            HandOver { listeners: listeners.copies, arena, restarts: Arc::clone(&facts.restarts) };
+        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
+        let admin = Arc::new(admin);
         background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
-        let (admin_drain, admin_signal) = Drain::new();
-        let copy = socket.copy();
-        let what = "cannot copy the administration socket";
-        let admin_socket = copy.map_err(|source| ServiceError::System { what, source })?;
-        let administering = tokio::spawn(socket.serve(Arc::clone(&admin), admin_signal.clone()));
-        let polling = sqs_queue.map(|sqs_queue| receive(sqs_queue, &events, admin_signal));
+        let administration = Administration::start(socket, &admin)?;
+        let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
@@ -245,7 +223,8 @@ impl Service {
             stored: ArcSwap::default(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key);
-        let ((drain, signal), client_tls) = (Drain::new(), listeners.tls.clone());
+        let changeable = Changeable { max_rate, budgets, ses, tls: listeners.tls.clone() };
+        let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
             listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
@@ -268,20 +247,13 @@ impl Service {
             events,
             polling,
             delivering,
-            administering,
+            administration,
             background,
             history,
-            admin_drain,
-            max_rate,
-            budgets,
-            ses,
+            changeable,
             config: config.clone(),
             socket: listeners.owner,
-            copies: listeners.copies,
-            admin_socket: Some(admin_socket),
-            arena,
-            restarts,
-            client_tls,
+            next,
             clock,
             _node_lock: node_lock,
         })
@@ -360,7 +332,7 @@ impl Service {
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
-        let rest = self.arena.as_ref().map_or(Rest::Lost, Arena::rest);
+        let rest = self.next.arena.as_ref().map_or(Rest::Lost, Arena::rest);
         if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
@@ -404,8 +376,8 @@ impl Service {
             self.queue.bodies().leave();
         }
         // With the copies open, connections would wait here until the end.
-        self.copies = ListenerCopies::default();
-        self.admin_socket = None;
+        self.next.listeners = ListenerCopies::default();
+        self.administration.close_copy();
         self.drain.stop(Instant::now() + LAST_ANSWERS);
         self.end_answering().await;
         self.end_rest().await;
@@ -431,16 +403,14 @@ impl Service {
 
     /// Ends what is neither clients' nor operators', and stores what it knows.
     async fn end_rest(&mut self) {
-        self.admin_drain.stop(Instant::now() + LAST_ANSWERS);
+        self.administration.drain(Instant::now() + LAST_ANSWERS);
         if let Some(mut polling) = self.polling.take()
             && timeout(LAST_ANSWERS, &mut polling).await.is_err()
         {
             // What is not deleted from the queue comes again, and changes nothing then.
             polling.abort();
         }
-        if let Err(error) = (&mut self.administering).await {
-            error!(%error, "the administration socket's task failed");
-        }
+        self.administration.ended().await;
         self.delivering.stop().await;
         self.background.shutdown().await;
         if let Err(error) = self.store.store_key_use().await {
@@ -593,7 +563,8 @@ async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
 fn facts(
     config: &Config,
     listeners: &Listeners,
-    (intake, restarts, bodies): (&Arc<Intake>, &Arc<Restarts>, BodyFacts),
+    intake: &Arc<Intake>,
+    bodies: BodyFacts,
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -606,7 +577,7 @@ fn facts(
         events: event_route(config),
         page: page.clone(),
         bodies,
-        restarts: Arc::clone(restarts),
+        restarts: Arc::new(Restarts::new(config.sending.keep_bodies == KeepBodies::Yes)?),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })
 }
@@ -661,6 +632,38 @@ fn settings(config: &Config) -> Settings {
         drain: config.sending.drain,
         unknown_wait: if has_events { WAIT_FOR_PROOF } else { Duration::ZERO },
     }
+}
+
+/// What the service shows of itself while it runs. `polled`: events, if they are received.
+fn live(
+    dispatcher: &Arc<Dispatcher<SesClient>>,
+    queue: &Arc<MessageQueue>,
+    account: &watch::Receiver<AccountCheck>,
+    polled: Option<&Arc<EventProcessor>>,
+    webhooks: &Arc<Webhooks>,
+) -> Arc<Sending<SesClient>> {
+    Arc::new(Sending {
+        dispatcher: Arc::clone(dispatcher),
+        queue: Arc::clone(queue),
+        account: account.clone(),
+        events: polled.map(Arc::clone),
+        webhooks: Arc::clone(webhooks),
+        conditions: Arc::<Conditions>::default(),
+    })
+}
+
+/// Has the sending rate follow the quota that SES gives, and the configuration's. Returns where a new
+/// configuration's goes, and what SES has told of the account.
+fn follow_quota(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    ses: &SesClient,
+    dispatcher: &Arc<Dispatcher<SesClient>>,
+) -> (watch::Sender<MaxRate>, watch::Receiver<AccountCheck>) {
+    let (max_rate, rates) = watch::channel(config.sending.max_rate);
+    let (check, account) = watch::channel(AccountCheck::Unasked);
+    tasks.spawn(quota::run(ses.clone(), Arc::clone(dispatcher), rates, check));
+    (max_rate, account)
 }
 
 /// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the

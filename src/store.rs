@@ -5,7 +5,6 @@
 //! leaves this folder, and the store knows nothing of HTTP, of the provider or of bodies: a
 //! message's body never reaches it.
 
-use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tokio::sync::watch;
@@ -54,6 +53,7 @@ pub use redb::{
     RestoreError, Restored, SaveError, Snapshot, Unclosed, create_directory,
 };
 pub use sending_right::SendingRight;
+pub use store_id::StoreId;
 pub use transfer::{ImportError, Imported};
 
 mod cluster;
@@ -72,6 +72,7 @@ mod postgres;
 mod record;
 mod redb;
 mod sending_right;
+mod store_id;
 mod suppression_filter;
 mod tag;
 mod transfer;
@@ -106,26 +107,6 @@ macro_rules! on_engine {
             Engine::Postgres($engine) => $work,
         }
     };
-}
-
-/// Name of what is stored: of a data file, or of a cluster and a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreId(pub [u8; 16]);
-
-impl StoreId {
-    /// Name of a data file, by the random number in it.
-    fn of_file(number: u64) -> Self {
-        let mut id = *b"data file       ";
-        id[8..].copy_from_slice(&number.to_le_bytes());
-        Self(id)
-    }
-
-    /// Name of a node's part of a cluster, which has this random number.
-    fn of_node(cluster: i64, node: &str) -> Self {
-        let digest =
-            Sha256::new().chain_update(cluster.to_le_bytes()).chain_update(node).finalize();
-        Self(*digest.first_chunk().expect("a digest has 32 bytes"))
-    }
 }
 
 /// The store, open. Cheap to clone; it is closed when the last clone is gone.

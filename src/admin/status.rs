@@ -10,7 +10,7 @@ use tracing::info;
 
 use crate::admin::bodies::Bodies;
 use crate::admin::live::{Condition, LiveView};
-use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
+use crate::admin::{Admin, Call, Place, Refusal};
 use crate::clock::{ConfirmedBy, Jump};
 use crate::detached_thread;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
@@ -489,10 +489,8 @@ impl Admin {
 
     /// The certificate that clients are shown, where TLS is spoken to them.
     fn certificate(&self) -> Option<Certificate> {
-        let Place::Service { facts: Some(ServiceFacts { tls: Some(tls), .. }), .. } = &self.place
-        else {
-            return None;
-        };
+        let Place::Service { facts: Some(facts), .. } = &self.place else { return None };
+        let tls = facts.tls.as_ref()?;
         let troubles = tls.troubles(self.clock.now()).into_iter();
         Some(Certificate {
             expires_at: tls.expires_at().map(|at| at.to_string()),

@@ -1,5 +1,7 @@
 //! `bodies`: the bodies of pending messages.
 
+use std::fmt::Write as _;
+
 use clap::{Args, Subcommand};
 
 use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
@@ -58,13 +60,14 @@ pub(super) fn line(bodies: &Shown) -> String {
 fn text(bodies: &Shown) -> String {
     let mut text = format!("bodies  {}\n", line(bodies));
     if let Some(oldest) = &bodies.oldest_at {
-        text.push_str(&format!("oldest  {oldest}\n"));
+        let _ = writeln!(text, "oldest  {oldest}");
     }
     if let Some(why) = &bodies.unreadable {
-        text.push_str(&format!(
+        let _ = writeln!(
+            text,
             "unusable  bodies of an earlier process: {why}. To give them up, run: pillarbox bodies \
-             drop\n"
-        ));
+             drop"
+        );
     }
     text
 }

@@ -13,7 +13,7 @@ use crate::domain::suppression::SuppressedAddress;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope<'a>(Cow<'a, str>);
 
-impl<'a> Envelope<'a> {
+impl Envelope<'_> {
     /// Envelope of a message from this domain to these recipients.
     pub fn new<'r>(
         sender_domain: &DomainName<'_>,

@@ -16,12 +16,14 @@ use tokio::time::{Duration, Instant, timeout_at};
 use tracing::{error, info, warn};
 
 use crate::admin::bodies::{BodyFacts, Keeper};
-use crate::admin::restart::own_command_line;
+use crate::admin::restart::{Restarts, own_command_line};
+use crate::body_store::NotTaken;
 use crate::dispatch::{Phase, Rest};
 use crate::queue::MessageQueue;
 use crate::service::bodies::copied;
 use crate::service::fd_store::{self, Kept};
 use crate::service::inherited::{self, ARENA, own_name};
+use crate::service::listeners::ListenerCopies;
 use crate::service::signals::Signals;
 use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
 use crate::store::FileId;
@@ -32,6 +34,14 @@ const LAST_CALLS: Duration = Duration::from_secs(5);
 const LEAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The number of the first descriptor that is handed over (`SD_LISTEN_FDS_START`).
 const FIRST_DESCRIPTOR: i32 = 3;
+
+/// What the next program gets, and what asks for it.
+#[derive(Debug)]
+pub(super) struct HandOver {
+    pub(super) listeners: ListenerCopies,
+    pub(super) arena: Option<Arena>,
+    pub(super) restarts: Arc<Restarts>,
+}
 
 /// Memory with the bodies of pending messages, for the next program.
 #[derive(Debug)]
@@ -76,7 +86,7 @@ impl Arena {
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
     arena: Option<&Arena>,
-    unreadable: Option<String>,
+    unreadable: Option<NotTaken>,
 ) -> Result<BodyFacts, ServiceError> {
     let kept = arena.map(|arena| arena.kept.clone());
     let keeper = move || {
@@ -93,7 +103,7 @@ pub(super) fn body_facts(
     Ok(BodyFacts {
         queue: Arc::clone(queue),
         keeper: Box::new(keeper),
-        unreadable,
+        unreadable: unreadable.map(|why| why.to_string()),
         drop_unreadable: Box::new(move || fd_store::replace(memory.as_fd())),
     })
 }
@@ -149,7 +159,7 @@ impl NextProgram {
 impl Service {
     /// Ends once a restart was asked for.
     pub(super) async fn restart_asked(&self) {
-        self.restarts.asked().await;
+        self.next.restarts.asked().await;
     }
 
     /// Ends in order, and leaves what is pending to the next program: no call starts any more, those
@@ -159,12 +169,12 @@ impl Service {
         let pending = self.queue.pending().messages;
         let until = Instant::now() + LAST_CALLS;
         info!(pending, "handing over: connections wait, and what is pending is sent afterwards");
-        if self.arena.is_none() {
+        if self.next.arena.is_none() {
             // What came now would end with this program.
             self.intake.close();
         }
         self.drain.hold_connections();
-        self.phase.send_replace(match self.arena {
+        self.phase.send_replace(match self.next.arena {
             Some(_) => Phase::Handover { until },
             None => Phase::Draining { until, rest: Rest::Lost },
         });
@@ -198,14 +208,14 @@ impl Service {
     }
 
     fn next_program(&mut self) -> NextProgram {
-        let mut next = NextProgram { descriptors: std::mem::take(&mut self.copies.0) };
-        if let Some(socket) = self.admin_socket.take() {
+        let mut next = NextProgram { descriptors: std::mem::take(&mut self.next.listeners.0) };
+        if let Some(socket) = self.administration.take_copy() {
             socket.keep_file();
             next.descriptors.push((inherited::admin_name(socket.file), socket.listener));
         }
         // From here on, nothing is freed that the next program needs.
         self.queue.bodies().leave();
-        if let Some(arena) = self.arena.take() {
+        if let Some(arena) = self.next.arena.take() {
             let is_stored = *arena.kept.borrow() == Some(Kept::ByManager);
             let name = if is_stored { ARENA.to_owned() } else { own_name(ARENA) };
             next.descriptors.push((name, arena.memory));

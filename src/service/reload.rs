@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::{self, Config};
+use crate::api::Budgets;
+use crate::config::{self, Config, MaxRate};
 use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::service::{Service, settings};
+use crate::ses::SesClient;
 
 /// What the client listener is to speak TLS with, if it is to.
 pub fn load_tls(config: &Config) -> Result<Option<Arc<Tls>>, TlsError> {
@@ -17,12 +20,22 @@ fn files(tls: &config::Tls) -> TlsFiles {
     TlsFiles { certificate: tls.certificate.clone(), key: tls.key.clone() }
 }
 
+/// What a new configuration changes besides the queue and the dispatcher.
+#[derive(Debug)]
+pub(super) struct Changeable {
+    pub(super) max_rate: watch::Sender<MaxRate>,
+    pub(super) budgets: Budgets,
+    pub(super) ses: SesClient,
+    /// What the client listener speaks TLS with, if it does.
+    pub(super) tls: Option<Arc<Tls>>,
+}
+
 impl Service {
     /// Loads the AWS credentials from their sources anew, and asks SES whether they are good.
     pub fn reload_credentials(&self) {
-        self.ses.reload_credentials();
+        self.changeable.ses.reload_credentials();
         // Who waits for a change of the rate asks SES at once.
-        self.max_rate.send_modify(|_| {});
+        self.changeable.max_rate.send_modify(|_| {});
         info!("the AWS credentials are loaded again");
     }
 
@@ -35,11 +48,11 @@ impl Service {
         self.reload_tls(new);
         let sending = new.sending.clone();
         self.queue.budget().set_max(sending.max_pending_bytes);
-        self.budgets.bodies.set_max(new.max_reading_bytes);
-        self.budgets.responses.set_max(new.max_writing_bytes);
+        self.changeable.budgets.bodies.set_max(new.max_reading_bytes);
+        self.changeable.budgets.responses.set_max(new.max_writing_bytes);
         self.config.max_reading_bytes = new.max_reading_bytes;
         self.config.max_writing_bytes = new.max_writing_bytes;
-        self.max_rate.send_replace(sending.max_rate);
+        self.changeable.max_rate.send_replace(sending.max_rate);
         self.config.sending = sending;
         self.dispatcher.set_settings(settings(&self.config));
         info!("the configuration was read again");
@@ -47,7 +60,7 @@ impl Service {
 
     /// New handshakes are made with what the files hold now; connections stay as they are.
     fn reload_tls(&mut self, new: &Config) {
-        let (Some(tls), Some(configured)) = (&self.client_tls, &new.tls) else { return };
+        let (Some(tls), Some(configured)) = (&self.changeable.tls, &new.tls) else { return };
         match tls.replace(&files(configured)) {
             Ok(()) => self.config.tls = Some(configured.clone()),
             Err(error) => error!(%error, "the certificate stays as it was until this is put right"),

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use secrecy::SecretString;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::config::{Config, Postgres, StoreConfig};
+use crate::config::{Config, KeepBodies, Postgres, StoreConfig};
 use crate::service::ServiceError;
 use crate::service::bodies::{Bodies, FoundArena};
 use crate::ses::SesClient;
@@ -49,8 +50,10 @@ pub(super) async fn open(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-    arena: FoundArena,
+    arena: Option<OwnedFd>,
 ) -> Result<Opened, ServiceError> {
+    let arena = arena.filter(|_| config.sending.keep_bodies == KeepBodies::Yes);
+    let arena = FoundArena::new(arena)?;
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
     let (store, lock, bodies) = match &config.store {

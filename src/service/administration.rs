@@ -1,0 +1,59 @@
+//! The administration socket in the service: what answers there, and a copy of it for the next program.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tracing::error;
+
+use crate::admin::Admin;
+use crate::admin::socket::{Socket, SocketCopy};
+use crate::http::drain::{Drain, DrainSignal};
+use crate::service::ServiceError;
+
+/// What answers the operators' commands.
+#[derive(Debug)]
+pub(super) struct Administration {
+    answering: JoinHandle<()>,
+    drain: Drain,
+    signal: DrainSignal,
+    copy: Option<SocketCopy>,
+}
+
+impl Administration {
+    /// Answers calls on the socket from now on.
+    pub(super) fn start(socket: Socket, admin: &Arc<Admin>) -> Result<Self, ServiceError> {
+        let (drain, signal) = Drain::new();
+        let what = "cannot copy the administration socket";
+        let copy = socket.copy().map_err(|source| ServiceError::System { what, source })?;
+        let answering = tokio::spawn(socket.serve(Arc::clone(admin), signal.clone()));
+        Ok(Self { answering, drain, signal, copy: Some(copy) })
+    }
+
+    /// What tells that the end of the administration has begun.
+    pub(super) fn signal(&self) -> DrainSignal {
+        self.signal.clone()
+    }
+
+    /// Takes the copy of the socket.
+    pub(super) fn take_copy(&mut self) -> Option<SocketCopy> {
+        self.copy.take()
+    }
+
+    /// Closes the copy of the socket: while it is open, connections wait there.
+    pub(super) fn close_copy(&mut self) {
+        self.copy = None;
+    }
+
+    /// Begins the end. Calls under way have until then.
+    pub(super) fn drain(&self, until: Instant) {
+        self.drain.stop(until);
+    }
+
+    /// Waits for the end.
+    pub(super) async fn ended(&mut self) {
+        if let Err(error) = (&mut self.answering).await {
+            error!(%error, "the administration socket's task failed");
+        }
+    }
+}
