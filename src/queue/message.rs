@@ -22,9 +22,8 @@ impl RequestParts for Body {
     }
 
     fn part(&self, from: usize, len: usize) -> Option<Bytes> {
-        let mut part = vec![0; len];
-        match self.read_part(from, &mut part) {
-            Ok(()) => Some(part.into()),
+        match self.read_part(from, len) {
+            Ok(part) => Some(part.into()),
             Err(error) => {
                 tracing::error!(%error, "a body cannot be read");
                 None
@@ -120,17 +119,6 @@ impl PendingMessage {
     pub(super) fn set_live(&self, live: &LiveState) {
         if let Err(error) = self.body.set_live(self.id, live) {
             tracing::error!(id = %self.id, %error, "the state of a message could not be kept");
-        }
-    }
-
-    /// Returns true if this API key has posted the message.
-    pub(super) fn was_posted_by(&self, key: KeyId) -> bool {
-        match self.body.key() {
-            Ok(posted_by) => posted_by == Some(key),
-            Err(error) => {
-                tracing::error!(id = %self.id, %error, "a pending message cannot be read");
-                false
-            }
         }
     }
 }
