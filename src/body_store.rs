@@ -97,7 +97,7 @@ pub struct NewBody<'a> {
     /// When it was accepted.
     pub accepted_at: Instant,
     /// The encoded request, and the envelope behind it.
-    pub content: &'a str,
+    pub content: &'a [u8],
     /// Bytes of the request.
     pub request_len: usize,
 }
@@ -255,7 +255,7 @@ impl BodyStore {
 
     /// Puts a body in. Fails if there is no memory for it.
     pub fn put(&self, new: &NewBody<'_>) -> io::Result<Body> {
-        let content = new.content.as_bytes();
+        let content = new.content;
         let len = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
         let head = RecordHead {
             id: new.id,

@@ -7,6 +7,7 @@ const OWNER: ArenaOwner = ArenaOwner { boot: [1; 16], store: [2; 16] };
 const ACME: OrganisationId = OrganisationId(7);
 
 fn put(store: &BodyStore, id: MessageId, content: &str, request_len: usize) -> Body {
+    let content = content.as_bytes();
     let accepted_at = Instant::now();
     let key = Some(KeyId(3));
     let new = NewBody { id, organisation: ACME, key, accepted_at, content, request_len };

@@ -12,6 +12,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::queue::Reservation;
 use crate::queue::lanes::DomainHash;
+use crate::text_buffer::TextBuffer;
 
 /// The longest request that is read into memory for its call.
 const READ_AT_ONCE: usize = 256 * 1024;
@@ -50,7 +51,7 @@ pub struct AcceptedMessage {
 
 /// The ready request of a message to the provider and the message's envelope, as one text.
 pub struct EncodedRequest {
-    pub(super) text: String,
+    pub(super) text: TextBuffer,
     /// Where the request ends and the envelope begins.
     pub(super) request_len: usize,
     pub(super) sender_domain: DomainHash,
@@ -60,7 +61,8 @@ pub struct EncodedRequest {
 impl EncodedRequest {
     /// Encoded request of a message with this envelope. Copies the request only if it has no room
     /// for the envelope.
-    pub fn new(mut request: String, envelope: &Envelope<'_>) -> Self {
+    pub fn new(request: impl Into<TextBuffer>, envelope: &Envelope<'_>) -> Self {
+        let mut request = request.into();
         let request_len = request.len();
         request.push_str(envelope.as_str());
         Self {
@@ -72,7 +74,7 @@ impl EncodedRequest {
     }
 
     /// Bytes of both.
-    pub const fn len_bytes(&self) -> usize {
+    pub fn len_bytes(&self) -> usize {
         self.text.len()
     }
 }
