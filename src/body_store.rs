@@ -300,6 +300,7 @@ impl BodyStore {
     }
 
     /// Makes a handle of a body that is held.
+    #[expect(clippy::needless_pass_by_value, reason = "its hold becomes the handle's")]
     pub fn body(&self, held: HeldBody) -> Body {
         Body::new(&self.0, held.0)
     }
