@@ -16,11 +16,9 @@ use sd_notify::NotifyState;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
-use crate::service::inherited::ARENA;
+use crate::service::inherited::{ARENA, PROBE};
 use crate::store::FileId;
 
-/// Name of the socket that shows whether descriptors are kept.
-const PROBE: &str = "probe";
 /// How long the manager may take to handle what it was sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -104,6 +102,8 @@ fn send(memory: BorrowedFd<'_>, stored: Option<FileId>) -> io::Result<Storing> {
         let states = [NotifyState::FdStore, NotifyState::FdName(name)];
         sd_notify::notify_with_fds(&states, &[descriptor])
     };
+    // A process that was killed meanwhile has left its own, and there is room for few.
+    sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(PROBE)])?;
     store(ARENA, memory)?;
     if std::env::var_os("FDSTORE").is_some() {
         return Ok(Storing::Done(Kept::ByManager));

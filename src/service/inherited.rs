@@ -26,6 +26,8 @@ pub(super) const SMTP: &str = "smtp";
 pub(super) const SMTPS: &str = "smtps";
 /// Name of the memory that has the bodies, as the service manager keeps it.
 pub(super) const ARENA: &str = "arena";
+/// Name of a socket that shows whether the service manager keeps descriptors.
+pub(super) const PROBE: &str = "probe";
 /// Name of the operators' socket.
 pub(super) const OPERATORS: &str = "operators";
 /// Name of the temporary data directory of `dev`.
@@ -112,6 +114,7 @@ impl Inherited {
                 own.directory = Some(std::fs::read_link(link)?);
             }
             Slot::OwnStop => own.is_to_stop = true,
+            Slot::Probe => drop(handed_over.take_raw_fd(index)?),
             Slot::Arena => {
                 let path = descriptor_path(index, handed_over)?;
                 self.stored_arena = Some(FileId::of(&path)?);
@@ -176,6 +179,8 @@ enum Slot {
     Smtp,
     SmtpTls,
     Arena,
+    /// Left by a process that was killed while it asked the manager whether it keeps descriptors.
+    Probe,
     OwnClients,
     OwnSmtp,
     OwnSmtpTls,
@@ -196,6 +201,7 @@ impl Slot {
             SMTP => return Some(Self::Smtp),
             SMTPS => return Some(Self::SmtpTls),
             ARENA => return Some(Self::Arena),
+            PROBE => return Some(Self::Probe),
             _ => {}
         }
         let mut parts = name.strip_prefix(OWN)?.split('/');
@@ -241,7 +247,7 @@ fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
                  the socket's unit say {CLIENTS}, {SMTP} or {SMTPS}, or do not hand it over"
             ))
         })?;
-        if slots.contains(&slot) {
+        if slot != Slot::Probe && slots.contains(&slot) {
             let advice = slot.advice();
             return Err(io::Error::other(format!(
                 "there are {count}, and one of a kind is served; {advice}"
@@ -258,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_known_by_its_name() {
-        use Slot::{Arena, Clients, Smtp, SmtpTls};
+        use Slot::{Arena, Clients, Probe, Smtp, SmtpTls};
         for (names, count, expected) in [
             ("", 0, &[][..]),
             ("", 1, &[Clients]),
@@ -267,6 +273,7 @@ mod tests {
             ("smtp:clients:smtps", 3, &[Smtp, Clients, SmtpTls]),
             ("smtp", 2, &[Smtp, Clients]),
             ("arena:clients", 2, &[Arena, Clients]),
+            ("probe:arena:probe", 3, &[Probe, Arena, Probe]),
         ] {
             assert_eq!(slots(names, count).unwrap(), expected, "{names:?}");
         }

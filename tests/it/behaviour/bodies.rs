@@ -1,5 +1,6 @@
 //! Bodies that outlive their process: with a service manager that keeps them, and by `restart`.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pillarbox::simulator::{Fault, Faults, Options};
@@ -263,4 +264,22 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     site.simulator.set_faults(Faults::none());
     let server = start(&site, &manager);
     all_sent(&server, &ids).await;
+}
+
+/// Two processes were killed while they asked the manager whether it keeps descriptors.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_start_has_left_with_the_manager_does_no_harm() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let mut theirs = Vec::new();
+    for _ in 0..2 {
+        let (ours, kept) = UnixStream::pair().unwrap();
+        manager.keep("probe", kept.into());
+        theirs.push(ours);
+    }
+    let server = start(&site, &manager);
+    manager.wait_for("FDSTOREREMOVE=1", 2);
+    let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(text.contains("the service manager keeps them"), "{text}");
+    assert_eq!(manager.kept(), ["arena"]);
+    drop((server, theirs));
 }
