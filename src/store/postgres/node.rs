@@ -12,11 +12,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Transition};
+use crate::domain::message::{Acceptance, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
@@ -28,7 +28,8 @@ use crate::store::postgres::outcomes::Job;
 use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::silence::Purpose;
-use crate::store::postgres::{PostgresStore, Shared, message_id};
+use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use crate::store::record::decode_message;
 
 /// How often a node says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
@@ -36,8 +37,8 @@ const BEAT: Duration = Duration::from_secs(1);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a process waits until it has left the others.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// How many messages of the life before are taken over by one statement.
-const TAKEN_OVER_AT_ONCE: usize = 50_000;
+/// How many messages of the life before are looked at and taken over at one time.
+const TAKEN_OVER_AT_ONCE: usize = 10_000;
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
@@ -52,7 +53,10 @@ SELECT id, beat FROM node WHERE name = $1 AND NOT (directory = $2 AND place = $3
 const JOIN: &str = "
 INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
-/// Takes over messages of the life before whose bodies are there.
+/// Reads the records of messages that the life before held.
+const RECORDS: &str = "
+SELECT id, record FROM pending JOIN message USING (id) WHERE node = $1 AND id = ANY($2)";
+/// Takes over messages of the life before.
 const TAKE_OVER: &str = "
 UPDATE pending SET node = $1, calling = NULL WHERE node = $2 AND id = ANY($3) RETURNING id";
 const SAY: &str = "
@@ -370,15 +374,10 @@ pub(super) async fn join(
             )
             .await?;
         let id: i32 = row.get(0);
-        let mut taken = BTreeSet::new();
-        if let Some(before) = predecessor {
-            let bodies: Vec<Uuid> =
-                bodies.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect();
-            for bodies in bodies.chunks(TAKEN_OVER_AT_ONCE) {
-                let rows = connection.query(TAKE_OVER, &[&id, &before, &bodies]).await?;
-                taken.extend(rows.iter().map(|row| message_id(row.get(0))));
-            }
-        }
+        let taken = match predecessor {
+            Some(before) => take_over(connection, id, before, bodies).await?,
+            None => BTreeSet::new(),
+        };
         connection.batch("COMMIT").await?;
         Ok(Some((id, taken)))
     };
@@ -391,6 +390,33 @@ pub(super) async fn join(
         }
         None => Err(ConnectError::NameTaken(name.clone())),
     }
+}
+
+/// Takes over messages of the life before whose bodies are there. A message without a record that can
+/// be read, or with a final one, stays behind: no outcome of it could be stored, so it must not be
+/// sent. It is a dead node's, and fails as such.
+async fn take_over(
+    connection: &Connection,
+    node: i32,
+    before: i32,
+    bodies: &BTreeSet<MessageId>,
+) -> Result<BTreeSet<MessageId>, QueryError> {
+    let bodies: Vec<Uuid> = bodies.iter().copied().map(uuid_of).collect();
+    let mut taken = BTreeSet::new();
+    for bodies in bodies.chunks(TAKEN_OVER_AT_ONCE) {
+        let held = connection.query(RECORDS, &[&before, &bodies]).await?;
+        let queued: Vec<Uuid> =
+            held.iter().filter(|row| is_queued(row)).map(|row| row.get(0)).collect();
+        let rows = connection.query(TAKE_OVER, &[&node, &before, &queued]).await?;
+        taken.extend(rows.iter().map(|row| message_id(row.get(0))));
+    }
+    Ok(taken)
+}
+
+/// Returns true if a row of [`RECORDS`] can be read and is not final.
+fn is_queued(row: &Row) -> bool {
+    let message = decode_message(message_id(row.get(0)), row.get(1));
+    message.is_ok_and(|message| matches!(message.state, State::Queued { .. }))
 }
 
 /// Says that this node lives, and buries those that do not.
