@@ -39,6 +39,8 @@ const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 /// How many messages of the life before are looked at and taken over at one time.
 const TAKEN_OVER_AT_ONCE: usize = 10_000;
+/// The server's code of a second row with one name (`unique_violation`).
+const NAME_IS_THERE: &str = "23505";
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
@@ -344,52 +346,67 @@ pub(super) async fn join(
     bodies: &BTreeSet<MessageId>,
     now: Timestamp,
 ) -> Result<BTreeSet<MessageId>, ConnectError> {
-    let NodeIdentity { name, directory, place, least_dead_after, .. } = &node.identity;
-    let (directory, place) = (directory.as_slice(), place.as_bytes());
-    let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
+    let identity = &node.identity;
     let sent = boot_time();
-    let joined = async {
-        connection.batch("BEGIN").await?;
-        let mut predecessor = None;
-        if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
-            let namesake = Namesake { id: row.get(0), beat: row.get(2) };
-            let is_of_this_place: bool = row.get(1);
-            predecessor = is_of_this_place.then_some(namesake.id);
-            if !is_of_this_place && dead != Some(namesake) {
-                connection.batch("ROLLBACK").await?;
-                return Ok::<_, QueryError>(None);
-            }
-            let before = namesake.id;
-            connection.execute(BURY, &[&before, &namesake.beat]).await?;
-            for statement in LEAVE {
-                connection.execute(statement, &[&before]).await?;
-            }
-        }
-        let version = env!("CARGO_PKG_VERSION");
-        let started_at = super::millis(now);
-        let row = connection
-            .query_one(
-                JOIN,
-                &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
-            )
-            .await?;
-        let id: i32 = row.get(0);
-        let taken = match predecessor {
-            Some(before) => take_over(connection, id, before, bodies).await?,
-            None => BTreeSet::new(),
-        };
-        connection.batch("COMMIT").await?;
-        Ok(Some((id, taken)))
-    };
-    let joined: Result<_, QueryError> = joined.await;
+    let mut joined = join_once(identity, connection, dead, bodies, now).await;
+    // The server may have gone on with the transaction of a start that was killed: its node was made
+    // after this one had looked, and is the life before.
+    let name_is_there = joined.as_ref().is_err_and(|error| error.code() == Some(NAME_IS_THERE));
+    if name_is_there && connection.batch("ROLLBACK").await.is_ok() {
+        joined = join_once(identity, connection, dead, bodies, now).await;
+    }
     match joined.map_err(|error| ConnectError::Server(error.to_string()))? {
         Some((id, taken)) => {
             node.id.store(id, Ordering::Release);
             node.confirm(sent);
             Ok(taken)
         }
-        None => Err(ConnectError::NameTaken(name.clone())),
+        None => Err(ConnectError::NameTaken(identity.name.clone())),
     }
+}
+
+/// Makes the transaction of [`join`]; returns `None` if the name belongs to a node elsewhere.
+async fn join_once(
+    identity: &NodeIdentity,
+    connection: &Connection,
+    dead: Option<Namesake>,
+    bodies: &BTreeSet<MessageId>,
+    now: Timestamp,
+) -> Result<Option<(i32, BTreeSet<MessageId>)>, QueryError> {
+    let NodeIdentity { name, directory, place, least_dead_after, .. } = identity;
+    let (directory, place) = (directory.as_slice(), place.as_bytes());
+    let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
+    connection.batch("BEGIN").await?;
+    let mut predecessor = None;
+    if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
+        let namesake = Namesake { id: row.get(0), beat: row.get(2) };
+        let is_of_this_place: bool = row.get(1);
+        predecessor = is_of_this_place.then_some(namesake.id);
+        if !is_of_this_place && dead != Some(namesake) {
+            connection.batch("ROLLBACK").await?;
+            return Ok(None);
+        }
+        let before = namesake.id;
+        connection.execute(BURY, &[&before, &namesake.beat]).await?;
+        for statement in LEAVE {
+            connection.execute(statement, &[&before]).await?;
+        }
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let started_at = super::millis(now);
+    let row = connection
+        .query_one(
+            JOIN,
+            &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
+        )
+        .await?;
+    let id: i32 = row.get(0);
+    let taken = match predecessor {
+        Some(before) => take_over(connection, id, before, bodies).await?,
+        None => BTreeSet::new(),
+    };
+    connection.batch("COMMIT").await?;
+    Ok(Some((id, taken)))
 }
 
 /// Takes over messages of the life before whose bodies are there. A message without a record that can

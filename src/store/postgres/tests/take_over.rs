@@ -24,6 +24,15 @@ use crate::store::{ConnectError, Joined, NodeIdentity, NodePlace, Store, StoreEr
 const SILENCE: Duration = Duration::from_secs(3);
 /// Messages that a life accepts.
 const MESSAGES: usize = 6;
+/// What a start that was killed has sent before its commit, or has had committed.
+const JOIN_OF_ONE_THAT_IS_KILLED: &str = "
+BEGIN;
+CREATE TEMP TABLE before AS SELECT * FROM node WHERE name = 'a';
+DELETE FROM node WHERE name = 'a';
+INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
+SELECT name, directory, place, version, schema, started_at, least_dead_after FROM before;
+UPDATE pending SET node = (SELECT id FROM node WHERE name = 'a')
+WHERE node = (SELECT id FROM before)";
 /// What a node does that takes this one for dead.
 const BURIAL: &str = "BEGIN; DELETE FROM node WHERE name = 'a'";
 
@@ -245,6 +254,25 @@ async fn a_start_that_is_killed_in_the_middle_of_joining_leaves_everything_to_th
     }
     println!("{cuts} starts were cut, {refused} of them failed");
     assert!(refused >= 6, "{refused} of {cuts}");
+}
+
+/// The server still has the transaction of a start that was killed, as if it waited for its standby.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_waits_for_the_transaction_of_one_that_was_killed_and_takes_over_either_way() {
+    for end in ["COMMIT", "ROLLBACK"] {
+        let (database, home) = (Database::new().await, Home::new());
+        let bodies = killed_with_messages(&database, &home).await;
+        let killed = connect(&database).await;
+        killed.batch(JOIN_OF_ONE_THAT_IS_KILLED).await.unwrap();
+        let starting = begin_start(&database, &home, &bodies);
+        until_one_waits(&database).await;
+        killed.batch(end).await.unwrap();
+        let (store, joined) = starting.await.unwrap();
+        assert_eq!(joined, all_kept(&bodies), "{end}");
+        for id in &bodies {
+            assert!(is_queued(&store, *id).await);
+        }
+    }
 }
 
 /// Its messages are the other node's to fail, so it must not send them.
