@@ -32,6 +32,7 @@ use layout::{
 };
 use room::{Freed, Placed, Room, Size, Slot, block_offset};
 
+pub use layout::VERSION as ARENA_FORMAT;
 pub use room::Usage;
 
 mod layout;

@@ -57,6 +57,7 @@ use reload::Changeable;
 use store::Opened;
 use supervisor::Vitals;
 
+pub use bodies::drop_bodies;
 pub use check::check;
 pub use dev::{DevOptions, check_dev, dev};
 pub use error::{ListenerName, ServiceError};

@@ -12,8 +12,8 @@ use crate::body_store::{ArenaOwner, BodyStore, NotTaken, Survivor};
 use crate::config::KeepBodies;
 use crate::domain::id::MessageId;
 use crate::service::ServiceError;
-use crate::service::fd_store::Stored;
-use crate::service::inherited::{ArenaKeeper, LeftArena};
+use crate::service::fd_store::{self, Stored};
+use crate::service::inherited::{ArenaKeeper, Inherited, LeftArena};
 use crate::store::StoreId;
 
 /// Arenas that earlier programs have left, until the store that they belong to is known.
@@ -141,6 +141,27 @@ impl RefusedArena {
         }
         Self { why, memory, keeper }
     }
+}
+
+/// Gives up all bodies that the service manager has kept.
+pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
+    let what = "the service manager cannot be told to drop the bodies";
+    let failed = |source| ServiceError::System { what, source };
+    let is_kept = |arena: &LeftArena| arena.keeper == ArenaKeeper::Manager;
+    let (kept, others): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut inherited.arenas).into_iter().partition(is_kept);
+    inherited.arenas = others;
+    if !kept.is_empty() {
+        fd_store::drop_stored().map_err(failed)?;
+        warn!(
+            "bodies of an earlier process are given up (--drop-bodies): their pending messages fail. \
+             Remove the option before the next start"
+        );
+    }
+    for LeftArena { memory, .. } in kept {
+        free(&memory);
+    }
+    Ok(())
 }
 
 /// Frees memory whose descriptor, as it was handed over, stays open until the process ends.

@@ -396,3 +396,50 @@ async fn a_start_does_not_mind_what_a_killed_one_has_asked_the_manager() {
     let id = server.send(&message()).await;
     server.wait_for(&id, "sent").await;
 }
+
+/// Runs the service so that it gives up what the manager keeps.
+const DROPS_BODIES: &str = "exec \"$0\" serve --config \"$1\" --drop-bodies;";
+
+/// Starts the service with bodies of earlier processes to be given up.
+fn start_and_drop_bodies(site: &Site, manager: &Manager) -> Server {
+    site.start_by(manager.command_after(site, DROPS_BODIES))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_gives_up_the_bodies_that_the_manager_keeps_if_it_is_told_to() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let given_up = send(&server, 2).await;
+    server.kill();
+    let kept = manager.take("arena");
+    manager.keep("arena", foreign_memory());
+    kept.into_iter().for_each(|memory| manager.keep("arena", memory));
+    let server = start_and_drop_bodies(&site, &manager);
+    wait_until_kept(&site).await;
+    assert_eq!(manager.kept(), ["arena"]);
+    for id in &given_up {
+        let record = server.wait_for(id, "failed").await;
+        assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
+    }
+    // The next program in its place is not told to do so.
+    let ids = send(&server, 3).await;
+    Finished::run(site.command(&["restart", "--json"])).await.json();
+    site.simulator.set_faults(Faults::none());
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_without_the_bodies_that_it_gave_up_is_not_repeated() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    manager.keep("arena", foreign_memory());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (here, there) = ("listen = \"127.0.0.1:0\"\noperator", taken.local_addr().unwrap());
+    site.reconfigure(here, &format!("listen = \"{there}\"\noperator"));
+    let command = manager.command_after(&site, DROPS_BODIES);
+    let failed = Finished::run(command).await;
+    assert_eq!(failed.code, 1, "{failed:?}");
+    manager.wait_for("FDSTOREREMOVE=1", 1);
+    assert!(manager.kept().is_empty());
+}
