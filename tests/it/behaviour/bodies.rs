@@ -397,6 +397,21 @@ async fn a_start_does_not_mind_what_a_killed_one_has_asked_the_manager() {
     server.wait_for(&id, "sent").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_says_how_many_messages_wait() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let ids = send(&server, 7).await;
+    wait_until_tried(&server, &ids[0]).await;
+    server.kill();
+    site.reconfigure("operator_listen", "operator_lisen");
+    let failed = Finished::run(manager.command(&site)).await;
+    assert_eq!(failed.code, 75, "{failed:?}");
+    let status = manager.wait_for("STATUS=the start failed", 1);
+    assert!(status.contains("the bodies of at most 7 pending messages are kept ("), "{status}");
+}
+
 /// Runs the service so that it gives up what the manager keeps.
 const DROPS_BODIES: &str = "exec \"$0\" serve --config \"$1\" --drop-bodies;";
 

@@ -288,6 +288,9 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
         let expected = format!("({failures}): ");
         assert!(status.contains(&expected) && status.contains("operator_lisen"), "{status}");
         assert!(status.contains("12 KiB"), "{status}");
+        let unread = "how many messages wait cannot be read: it is no arena of pillarbox";
+        assert!(status.contains(unread), "{status}");
+        assert!(status.contains(&format!("the next start is in {wait} s")), "{status}");
     }
     site.reconfigure("operator_lisen", "operator_listen");
     let wrong = "exec \"$0\" serve --no-such-option;";
