@@ -1,7 +1,7 @@
 //! Bodies that outlive their process: with a service manager that keeps them, and by `restart`.
 
-use std::os::unix::net::UnixStream;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pillarbox::simulator::{Fault, Faults, Options};
