@@ -346,7 +346,9 @@ async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
     server.kill();
     let own = manager.take("arena");
     manager.keep("arena", foreign_memory());
-    own.into_iter().for_each(|memory| manager.keep("arena", memory));
+    for memory in own {
+        manager.keep("arena", memory);
+    }
     for life in 1..3 {
         server = manager.start(&site);
         let expected = format!("pending messages of the last process go on messages={}", 5 * life);
@@ -386,7 +388,9 @@ async fn of_two_arenas_of_one_store_a_start_takes_the_newest() {
     let newer = manager.take("arena").remove(0);
     for order in [[&older, &newer], [&newer, &older]] {
         manager.take("arena");
-        order.map(|memory| manager.keep("arena", memory.try_clone().unwrap()));
+        for memory in order {
+            manager.keep("arena", memory.try_clone().unwrap());
+        }
         let server = manager.start(&site);
         let log = server.log();
         assert!(log.contains("pending messages of the last process go on messages=4"), "{log}");
@@ -448,7 +452,9 @@ async fn a_start_gives_up_the_bodies_that_the_manager_keeps_if_it_is_told_to() {
     server.kill();
     let kept = manager.take("arena");
     manager.keep("arena", foreign_memory());
-    kept.into_iter().for_each(|memory| manager.keep("arena", memory));
+    for memory in kept {
+        manager.keep("arena", memory);
+    }
     let server = start_and_drop_bodies(&site, &manager);
     wait_until_kept(&site).await;
     assert_eq!(manager.kept(), ["arena"]);
