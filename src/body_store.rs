@@ -35,6 +35,7 @@ use layout::{
 use room::{Freed, Memory, Place, Placed, Room, Size, Slot, block_offset};
 use scan::Found;
 
+pub use layout::VERSION as ARENA_FORMAT;
 pub use room::Usage;
 
 mod layout;
@@ -204,12 +205,7 @@ impl BodyStore {
     /// the next one.
     pub fn take_over(fd: OwnedFd, owner: ArenaOwner) -> Result<(Self, Vec<Survivor>), NotTaken> {
         let file = File::from(fd);
-        let mut head = [0; ArenaHead::BYTES];
-        file.read_exact_at(&mut head, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => NotTaken::Foreign,
-            _ => error.into(),
-        })?;
-        let head = ArenaHead::decode(&head)?;
+        let head = read_head(&file)?;
         if head.owner.boot != owner.boot {
             return Err(NotTaken::OtherBoot);
         }
@@ -232,6 +228,16 @@ impl BodyStore {
         });
         let survivors = survivors.collect();
         Ok((store, survivors))
+    }
+
+    /// Counts the messages of an arena that may be pending: the store alone knows which are final.
+    pub fn count_waiting(fd: OwnedFd) -> Result<usize, NotTaken> {
+        let file = File::from(fd);
+        let head = read_head(&file)?;
+        let mut room = Room::default();
+        let found = without_copies(scan::scan(&file, head.seed, &mut room)?, &mut room);
+        let is_answered = |live: &LiveRecord| matches!(live.call, CallRecord::Answered(..));
+        Ok(found.iter().filter(|found| !found.live.as_ref().is_some_and(is_answered)).count())
     }
 
     fn with(file: File, seed: Seed, room: Room) -> Self {
@@ -603,6 +609,15 @@ fn without_copies(found: Vec<Found>, room: &mut Room) -> Vec<Found> {
         debug_assert_eq!(none, None, "nothing is freed of an arena that others have");
     }
     left
+}
+
+fn read_head(file: &File) -> Result<ArenaHead, NotTaken> {
+    let mut head = [0; ArenaHead::BYTES];
+    file.read_exact_at(&mut head, 0).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => NotTaken::Foreign,
+        _ => error.into(),
+    })?;
+    ArenaHead::decode(&head)
 }
 
 /// Makes memory that no file system has.
