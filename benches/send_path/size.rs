@@ -13,6 +13,7 @@ use pillarbox::domain::admission::admit;
 use pillarbox::domain::envelope::Envelope;
 use pillarbox::domain::id::MessageIds;
 use pillarbox::domain::request::SendRequest;
+use pillarbox::queue::EncodedRequest;
 use pillarbox::ses::send::{RequestOptions, encode};
 use pillarbox::store::FILE_NAME;
 
@@ -221,7 +222,7 @@ fn encoded_len() -> anyhow::Result<usize> {
     let id = MessageIds::new().next(crate::process::now());
     let options = RequestOptions::default();
     let request = encode(&admitted, id, &organisation_name(0).parse()?, &options, 0);
-    Ok(request.len() + Envelope::from(&admitted).as_str().len())
+    Ok(EncodedRequest::new(request, &Envelope::from(&admitted)).len_bytes())
 }
 
 /// The file's growth per message of its whole life: accepted, sent, two events.
