@@ -32,6 +32,7 @@ use layout::{
 };
 use room::{Freed, Placed, Room, Size, Slot, block_offset};
 
+pub use layout::VERSION as ARENA_FORMAT;
 pub use room::Usage;
 
 mod layout;
@@ -185,12 +186,7 @@ impl BodyStore {
     /// the next one.
     pub fn take_over(fd: OwnedFd, owner: ArenaOwner) -> Result<(Self, Vec<Survivor>), NotTaken> {
         let file = File::from(fd);
-        let mut head = [0; ArenaHead::BYTES];
-        file.read_exact_at(&mut head, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => NotTaken::Foreign,
-            _ => error.into(),
-        })?;
-        let head = ArenaHead::decode(&head)?;
+        let head = read_head(&file)?;
         if head.owner.boot != owner.boot {
             return Err(NotTaken::OtherBoot);
         }
@@ -213,6 +209,15 @@ impl BodyStore {
         });
         let survivors = survivors.collect();
         Ok((store, survivors))
+    }
+
+    /// Counts the messages of an arena that may be pending: the store alone knows which are final.
+    pub fn count_waiting(fd: OwnedFd) -> Result<usize, NotTaken> {
+        let file = File::from(fd);
+        let head = read_head(&file)?;
+        let found = scan::scan(&file, head.seed, &mut Room::default())?;
+        let is_answered = |live: &LiveRecord| matches!(live.call, CallRecord::Answered(..));
+        Ok(found.iter().filter(|found| !found.live.as_ref().is_some_and(is_answered)).count())
     }
 
     fn with(file: File, seed: Seed, room: Room) -> Self {
@@ -506,6 +511,15 @@ impl Moments {
         let later = self.base.checked_add(after).unwrap_or(self.base);
         later.checked_sub(before).unwrap_or(later)
     }
+}
+
+fn read_head(file: &File) -> Result<ArenaHead, NotTaken> {
+    let mut head = [0; ArenaHead::BYTES];
+    file.read_exact_at(&mut head, 0).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => NotTaken::Foreign,
+        _ => error.into(),
+    })?;
+    ArenaHead::decode(&head)
 }
 
 /// Makes memory that no file system has.

@@ -132,6 +132,8 @@ pub fn run() -> ExitCode {
             });
         }
     };
+    // A start that is to give them up does not wait for them.
+    let handed_bodies = handed_bodies.filter(|_| !cli.command.drops_bodies());
     match cli.command.run() {
         Ok(text) => match print(&text) {
             Ok(()) => ExitCode::SUCCESS,
@@ -164,6 +166,10 @@ pub fn run() -> ExitCode {
 }
 
 impl Command {
+    fn drops_bodies(&self) -> bool {
+        matches!(self, Self::Serve(args) if args.drops_bodies())
+    }
+
     fn run(self) -> Result<String, CliError> {
         match self {
             Self::Serve(args) => args.run(),

@@ -3,8 +3,9 @@
 //! The composition root: the one place that knows all parts, and no rule of any of them.
 
 use std::fs::File;
+use std::mem::take;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -56,6 +57,7 @@ use reload::Changeable;
 use store::Opened;
 use supervisor::Vitals;
 
+pub use bodies::drop_bodies;
 pub use check::check;
 pub use dev::{DevOptions, check_dev, dev};
 pub use error::{ListenerName, ServiceError};
@@ -161,7 +163,7 @@ impl Service {
         // First: a start that must not take another service's socket leaves nothing behind.
         let socket = Socket::take_or_bind(&config.admin_socket, inherited.own.admin.take()).await?;
         let Opened { store, lock: node_lock, bodies } =
-            store::open(owner, config, &clock, inherited.arena.take()).await?;
+            store::open(owner, config, &clock, take(&mut inherited.arenas)).await?;
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
@@ -169,12 +171,12 @@ impl Service {
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
         dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
-        let stored_arena = inherited.stored_arena;
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
         let memory = copied(queue.bodies())?;
         let keeps = config.sending.keep_bodies == KeepBodies::Yes;
-        let arena = keeps.then(|| Arena::store(memory, stored_arena));
+        let arena = keeps.then(|| Arena::store(memory, bodies.stored));
+        let refused = Arc::new(Mutex::new(bodies.refused));
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -188,10 +190,10 @@ impl Service {
         let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), bodies.refused)?;
+        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), &refused);
         let facts = facts(config, &listeners, &intake, body_facts, &page)?;
-        let next =
-            HandOver { listeners: listeners.copies, arena, restarts: Arc::clone(&facts.restarts) };
+        let restarts = Arc::clone(&facts.restarts);
+        let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
         let admin = Arc::new(admin);
         background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
@@ -332,7 +334,7 @@ impl Service {
         let drain = self.config.sending.drain;
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
-        let rest = self.next.arena.as_ref().map_or(Rest::Lost, Arena::rest);
+        let rest = self.next.arena.as_ref().map_or(Rest::Lost, |arena| arena.rest());
         if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }

@@ -64,8 +64,8 @@ pub struct BodyFacts {
     pub queue: Arc<MessageQueue>,
     /// Tells who keeps them.
     pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
-    /// Reason why bodies of an earlier process cannot be used.
-    pub unreadable: Option<String>,
+    /// Tells why bodies of an earlier process cannot be used, if there are such.
+    pub unreadable: Box<dyn Fn() -> Option<String> + Send + Sync>,
     /// Has the service manager drop those, and keep this process's in their place.
     pub drop_unreadable: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
 }
@@ -86,7 +86,7 @@ impl BodyFacts {
             memory_bytes: usage.memory_bytes,
             oldest_at: self.queue.oldest().map(|id| id.instant().to_string()),
             keeper: (self.keeper)(),
-            unreadable: self.unreadable.clone(),
+            unreadable: (self.unreadable)(),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Call for BodiesShow {
 impl Call for BodiesDrop {
     async fn answer(self, admin: &Admin) -> Result<BodiesDropped, Refusal> {
         let facts = facts(admin)?;
-        if facts.unreadable.is_none() {
+        if (facts.unreadable)().is_none() {
             return Ok(BodiesDropped { dropped: false });
         }
         (facts.drop_unreadable)().map_err(|error| {

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::admin::{Admin, Call, Place, Refusal, ServiceFacts};
+use crate::body_store::ARENA_FORMAT;
 use crate::detached_thread;
 use crate::store::DATA_FORMAT;
 
@@ -23,6 +24,8 @@ use crate::store::DATA_FORMAT;
 const CHECK_TIMEOUT: Duration = Duration::from_mins(1);
 /// What the kernel adds to the path of a program whose file was replaced (proc(5), `/proc/PID/exe`).
 const DELETED: &[u8] = b" (deleted)";
+/// Option of `serve` for one start alone: the next program must not give up what this one leaves.
+const DROP_BODIES: &str = "--drop-bodies";
 /// What the service manager tells this process alone.
 const OF_THIS_PROCESS: [&str; 6] = [
     "LISTEN_FDS",
@@ -77,10 +80,18 @@ pub struct ProgramCheck {
     pub version: String,
     /// The newest format of the data file that it reads.
     pub data_format: u64,
+    /// The newest format of the arena that it reads.
+    #[serde(default = "first_arena_format")]
+    pub arena_format: u32,
     /// True if its store is on a database of several nodes.
     pub is_on_database: bool,
     /// The data directory; `None` if each start makes one.
     pub data_dir: Option<PathBuf>,
+}
+
+/// Format that all programs read which know of `--check`.
+const fn first_arena_format() -> u32 {
+    1
 }
 
 /// Restarts of a service: whoever asks and whoever does it meet here.
@@ -166,6 +177,14 @@ impl ServiceFacts {
                 check.version, check.data_format
             )));
         }
+        if self.restarts.keeps_bodies && check.arena_format < ARENA_FORMAT {
+            return Err(Refusal::new(format!(
+                "the installed program, version {}, does not read the bodies of pending messages: it \
+                 reads formats up to {}, and they have {ARENA_FORMAT}; nothing was changed. To go \
+                 back, stop the service, which sends what it can, and start it",
+                check.version, check.arena_format
+            )));
+        }
         Ok(())
     }
 }
@@ -179,7 +198,7 @@ pub fn installed_program() -> io::Result<PathBuf> {
 
 /// Returns the command line of this process for the installed program.
 pub fn own_command_line() -> io::Result<Command> {
-    let mut arguments = std::env::args_os();
+    let mut arguments = std::env::args_os().filter(|argument| argument != DROP_BODIES);
     let name = arguments.next();
     let mut command = Command::new(installed_program()?);
     command.arg0(name.unwrap_or_default()).args(arguments);

@@ -15,8 +15,8 @@ pub(super) const BLOCK_BYTES: u64 = 256 * 1024;
 pub(super) const ALIGNMENT: u64 = 16;
 
 const MAGIC: &[u8; 16] = b"pillarbox bodies";
-/// Version of the format. A version of the service reads those of all earlier ones.
-const VERSION: u32 = 1;
+/// Version of the arena's format. A version of the service reads those of all earlier ones.
+pub const VERSION: u32 = 1;
 
 /// Seed of all checks of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::{Args, Subcommand};
 
 use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
+use crate::cli::confirmation::Confirmation;
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
 
@@ -20,7 +21,10 @@ pub(super) struct Bodies {
 enum Command {
     /// Give up bodies of an earlier process that cannot be used and that the service manager still
     /// keeps. Their messages have failed.
-    Drop,
+    Drop {
+        #[command(flatten)]
+        confirmation: Confirmation,
+    },
 }
 
 impl Bodies {
@@ -28,7 +32,17 @@ impl Bodies {
         let session = self.connection.open_service().await?;
         match self.command {
             None => session.run(BodiesShow {}, text).await,
-            Some(Command::Drop) => session.run(BodiesDrop {}, dropped).await,
+            Some(Command::Drop { confirmation }) => {
+                if confirmation.asks()
+                    && let Some(why) = session.call(BodiesShow {}).await?.unreadable
+                {
+                    Confirmation::confirm(&format!(
+                        "This gives up bodies of an earlier process that cannot be used: {why}. It \
+                         ends no message: theirs have failed."
+                    ))?;
+                }
+                session.run(BodiesDrop {}, dropped).await
+            }
         }
     }
 }

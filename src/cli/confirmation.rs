@@ -29,7 +29,7 @@ impl Confirmation {
         messages: QueuedMessages,
         what: &str,
     ) -> Result<(), CliError> {
-        if self.yes || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        if !self.asks() {
             return Ok(());
         }
         let counted = session.call(MessageCount { messages }).await?;
@@ -42,6 +42,16 @@ impl Confirmation {
             write!(said, " More may wait on nodes that do not answer: {silent}.")
                 .expect("text takes everything");
         }
+        Self::confirm(&said)
+    }
+
+    /// Returns true if somebody is there to be asked.
+    pub(super) fn asks(&self) -> bool {
+        !self.yes && io::stdin().is_terminal() && io::stderr().is_terminal()
+    }
+
+    /// Says what a command does, and asks whether to go on.
+    pub(super) fn confirm(said: &str) -> Result<(), CliError> {
         // Standard output has the command's answer alone.
         let mut errors = io::stderr();
         let asked = write!(errors, "{said} Go on? [y/N] ").and_then(|()| errors.flush());

@@ -29,6 +29,11 @@ pub(super) struct ServeArgs {
     config: PathBuf,
     #[command(flatten)]
     check: CheckArgs,
+    /// First give up all bodies that the service manager has kept, also those that can be used: if no
+    /// start succeeds with them. Their pending messages fail. `pillarbox restart` does not repeat it,
+    /// but each start by the service manager does: remove it again.
+    #[arg(long, conflicts_with = "check")]
+    drop_bodies: bool,
 }
 
 #[derive(Debug, Args)]
@@ -48,8 +53,9 @@ impl CheckArgs {
         let format = if self.json { Format::Json } else { Format::People };
         format.show(check, |check| {
             format!(
-                "version {} would start; it reads data files up to format {}\n",
-                check.version, check.data_format
+                "version {} would start; it reads data files up to format {}, and bodies of pending \
+                 messages up to format {}\n",
+                check.version, check.data_format, check.arena_format
             )
         })
     }
@@ -106,6 +112,11 @@ pub(super) struct SimulatorArgs {
 }
 
 impl ServeArgs {
+    /// True if nothing of what the service manager has kept is to be used.
+    pub(super) const fn drops_bodies(&self) -> bool {
+        self.drop_bodies
+    }
+
     pub(super) fn run(self) -> Result<String, CliError> {
         let load = || Config::load(Some(&self.config), config::environment());
         let (config, overruled) =
@@ -118,7 +129,10 @@ impl ServeArgs {
         if let Some(overruled) = overruled {
             tracing::warn!("{overruled}; the variable wins");
         }
-        let inherited = Inherited::from_environment().map_err(CliError::Run)?;
+        let mut inherited = Inherited::from_environment().map_err(CliError::Run)?;
+        if self.drop_bodies {
+            service::drop_bodies(&mut inherited).map_err(CliError::Run)?;
+        }
         match finish(many_threads()?, service::serve(config, inherited, load))? {
             Ended::Stopped(0) => Ok(String::new()),
             Ended::Stopped(messages) => Err(CliError::BodiesLost { messages }),

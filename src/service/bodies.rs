@@ -1,25 +1,59 @@
-//! Bodies in the service: the arena that a start takes over, or a new one.
+//! Bodies in the service: the arena that a start takes over, or a new one, and those that it cannot use.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use tracing::{error, info};
+use rustix::fs::ftruncate;
+use tracing::{error, info, warn};
 
 use crate::body_store::{ArenaOwner, BodyStore, NotTaken, Survivor};
+use crate::config::KeepBodies;
 use crate::domain::id::MessageId;
 use crate::service::ServiceError;
+use crate::service::fd_store::{self, Stored};
+use crate::service::inherited::{ArenaKeeper, Inherited, LeftArena};
 use crate::store::StoreId;
 
-/// Arena that an earlier process has left, until the store that it belongs to is known.
+/// Arenas that earlier programs have left, until the store that they belong to is known.
 #[derive(Debug)]
-pub(super) struct FoundArena {
-    left: Option<OwnedFd>,
+pub(super) struct FoundArenas {
+    /// Those that may be taken over, the newest first.
+    left: Vec<LeftArena>,
     boot: [u8; 16],
     owner: Option<ArenaOwner>,
-    taken: Option<(BodyStore, Vec<Survivor>)>,
-    refused: Option<NotTaken>,
+    taken: Option<TakenArena>,
+    refused: Vec<RefusedArena>,
+}
+
+#[derive(Debug)]
+struct TakenArena {
+    store: BodyStore,
+    survivors: Vec<Survivor>,
+    keeper: ArenaKeeper,
+}
+
+/// Arena of an earlier program that is not used.
+#[derive(Debug)]
+pub(super) struct RefusedArena {
+    pub(super) why: Unused,
+    pub(super) memory: OwnedFd,
+    pub(super) keeper: ArenaKeeper,
+}
+
+/// Reason why an arena is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unused {
+    /// It cannot be taken over.
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
+    /// There is a newer one of the same store.
+    #[error("a newer arena of the same data is in use")]
+    Older,
+    /// Bodies are not to be kept.
+    #[error("sending.keep_bodies is off")]
+    NotWanted,
 }
 
 /// Bodies of a service that starts.
@@ -30,43 +64,58 @@ pub(super) struct Bodies {
     pub(super) survivors: Vec<Survivor>,
     /// The others, which are to be dropped once the service has started.
     pub(super) gone: Vec<Survivor>,
-    /// Reason why the arena that was found could not be taken over.
-    pub(super) refused: Option<NotTaken>,
+    /// What the service manager keeps.
+    pub(super) stored: Stored,
+    /// Arenas that were found and are not used.
+    pub(super) refused: Vec<RefusedArena>,
 }
 
-impl FoundArena {
-    pub(super) fn new(left: Option<OwnedFd>) -> Result<Self, ServiceError> {
+impl FoundArenas {
+    pub(super) fn new(left: Vec<LeftArena>, keep: KeepBodies) -> Result<Self, ServiceError> {
         let boot = boot_id().map_err(|source| ServiceError::System {
             what: "cannot read the identity of the machine's boot",
             source,
         })?;
-        Ok(Self { left, boot, owner: None, taken: None, refused: None })
+        let (left, unwanted) = match keep {
+            KeepBodies::Yes => (left, Vec::new()),
+            KeepBodies::No => (Vec::new(), left),
+        };
+        let refused =
+            unwanted.into_iter().map(|left| RefusedArena::new(left, Unused::NotWanted)).collect();
+        Ok(Self { left, boot, owner: None, taken: None, refused })
     }
 
-    /// Takes over the arena if it is this store's; returns whose bodies are in it.
+    /// Takes over the newest arena that is this store's; returns whose bodies are in it.
     pub(super) fn take_over(&mut self, store: StoreId) -> BTreeSet<MessageId> {
         let owner = ArenaOwner { boot: self.boot, store: store.0 };
         self.owner = Some(owner);
-        match self.left.take().map(|fd| BodyStore::take_over(fd, owner)) {
-            None => {}
-            Some(Ok(taken)) => self.taken = Some(taken),
-            Some(Err(why)) => {
-                error!(
-                    %why,
-                    "the bodies of an earlier process cannot be used; if the service manager keeps \
-                     them, they stay there until: pillarbox bodies drop"
-                );
-                self.refused = Some(why);
+        for left in std::mem::take(&mut self.left) {
+            let memory = left.memory.try_clone();
+            let found = memory.map_err(NotTaken::from);
+            match found.and_then(|memory| BodyStore::take_over(memory, owner)) {
+                Ok((store, survivors)) if self.taken.is_none() => {
+                    self.taken = Some(TakenArena { store, survivors, keeper: left.keeper });
+                }
+                Ok(_) => self.refused.push(RefusedArena::new(left, Unused::Older)),
+                Err(why) => self.refused.push(RefusedArena::new(left, why.into())),
             }
         }
-        let survivors = self.taken.iter().flat_map(|(_, survivors)| survivors);
+        let survivors = self.taken.iter().flat_map(|taken| &taken.survivors);
         survivors.map(|survivor| survivor.id).collect()
     }
 
     /// The bodies, once it is known which of the messages are still pending.
     pub(super) fn into_bodies(self, kept: &BTreeSet<MessageId>) -> Result<Bodies, ServiceError> {
+        let refused = self.refused;
+        let is_other_stored = refused.iter().any(|one| one.keeper == ArenaKeeper::Manager);
+        let keeper = self.taken.as_ref().map(|taken| taken.keeper);
+        let stored = match keeper {
+            Some(ArenaKeeper::Manager) => Stored::This,
+            _ if is_other_stored => Stored::Other,
+            Some(ArenaKeeper::Process) | None => Stored::Nothing,
+        };
         let (store, survivors) = match (self.taken, self.owner) {
-            (Some(taken), _) => taken,
+            (Some(taken), _) => (taken.store, taken.survivors),
             (None, Some(owner)) => (BodyStore::create(owner).map_err(no_memory)?, Vec::new()),
             (None, None) => (BodyStore::of_this_process().map_err(no_memory)?, Vec::new()),
         };
@@ -75,7 +124,51 @@ impl FoundArena {
         if !survivors.is_empty() {
             info!(messages = survivors.len(), "pending messages of the last process go on");
         }
-        Ok(Bodies { store, survivors, gone, refused: self.refused })
+        Ok(Bodies { store, survivors, gone, stored, refused })
+    }
+}
+
+impl RefusedArena {
+    fn new(left: LeftArena, why: Unused) -> Self {
+        let LeftArena { memory, keeper, .. } = left;
+        match keeper {
+            ArenaKeeper::Manager => error!(
+                %why,
+                "bodies of an earlier process cannot be used; the service manager keeps them until: \
+                 pillarbox bodies drop"
+            ),
+            ArenaKeeper::Process => error!(%why, "bodies of an earlier program cannot be used"),
+        }
+        Self { why, memory, keeper }
+    }
+}
+
+/// Gives up all bodies that the service manager has kept.
+pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
+    let what = "the service manager cannot be told to drop the bodies";
+    let failed = |source| ServiceError::System { what, source };
+    let is_kept = |arena: &LeftArena| arena.keeper == ArenaKeeper::Manager;
+    let (kept, others): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut inherited.arenas).into_iter().partition(is_kept);
+    inherited.arenas = others;
+    if !kept.is_empty() {
+        fd_store::drop_stored().map_err(failed)?;
+        warn!(
+            "bodies of an earlier process are given up (--drop-bodies): their pending messages fail. \
+             Remove the option before the next start"
+        );
+    }
+    for LeftArena { memory, .. } in kept {
+        free(&memory);
+    }
+    Ok(())
+}
+
+/// Frees memory whose descriptor, as it was handed over, stays open until the process ends.
+pub(super) fn free(memory: &OwnedFd) {
+    // Others may have sealed it.
+    if let Err(error) = ftruncate(memory, 0) {
+        warn!(%error, "memory of bodies that were given up is freed at the end of the process");
     }
 }
 

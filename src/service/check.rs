@@ -2,6 +2,7 @@
 //! listens nowhere.
 
 use crate::admin::restart::ProgramCheck;
+use crate::body_store::ARENA_FORMAT;
 use crate::clock::Clock;
 use crate::config::{Config, StoreConfig};
 use crate::service::{ServiceError, load_tls, postgres_server, ses_options, sqs_queue};
@@ -32,6 +33,7 @@ pub fn check(config: &Config) -> Result<ProgramCheck, ServiceError> {
     Ok(ProgramCheck {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_format: DATA_FORMAT,
+        arena_format: ARENA_FORMAT,
         is_on_database: config.store != StoreConfig::Redb,
         data_dir: Some(config.data_dir.clone()),
     })

@@ -14,6 +14,7 @@ use tokio::signal::unix::SignalKind;
 use tracing::{error, info, warn};
 
 use crate::admin::restart::ProgramCheck;
+use crate::body_store::ARENA_FORMAT;
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::api_key::ApiKey;
@@ -92,6 +93,7 @@ pub fn check_dev(options: &DevOptions) -> ProgramCheck {
     ProgramCheck {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_format: DATA_FORMAT,
+        arena_format: ARENA_FORMAT,
         is_on_database: options.config.store != config::StoreConfig::Redb,
         data_dir: options.data_dir.clone(),
     }

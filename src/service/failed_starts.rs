@@ -3,12 +3,14 @@
 //! often.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+use crate::body_store::{BodyStore, NotTaken};
 use crate::service::inherited::{ARENA, own_name};
 
 /// Exit code of a start to be repeated: `EX_TEMPFAIL` of sysexits.h.
@@ -27,7 +29,8 @@ const BLOCK_BYTES: u64 = 512;
 /// Bodies that this process was handed.
 #[derive(Debug)]
 pub struct HandedBodies {
-    bytes: u64,
+    /// The descriptors of their memory, which stay open until the process ends.
+    paths: Vec<PathBuf>,
 }
 
 impl HandedBodies {
@@ -40,10 +43,34 @@ impl HandedBodies {
         }
         let names = env::var("LISTEN_FDNAMES").ok()?;
         let own = own_name(ARENA);
-        let index = names.split(':').position(|name| name == ARENA || name == own)?;
-        let path = Path::new("/proc/self/fd").join((FIRST_DESCRIPTOR + index).to_string());
-        let bytes = fs::metadata(path).map_or(0, |found| blocks(&found) * BLOCK_BYTES);
-        Some(Self { bytes })
+        let is_arena = |name: &str| name == ARENA || name == own;
+        let arenas = names.split(':').enumerate().filter(|(_, name)| is_arena(name));
+        let path =
+            |index: usize| Path::new("/proc/self/fd").join((FIRST_DESCRIPTOR + index).to_string());
+        let paths: Vec<_> = arenas.map(|(index, _)| path(index)).collect();
+        (!paths.is_empty()).then_some(Self { paths })
+    }
+
+    /// Says how much is kept, and of how many messages. The store is not asked, which may be the one
+    /// that fails.
+    fn kept(&self) -> String {
+        let bytes: u64 = self.paths.iter().map(|path| memory_bytes(path)).sum();
+        let kib = bytes / 1024;
+        let counted = self.paths.iter().map(|path| {
+            let memory = File::open(path).map_err(NotTaken::from)?;
+            BodyStore::count_waiting(memory.into())
+        });
+        let counted: Result<Vec<_>, _> = counted.collect();
+        match counted {
+            Ok(counts) => {
+                let messages: usize = counts.iter().sum();
+                format!("the bodies of at most {messages} pending messages are kept ({kib} KiB)")
+            }
+            Err(why) => format!(
+                "{kib} KiB of memory with bodies of pending messages are kept; how many messages wait \
+                 cannot be read: {why}"
+            ),
+        }
     }
 
     /// Ends a start that failed by `error`: tells the service manager, waits, and returns the exit
@@ -55,9 +82,8 @@ impl HandedBodies {
         let cause: Vec<_> = error.lines().map(str::trim).collect();
         let cause: String = cause.join(" ").chars().take(LONGEST_CAUSE).collect();
         let status = format!(
-            "the start failed ({failures}): {cause}; {} KiB of memory with bodies of pending \
-             messages are kept; the next start is in {} s",
-            self.bytes / 1024,
+            "the start failed ({failures}): {cause}; {}; the next start is in {} s",
+            self.kept(),
             wait.as_secs()
         );
         // What cannot be told is in the log as well.
@@ -67,8 +93,8 @@ impl HandedBodies {
     }
 }
 
-fn blocks(found: &fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::blocks(found)
+fn memory_bytes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.blocks() * BLOCK_BYTES)
 }
 
 /// The file that counts, in the first of the unit's runtime directories (`RuntimeDirectory=`).

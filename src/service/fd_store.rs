@@ -7,20 +7,16 @@
 
 use std::fmt;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
-use crate::service::inherited::ARENA;
-use crate::store::FileId;
+use crate::service::inherited::{ARENA, PROBE};
 
-/// Name of the socket that shows whether descriptors are kept.
-const PROBE: &str = "probe";
 /// How long the manager may take to handle what it was sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -63,6 +59,17 @@ impl fmt::Display for NotKept {
     }
 }
 
+/// What the service manager keeps as the arena before it is sent any memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// Nothing.
+    Nothing,
+    /// The memory that this process uses.
+    This,
+    /// Other memory alone.
+    Other,
+}
+
 /// Memory that was sent to the manager.
 #[derive(Debug)]
 pub(super) enum Storing {
@@ -81,25 +88,23 @@ pub(super) struct Asked {
     probe: UnixStream,
 }
 
-/// Has the service manager keep memory. `stored` is what it keeps already.
-pub(super) fn store(memory: BorrowedFd<'_>, stored: Option<FileId>) -> Storing {
+/// Has the service manager keep memory, unless it keeps some already.
+pub(super) fn store(memory: BorrowedFd<'_>, stored: Stored) -> Storing {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return Storing::Done(Kept::ByNobody(NotKept::NoManager));
     }
-    send(memory, stored).unwrap_or_else(|error| Storing::Done(failed(&error)))
+    match stored {
+        Stored::Nothing => send(memory).unwrap_or_else(|error| Storing::Done(failed(&error))),
+        Stored::This => Storing::Done(Kept::ByManager),
+        Stored::Other => Storing::Done(Kept::ByNobody(NotKept::OtherIsKept)),
+    }
 }
 
 fn failed(error: &io::Error) -> Kept {
     Kept::ByNobody(NotKept::Failed(error.to_string()))
 }
 
-fn send(memory: BorrowedFd<'_>, stored: Option<FileId>) -> io::Result<Storing> {
-    let id = FileId::of(&Path::new("/proc/self/fd").join(memory.as_raw_fd().to_string()))?;
-    match stored {
-        Some(stored) if stored == id => return Ok(Storing::Done(Kept::ByManager)),
-        Some(_) => return Ok(Storing::Done(Kept::ByNobody(NotKept::OtherIsKept))),
-        None => {}
-    }
+fn send(memory: BorrowedFd<'_>) -> io::Result<Storing> {
     let store = |name, descriptor| {
         let states = [NotifyState::FdStore, NotifyState::FdName(name)];
         sd_notify::notify_with_fds(&states, &[descriptor])
@@ -116,10 +121,9 @@ fn send(memory: BorrowedFd<'_>, stored: Option<FileId>) -> io::Result<Storing> {
     Ok(Storing::Asked(Asked { handled, probe }))
 }
 
-/// Has the manager drop what it keeps as the arena, and keep this memory in its place.
-pub(super) fn replace(memory: BorrowedFd<'_>) -> io::Result<()> {
-    sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(ARENA)])?;
-    sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(ARENA)], &[memory])
+/// Has the manager drop all that it keeps as the arena.
+pub(super) fn drop_stored() -> io::Result<()> {
+    sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(ARENA)])
 }
 
 impl Storing {

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use command_fds::{CommandFdExt as _, FdMapping};
 use tokio::sync::watch;
@@ -17,16 +17,14 @@ use tracing::{error, info, warn};
 
 use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::{Restarts, own_command_line};
-use crate::body_store::NotTaken;
 use crate::dispatch::{Phase, Rest};
 use crate::queue::MessageQueue;
-use crate::service::bodies::copied;
-use crate::service::fd_store::{self, Kept};
-use crate::service::inherited::{self, ARENA, own_name};
+use crate::service::bodies::{self, RefusedArena};
+use crate::service::fd_store::{self, Kept, Stored};
+use crate::service::inherited::{self, ARENA, ArenaKeeper, own_name};
 use crate::service::listeners::ListenerCopies;
 use crate::service::signals::Signals;
 use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
-use crate::store::FileId;
 
 /// How long calls to the provider that are under way have to end.
 const LAST_CALLS: Duration = Duration::from_secs(5);
@@ -39,32 +37,31 @@ const FIRST_DESCRIPTOR: i32 = 3;
 #[derive(Debug)]
 pub(super) struct HandOver {
     pub(super) listeners: ListenerCopies,
-    pub(super) arena: Option<Arena>,
+    pub(super) arena: Option<Arc<Arena>>,
+    /// Arenas of earlier programs that this one does not use.
+    pub(super) refused: Arc<Mutex<Vec<RefusedArena>>>,
     pub(super) restarts: Arc<Restarts>,
 }
 
 /// Memory with the bodies of pending messages, for the next program.
 #[derive(Debug)]
 pub(super) struct Arena {
-    /// The memory.
-    pub(super) memory: OwnedFd,
+    memory: OwnedFd,
     /// Who keeps it while no process runs; `None` as long as that is not known.
-    pub(super) kept: watch::Receiver<Option<Kept>>,
+    kept: watch::Sender<Option<Kept>>,
 }
 
 impl Arena {
-    /// What follows for messages that a stop leaves.
-    pub(super) fn rest(&self) -> Rest {
-        match *self.kept.borrow() {
-            Some(Kept::ByManager) => Rest::Kept,
-            Some(Kept::ByNobody(_)) | None => Rest::Lost,
-        }
+    /// Has the service manager keep memory, unless it keeps some already.
+    pub(super) fn store(memory: OwnedFd, stored: Stored) -> Arc<Self> {
+        let arena = Arc::new(Self { memory, kept: watch::Sender::new(None) });
+        arena.keep(stored);
+        arena
     }
 
-    /// Has the service manager keep memory, unless that is what it keeps already.
-    pub(super) fn store(memory: OwnedFd, stored: Option<FileId>) -> Self {
-        let storing = fd_store::store(memory.as_fd(), stored);
-        let (told, kept) = watch::channel(None);
+    fn keep(self: &Arc<Self>, stored: Stored) {
+        let storing = fd_store::store(self.memory.as_fd(), stored);
+        let arena = Arc::clone(self);
         tokio::spawn(async move {
             let kept = storing.kept().await;
             match &kept {
@@ -75,37 +72,83 @@ impl Arena {
                     info!("bodies of pending messages end with this process: {why}");
                 }
             }
-            told.send_replace(Some(kept));
+            arena.kept.send_replace(Some(kept));
         });
-        Self { memory, kept }
+    }
+
+    /// What follows for messages that a stop leaves.
+    pub(super) fn rest(&self) -> Rest {
+        match *self.kept.borrow() {
+            Some(Kept::ByManager) => Rest::Kept,
+            Some(Kept::ByNobody(_)) | None => Rest::Lost,
+        }
+    }
+
+    /// Waits until it is known who keeps it. If that takes too long, nobody does: the next program
+    /// stores it anew.
+    async fn known_by(&self, end: Instant) {
+        if timeout_at(end, self.kept.subscribe().wait_for(Option::is_some)).await.is_ok() {
+            return;
+        }
+        if let Err(error) = fd_store::drop_stored() {
+            error!(%error, "the service manager may keep the bodies twice");
+        }
+    }
+
+    fn keeper(&self) -> Keeper {
+        let reason = match &*self.kept.borrow() {
+            Some(Kept::ByManager) => return Keeper::ServiceManager,
+            Some(Kept::ByNobody(why)) => why.to_string(),
+            None => "the service manager has not said yet whether it keeps them".to_owned(),
+        };
+        Keeper::Nobody { reason }
     }
 }
 
-/// What operators see of the bodies of pending messages. `unreadable`: why those of an earlier process
-/// cannot be used.
+/// What operators see of the bodies of pending messages.
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
-    arena: Option<&Arena>,
-    unreadable: Option<NotTaken>,
-) -> Result<BodyFacts, ServiceError> {
-    let kept = arena.map(|arena| arena.kept.clone());
-    let keeper = move || {
-        let kept = kept.as_ref().map(|kept| kept.borrow().clone());
-        let reason = match kept {
-            Some(Some(Kept::ByManager)) => return Keeper::ServiceManager,
-            Some(Some(Kept::ByNobody(why))) => why.to_string(),
-            Some(None) => "the service manager has not said yet whether it keeps them".to_owned(),
-            None => "sending.keep_bodies is off".to_owned(),
-        };
-        Keeper::Nobody { reason }
+    arena: Option<&Arc<Arena>>,
+    refused: &Arc<Mutex<Vec<RefusedArena>>>,
+) -> BodyFacts {
+    let (shown, dropped) = (arena.cloned(), arena.cloned());
+    let keeper = move || match &shown {
+        Some(arena) => arena.keeper(),
+        None => Keeper::Nobody { reason: "sending.keep_bodies is off".to_owned() },
     };
-    let memory = copied(queue.bodies())?;
-    Ok(BodyFacts {
+    let (told, given_up) = (Arc::clone(refused), Arc::clone(refused));
+    BodyFacts {
         queue: Arc::clone(queue),
         keeper: Box::new(keeper),
-        unreadable: unreadable.map(|why| why.to_string()),
-        drop_unreadable: Box::new(move || fd_store::replace(memory.as_fd())),
-    })
+        unreadable: Box::new(move || reasons(&told)),
+        drop_unreadable: Box::new(move || give_up(&given_up, dropped.as_ref())),
+    }
+}
+
+fn locked(refused: &Mutex<Vec<RefusedArena>>) -> MutexGuard<'_, Vec<RefusedArena>> {
+    refused.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reasons(refused: &Mutex<Vec<RefusedArena>>) -> Option<String> {
+    let reasons: Vec<_> = locked(refused).iter().map(|one| one.why.to_string()).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// Has the service manager drop arenas that are not used, and keep this process's own.
+fn give_up(refused: &Mutex<Vec<RefusedArena>>, arena: Option<&Arc<Arena>>) -> io::Result<()> {
+    let mut refused = locked(refused);
+    if refused.iter().any(|one| one.keeper == ArenaKeeper::Manager) {
+        // They have one name, so this one goes with the others for a moment.
+        fd_store::drop_stored()?;
+        if let Some(arena) = arena {
+            arena.kept.send_replace(None);
+            arena.keep(Stored::Nothing);
+        }
+    }
+    for RefusedArena { memory, .. } in refused.drain(..) {
+        bodies::free(&memory);
+    }
+    Ok(())
 }
 
 /// End of a service that was asked to restart.
@@ -127,6 +170,13 @@ impl NextProgram {
     /// Adds a descriptor of the service's own.
     pub(super) fn add_own(&mut self, name: &str, descriptor: OwnedFd) {
         self.descriptors.push((own_name(name), descriptor));
+    }
+
+    fn add_copy(&mut self, name: String, descriptor: &OwnedFd) {
+        match descriptor.try_clone() {
+            Ok(copy) => self.descriptors.push((name, copy)),
+            Err(error) => error!(%error, name, "a descriptor does not go over"),
+        }
     }
 
     /// Executes the installed program by this process's command line, and returns only if that
@@ -190,6 +240,9 @@ impl Service {
             Some(Err(error)) => error!(%error, "the dispatcher's task failed"),
             None => return HandedOver::Stopped(self.stop().await),
         }
+        if let Some(arena) = &self.next.arena {
+            arena.known_by(until).await;
+        }
         let mut next = self.next_program();
         let answers_end = until.max(Instant::now() + LEAST_ANSWERS);
         let ending = self.end_to_hand_over(answers_end);
@@ -216,10 +269,18 @@ impl Service {
         // From here on, nothing is freed that the next program needs.
         self.queue.bodies().leave();
         if let Some(arena) = self.next.arena.take() {
-            let is_stored = *arena.kept.borrow() == Some(Kept::ByManager);
-            let name = if is_stored { ARENA.to_owned() } else { own_name(ARENA) };
-            next.descriptors.push((name, arena.memory));
+            let name = match arena.rest() {
+                Rest::Kept => ARENA.to_owned(),
+                Rest::Lost => own_name(ARENA),
+            };
+            next.add_copy(name, &arena.memory);
         }
+        // The next program must know of what the manager keeps, or it would store its own beside it.
+        let refused = locked(&self.next.refused);
+        for refused in refused.iter().filter(|one| one.keeper == ArenaKeeper::Manager) {
+            next.add_copy(ARENA.to_owned(), &refused.memory);
+        }
+        drop(refused);
         next
     }
 

@@ -2,14 +2,17 @@
 //! `sd_listen_fds(3)`): listening sockets of a supervisor, the bodies that it kept, and what the
 //! program before had open that executed this one in its own place.
 
+use std::cmp::Reverse;
 use std::fs::OpenOptions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use listenfd::ListenFd;
+use sd_notify::NotifyState;
 
 use crate::admin::status::SocketOpener;
 use crate::service::ServiceError;
@@ -26,6 +29,8 @@ pub(super) const SMTP: &str = "smtp";
 pub(super) const SMTPS: &str = "smtps";
 /// Name of the memory that has the bodies, as the service manager keeps it.
 pub(super) const ARENA: &str = "arena";
+/// Name of the socket that shows whether the service manager keeps descriptors.
+pub(super) const PROBE: &str = "probe";
 /// Name of the operators' socket.
 pub(super) const OPERATORS: &str = "operators";
 /// Name of the temporary data directory of `dev`.
@@ -48,13 +53,30 @@ pub struct Inherited {
     pub smtp: Option<TcpListener>,
     /// A supervisor's socket where SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
-    /// Memory with the bodies of pending messages.
-    pub arena: Option<OwnedFd>,
-    /// What the service manager keeps as the arena, if it handed one over or the program before had
-    /// stored it: it is not stored a second time.
-    pub stored_arena: Option<FileId>,
+    /// Memory with bodies of pending messages, the newest first.
+    pub arenas: Vec<LeftArena>,
     /// What the program before had opened in this process.
     pub own: OwnDescriptors,
+}
+
+/// Memory with bodies that an earlier program has left.
+#[derive(Debug)]
+pub struct LeftArena {
+    /// The memory.
+    pub memory: OwnedFd,
+    /// Who has it as well.
+    pub keeper: ArenaKeeper,
+    file: FileId,
+    written_at: SystemTime,
+}
+
+/// Keeper of memory that was handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArenaKeeper {
+    /// The service manager.
+    Manager,
+    /// This process alone: the program before had opened it.
+    Process,
 }
 
 /// Descriptors that the program before in this process had opened itself.
@@ -90,6 +112,7 @@ impl Inherited {
         for (index, slot) in slots.into_iter().enumerate() {
             inherited.take(slot, index, &mut handed_over).map_err(failed)?;
         }
+        inherited.order_arenas();
         Ok(inherited)
     }
 
@@ -114,17 +137,43 @@ impl Inherited {
             Slot::OwnStop => own.is_to_stop = true,
             Slot::Arena => {
                 let path = descriptor_path(index, handed_over)?;
-                self.stored_arena = Some(FileId::of(&path)?);
-                // The one of this process's own is used, if there are two.
-                if self.arena.is_none() {
-                    self.arena = Some(open_again(&path)?);
-                }
+                self.arenas.push(LeftArena::open(&path, ArenaKeeper::Manager)?);
             }
             Slot::OwnArena => {
-                self.arena = Some(open_again(&descriptor_path(index, handed_over)?)?);
+                let path = descriptor_path(index, handed_over)?;
+                self.arenas.push(LeftArena::open(&path, ArenaKeeper::Process)?);
+            }
+            Slot::Probe => {
+                // The process that had asked was killed before the answer.
+                sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(PROBE)])?;
             }
         }
         Ok(())
+    }
+
+    /// Puts this process's own memory first, and then what was written last. Of two descriptors of
+    /// one memory, one stays, and the service manager counts as its keeper.
+    fn order_arenas(&mut self) {
+        let mut arenas = std::mem::take(&mut self.arenas);
+        let is_managers = |arena: &LeftArena| arena.keeper == ArenaKeeper::Manager;
+        let managers: Vec<_> =
+            arenas.iter().filter(|arena| is_managers(arena)).map(|arena| arena.file).collect();
+        arenas.sort_by_key(|arena| (is_managers(arena), Reverse(arena.written_at)));
+        for mut arena in arenas {
+            if managers.contains(&arena.file) {
+                arena.keeper = ArenaKeeper::Manager;
+            }
+            if self.arenas.iter().all(|other| other.file != arena.file) {
+                self.arenas.push(arena);
+            }
+        }
+    }
+}
+
+impl LeftArena {
+    fn open(path: &Path, keeper: ArenaKeeper) -> io::Result<Self> {
+        let written_at = std::fs::metadata(path)?.modified()?;
+        Ok(Self { memory: open_again(path)?, keeper, file: FileId::of(path)?, written_at })
     }
 }
 
@@ -176,6 +225,8 @@ enum Slot {
     Smtp,
     SmtpTls,
     Arena,
+    /// Left by a process that was killed while it asked the manager whether it keeps descriptors.
+    Probe,
     OwnClients,
     OwnSmtp,
     OwnSmtpTls,
@@ -196,6 +247,7 @@ impl Slot {
             SMTP => return Some(Self::Smtp),
             SMTPS => return Some(Self::SmtpTls),
             ARENA => return Some(Self::Arena),
+            PROBE => return Some(Self::Probe),
             _ => {}
         }
         let mut parts = name.strip_prefix(OWN)?.split('/');
@@ -221,9 +273,6 @@ impl Slot {
         match self {
             Self::Smtp => "give pillarbox-smtp.socket a single ListenStream=",
             Self::SmtpTls => "give pillarbox-smtps.socket a single ListenStream=",
-            Self::Arena => {
-                "stop the service and start it again, which gives up the bodies that are kept"
-            }
             _ => "give pillarbox.socket a single ListenStream=",
         }
     }
@@ -241,7 +290,8 @@ fn slots(names: &str, count: usize) -> io::Result<Vec<Slot>> {
                  the socket's unit say {CLIENTS}, {SMTP} or {SMTPS}, or do not hand it over"
             ))
         })?;
-        if slots.contains(&slot) {
+        // Of several arenas, one is used and the others are told of.
+        if slots.contains(&slot) && !matches!(slot, Slot::Arena | Slot::Probe) {
             let advice = slot.advice();
             return Err(io::Error::other(format!(
                 "there are {count}, and one of a kind is served; {advice}"
@@ -258,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_known_by_its_name() {
-        use Slot::{Arena, Clients, Smtp, SmtpTls};
+        use Slot::{Arena, Clients, Probe, Smtp, SmtpTls};
         for (names, count, expected) in [
             ("", 0, &[][..]),
             ("", 1, &[Clients]),
@@ -267,6 +317,8 @@ mod tests {
             ("smtp:clients:smtps", 3, &[Smtp, Clients, SmtpTls]),
             ("smtp", 2, &[Smtp, Clients]),
             ("arena:clients", 2, &[Arena, Clients]),
+            ("probe:arena:probe", 3, &[Probe, Arena, Probe]),
+            ("arena:clients:arena:probe", 4, &[Arena, Clients, Arena, Probe]),
         ] {
             assert_eq!(slots(names, count).unwrap(), expected, "{names:?}");
         }

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,9 +14,10 @@ use secrecy::SecretString;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
-use crate::config::{Config, KeepBodies, Postgres, StoreConfig};
+use crate::config::{Config, Postgres, StoreConfig};
 use crate::service::ServiceError;
-use crate::service::bodies::{Bodies, FoundArena};
+use crate::service::bodies::{Bodies, FoundArenas};
+use crate::service::inherited::LeftArena;
 use crate::ses::SesClient;
 use crate::store::{
     ACCEPTING_CONNECTIONS, FILE_NAME, FileOrigin, Joined, NodeIdentity, NodePlace, PostgresServer,
@@ -50,10 +50,9 @@ pub(super) async fn open(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-    arena: Option<OwnedFd>,
+    arenas: Vec<LeftArena>,
 ) -> Result<Opened, ServiceError> {
-    let arena = arena.filter(|_| config.sending.keep_bodies == KeepBodies::Yes);
-    let arena = FoundArena::new(arena)?;
+    let arena = FoundArenas::new(arenas, config.sending.keep_bodies)?;
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
     let (store, lock, bodies) = match &config.store {
@@ -82,7 +81,7 @@ async fn connect(
     config: &Config,
     postgres: &Postgres,
     clock: &Clock,
-    mut arena: FoundArena,
+    mut arena: FoundArenas,
 ) -> Result<(Store, File, Bodies), ServiceError> {
     let unusable = |source| ServiceError::System { what: "cannot use the data directory", source };
     let (lock, directory) = node_directory(&config.data_dir).map_err(unusable)?;
@@ -195,7 +194,7 @@ async fn open_file(
     owner: StoreOwner,
     config: &Config,
     clock: &Clock,
-    mut arena: FoundArena,
+    mut arena: FoundArenas,
 ) -> Result<(Store, Bodies), ServiceError> {
     let directory = config.data_dir.clone();
     let now = clock.now();

@@ -98,6 +98,15 @@ impl Manager {
         self.heard.lock().unwrap().stored.push((name.to_owned(), descriptor));
     }
 
+    /// Gives up all that it keeps by a name.
+    pub(crate) fn take(&self, name: &str) -> Vec<OwnedFd> {
+        let mut heard = self.heard.lock().unwrap();
+        let stored = std::mem::take(&mut heard.stored);
+        let (taken, left) = stored.into_iter().partition(|(stored, _)| stored == name);
+        heard.stored = left;
+        taken.into_iter().map(|(_, descriptor): (String, _)| descriptor).collect()
+    }
+
     /// Waits until it was told this so many times; gives the last message with it.
     pub(crate) fn wait_for(&self, line: &str, times: usize) -> String {
         let end = Instant::now() + PATIENCE;

@@ -1,8 +1,11 @@
 //! Bodies that outlive their process: with a service manager that keeps them, and by `restart`.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pillarbox::simulator::{Fault, Faults, Options};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 
 use crate::kit::{
@@ -248,8 +251,7 @@ async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     let (site, manager) = site(SOON, Options::default()).await;
-    let memory = rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    manager.keep("arena", memory);
+    manager.keep("arena", foreign_memory());
     let server = manager.start(&site);
     let bodies = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
     assert!(bodies.contains("it is no arena of pillarbox"), "{bodies}");
@@ -263,4 +265,221 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     site.simulator.set_faults(Faults::none());
     let server = start(&site, &manager);
     all_sent(&server, &ids).await;
+}
+
+/// Two processes were killed while they asked the manager whether it keeps descriptors.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_start_has_left_with_the_manager_does_no_harm() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let mut theirs = Vec::new();
+    for _ in 0..2 {
+        let (ours, kept) = UnixStream::pair().unwrap();
+        manager.keep("probe", kept.into());
+        theirs.push(ours);
+    }
+    let server = start(&site, &manager);
+    manager.wait_for("FDSTOREREMOVE=1", 2);
+    let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(text.contains("the service manager keeps them"), "{text}");
+    assert_eq!(manager.kept(), ["arena"]);
+    drop((server, theirs));
+}
+
+fn foreign_memory() -> OwnedFd {
+    memfd_create("other", MemfdFlags::CLOEXEC).unwrap()
+}
+
+fn bodies(site: &Site) -> Value {
+    serde_json::from_slice(&site.done(&["bodies", "--json"]).stdout).unwrap()
+}
+
+/// Waits until the service knows that the manager keeps its bodies, and no others.
+async fn wait_until_kept(site: &Site) {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let shown = bodies(site);
+        if shown["keeper"]["kind"] == "serviceManager" && shown["unreadable"].is_null() {
+            return;
+        }
+        assert!(std::time::Instant::now() < end, "{shown}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The next program in the same process knows of the bodies that the manager keeps and it cannot
+/// use, so that it stores none beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_place_goes_on_to_say_which_bodies_cannot_be_used() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    manager.keep("arena", foreign_memory());
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = manager.start(&site);
+    let ids = send(&server, 3).await;
+    for _ in 0..2 {
+        Finished::run(site.command(&["restart", "--json"])).await.json();
+        let said = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+        assert!(said.contains("it is no arena of pillarbox"), "{said}");
+        assert!(said.contains("pillarbox bodies drop"), "{said}");
+        assert!(said.contains("still keeps bodies that this process cannot use"), "{said}");
+        assert_eq!(manager.kept(), ["arena"]);
+    }
+    site.done(&["bodies", "drop"]);
+    wait_until_kept(&site).await;
+    assert_eq!(manager.kept(), ["arena"]);
+    // From here on, it is known in each program that the manager keeps its bodies.
+    Finished::run(site.command(&["restart", "--json"])).await.json();
+    wait_until_kept(&site).await;
+    assert_eq!(manager.kept(), ["arena"]);
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    let server = manager.start(&site);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let mut server = start(&site, &manager);
+    let mut ids = send(&server, 5).await;
+    server.kill();
+    let own = manager.take("arena");
+    manager.keep("arena", foreign_memory());
+    for memory in own {
+        manager.keep("arena", memory);
+    }
+    for life in 1..3 {
+        server = manager.start(&site);
+        let expected = format!("pending messages of the last process go on messages={}", 5 * life);
+        assert!(server.log().contains(&expected), "{}", server.log());
+        let said = bodies(&site);
+        assert!(said["unreadable"].as_str().unwrap().contains("no arena"), "{said}");
+        assert_eq!(said["keeper"]["kind"], "serviceManager", "{said}");
+        Finished::run(site.command(&["restart", "--json"])).await.json();
+        assert_eq!(bodies(&site)["unreadable"], said["unreadable"]);
+        assert_eq!(manager.kept(), ["arena", "arena"]);
+        ids.extend(send(&server, 5).await);
+        server.kill();
+    }
+    server = manager.start(&site);
+    site.done(&["bodies", "drop"]);
+    wait_until_kept(&site).await;
+    assert_eq!(manager.kept(), ["arena"]);
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    server = manager.start(&site);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), ids.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_arenas_of_one_store_a_start_takes_the_newest() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let lost = send(&server, 1).await;
+    server.kill();
+    let older = manager.take("arena").remove(0);
+    let server = start(&site, &manager);
+    server.wait_for(&lost[0], "failed").await;
+    let ids = send(&server, 4).await;
+    server.kill();
+    let newer = manager.take("arena").remove(0);
+    for order in [[&older, &newer], [&newer, &older]] {
+        manager.take("arena");
+        for memory in order {
+            manager.keep("arena", memory.try_clone().unwrap());
+        }
+        let server = manager.start(&site);
+        let log = server.log();
+        assert!(log.contains("pending messages of the last process go on messages=4"), "{log}");
+        let said = bodies(&site);
+        assert!(said["unreadable"].as_str().unwrap().contains("a newer arena"), "{said}");
+        server.kill();
+    }
+    site.simulator.set_faults(Faults::none());
+    let server = manager.start(&site);
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), 4);
+}
+
+/// A process that was killed right after its start may have left its question with the manager.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_does_not_mind_what_a_killed_one_has_asked_the_manager() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let server = start(&site, &manager);
+    manager.wait_for("FDSTOREREMOVE=1", 1);
+    server.kill();
+    let (_, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    manager.keep("probe", theirs.into());
+    let server = manager.start(&site);
+    manager.wait_for("FDSTOREREMOVE=1", 2);
+    assert_eq!(manager.kept(), ["arena"]);
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_says_how_many_messages_wait() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let ids = send(&server, 7).await;
+    wait_until_tried(&server, &ids[0]).await;
+    server.kill();
+    site.reconfigure("operator_listen", "operator_lisen");
+    let failed = Finished::run(manager.command(&site)).await;
+    assert_eq!(failed.code, 75, "{failed:?}");
+    let status = manager.wait_for("STATUS=the start failed", 1);
+    assert!(status.contains("the bodies of at most 7 pending messages are kept ("), "{status}");
+}
+
+/// Runs the service so that it gives up what the manager keeps.
+const DROPS_BODIES: &str = "exec \"$0\" serve --config \"$1\" --drop-bodies;";
+
+/// Starts the service with bodies of earlier processes to be given up.
+fn start_and_drop_bodies(site: &Site, manager: &Manager) -> Server {
+    site.start_by(manager.command_after(site, DROPS_BODIES))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_gives_up_the_bodies_that_the_manager_keeps_if_it_is_told_to() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let given_up = send(&server, 2).await;
+    server.kill();
+    let kept = manager.take("arena");
+    manager.keep("arena", foreign_memory());
+    for memory in kept {
+        manager.keep("arena", memory);
+    }
+    let server = start_and_drop_bodies(&site, &manager);
+    wait_until_kept(&site).await;
+    assert_eq!(manager.kept(), ["arena"]);
+    for id in &given_up {
+        let record = server.wait_for(id, "failed").await;
+        assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
+    }
+    // The next program in its place is not told to do so.
+    let ids = send(&server, 3).await;
+    Finished::run(site.command(&["restart", "--json"])).await.json();
+    site.simulator.set_faults(Faults::none());
+    all_sent(&server, &ids).await;
+    assert_eq!(site.simulator.accepted_total(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_without_the_bodies_that_it_gave_up_is_not_repeated() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    manager.keep("arena", foreign_memory());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (here, there) = ("listen = \"127.0.0.1:0\"\noperator", taken.local_addr().unwrap());
+    site.reconfigure(here, &format!("listen = \"{there}\"\noperator"));
+    let command = manager.command_after(&site, DROPS_BODIES);
+    let failed = Finished::run(command).await;
+    assert_eq!(failed.code, 1, "{failed:?}");
+    manager.wait_for("FDSTOREREMOVE=1", 1);
+    assert!(manager.kept().is_empty());
 }

@@ -133,13 +133,14 @@ fn replace(program: &Path, script: &str) {
 async fn a_program_that_cannot_go_on_refuses_the_restart() {
     let site = Site::new().await;
     let (program, server) = start_replaceable(&site);
-    let check = |format: u64, is_on_database: bool| {
+    let check_of = |format: u64, is_on_database: bool, arena_format: u32| {
         let document = json!({
             "version": "9.9.9", "dataFormat": format, "isOnDatabase": is_on_database,
-            "dataDir": site.data_dir(),
+            "dataDir": site.data_dir(), "arenaFormat": arena_format,
         });
         format!("echo '{document}'")
     };
+    let check = |format, is_on_database| check_of(format, is_on_database, 1);
     let mut cases = vec![
         (
             "echo 'unexpected argument --check' >&2; exit 2".to_owned(),
@@ -147,6 +148,7 @@ async fn a_program_that_cannot_go_on_refuses_the_restart() {
         ),
         ("echo started".to_owned(), "cannot be read"),
         (check(99, !is_on_postgres()), "another store or data directory"),
+        (check_of(99, is_on_postgres(), 0), "9.9.9, does not read the bodies of pending messages"),
     ];
     if !is_on_postgres() {
         cases.push((check(1, false), "9.9.9, does not read the data file"));
@@ -286,6 +288,8 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
         let expected = format!("({failures}): ");
         assert!(status.contains(&expected) && status.contains("operator_lisen"), "{status}");
         assert!(status.contains("12 KiB"), "{status}");
+        let unread = "how many messages wait cannot be read: it is no arena of pillarbox";
+        assert!(status.contains(unread), "{status}");
         assert!(status.contains(&format!("the next start is in {wait} s")), "{status}");
     }
     site.reconfigure("operator_lisen", "operator_listen");
@@ -415,6 +419,7 @@ async fn a_check_says_whether_the_service_would_start() {
     let report = Finished::run(site.command(&["serve", "--check", "--json"])).await.json();
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["dataDir"], json!(site.data_dir()));
+    assert_eq!(report["arenaFormat"], 1);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("listen = \"{}\"\noperator", taken.local_addr().unwrap());
     site.reconfigure("listen = \"127.0.0.1:0\"\noperator", &listen);
