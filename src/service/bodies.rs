@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::body_store::{ArenaOwner, BodyStore, NotTaken, Survivor};
 use crate::domain::id::MessageId;
@@ -35,12 +35,14 @@ pub(super) struct Bodies {
 }
 
 impl FoundArena {
-    pub(super) fn new(left: Option<OwnedFd>) -> Result<Self, ServiceError> {
-        let boot = boot_id().map_err(|source| ServiceError::System {
-            what: "cannot read the identity of the machine's boot",
-            source,
-        })?;
-        Ok(Self { left, boot, owner: None, taken: None, refused: None })
+    pub(super) fn new(left: Option<OwnedFd>) -> Self {
+        // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots look like this one's;
+        // but memory does not outlive a boot, so there are none.
+        let boot = boot_id().unwrap_or_else(|problem| {
+            warn!(%problem, "cannot read the identity of the machine's boot; going on without it");
+            [0; 16]
+        });
+        Self { left, boot, owner: None, taken: None, refused: None }
     }
 
     /// Takes over the arena if it is this store's; returns whose bodies are in it.

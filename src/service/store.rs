@@ -53,7 +53,7 @@ pub(super) async fn open(
     arena: Option<OwnedFd>,
 ) -> Result<Opened, ServiceError> {
     let arena = arena.filter(|_| config.sending.keep_bodies == KeepBodies::Yes);
-    let arena = FoundArena::new(arena)?;
+    let arena = FoundArena::new(arena);
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
     let (store, lock, bodies) = match &config.store {
