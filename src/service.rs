@@ -28,7 +28,7 @@ use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{Config, KeepBodies, MaxRate};
-use crate::dispatch::{Dispatcher, Phase, Rest, Settings};
+use crate::dispatch::{Dispatcher, LAST_CALLS, Phase, Rest, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
@@ -335,7 +335,9 @@ impl Service {
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
         let rest = self.next.arena.as_ref().map_or(Rest::Lost, |arena| arena.rest());
-        if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
+        let end =
+            until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
+        if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
         let left = queue.pending().messages as u64;
