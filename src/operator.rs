@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::admin::bodies::BodyFacts;
 use crate::admin::{self, Admin};
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
@@ -94,6 +95,8 @@ pub struct Parts {
     pub intake: Arc<Intake>,
     /// What sends them.
     pub dispatcher: Arc<Dispatcher<SesClient>>,
+    /// Their bodies.
+    pub bodies: Arc<BodyFacts>,
     /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.

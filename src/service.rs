@@ -50,7 +50,6 @@ use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
 use administration::Administration;
-use bodies::copied;
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -169,13 +168,13 @@ impl Service {
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
+        let survived = bodies.survivors.len();
         dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
-        let memory = copied(queue.bodies())?;
-        let keeps = config.sending.keep_bodies == KeepBodies::Yes;
-        let arena = keeps.then(|| Arena::store(memory, bodies.stored));
+        let keep = config.sending.keep_bodies;
+        let arena = Arena::store(queue.bodies().clone(), keep, bodies.stored);
         let refused = Arc::new(Mutex::new(bodies.refused));
 
         let (phase, phases) = watch::channel(Phase::Running);
@@ -190,8 +189,8 @@ impl Service {
         let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), &refused);
-        let facts = facts(config, &listeners, &intake, body_facts, &page)?;
+        let body_facts = hand_over::body_facts(&queue, survived, arena.as_ref(), &refused);
+        let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
@@ -208,6 +207,7 @@ impl Service {
             clock: clock.clone(),
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
+            bodies: body_facts,
             account,
             events: Arc::clone(&events),
             history: Arc::clone(&history),
@@ -566,7 +566,7 @@ fn facts(
     config: &Config,
     listeners: &Listeners,
     intake: &Arc<Intake>,
-    bodies: BodyFacts,
+    bodies: &Arc<BodyFacts>,
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -578,7 +578,7 @@ fn facts(
         intake: Arc::clone(intake),
         events: event_route(config),
         page: page.clone(),
-        bodies,
+        bodies: Arc::clone(bodies),
         restarts: Arc::new(Restarts::new(config.sending.keep_bodies == KeepBodies::Yes)?),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })

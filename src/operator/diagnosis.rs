@@ -130,6 +130,11 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
             lost.last_at
         )));
     }
+    if let Some(why) = (parts.bodies.unreadable)() {
+        found.push(Kind::BodiesUnusable.says(format!(
+            "Bodies of an earlier process cannot be used: {why}; their messages have failed"
+        )));
+    }
     let limit = RECORD_RETENTION + PURGE_SLACK;
     if stored.oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
         found.push(Kind::PurgeBehind.found());

@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::admin::bodies::Bodies;
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
 use crate::admin::status::{
@@ -150,8 +151,25 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
             "set it right; if it is right, confirm it: pillarbox clock confirm",
         ));
     }
+    findings.extend(status.bodies.iter().map(bodies));
     findings.extend(status.sending.iter().flat_map(sending_findings));
     findings
+}
+
+/// What to say of the bodies of pending messages. A trial or a container has nobody who keeps them,
+/// which is no fault.
+fn bodies(bodies: &Bodies) -> Finding {
+    const ABOUT: &str = "bodies";
+    let summary = bodies.summary();
+    match &bodies.unreadable {
+        Some(why) => Finding::warning(
+            ABOUT,
+            format!("{summary}. Those of an earlier process cannot be used: {why}"),
+            "if a newer version made them, install it again; otherwise give them up: pillarbox bodies \
+             drop",
+        ),
+        None => Finding::ok(ABOUT, summary),
+    }
 }
 
 /// What to say of rows that cannot be read.
