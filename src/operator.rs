@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -97,6 +98,8 @@ pub struct Parts {
     pub dispatcher: Arc<Dispatcher<SesClient>>,
     /// Their bodies.
     pub bodies: Arc<BodyFacts>,
+    /// Bytes that the configuration gives to pending messages.
+    pub configured_pending_bytes: Arc<AtomicUsize>,
     /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.

@@ -78,6 +78,7 @@ mod fd_store;
 mod hand_over;
 mod inherited;
 mod listeners;
+mod memory_limit;
 mod reload;
 mod run;
 mod signals;
@@ -166,7 +167,7 @@ impl Service {
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
+        let queue = Arc::new(MessageQueue::new(bodies.store, memory_limit::pending_bytes(config)));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
         let survived = bodies.survivors.len();
         dispatcher.take_up(bodies.survivors);
@@ -202,12 +203,14 @@ impl Service {
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
         let smtp = Smtp::new(&intake, &store, &clock, &budgets, &limits, api.metrics())?;
+        let configured_pending_bytes = Arc::new(config.sending.max_pending_bytes.into());
         let parts = Parts {
             store: store.clone(),
             clock: clock.clone(),
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
             bodies: body_facts,
+            configured_pending_bytes: Arc::clone(&configured_pending_bytes),
             account,
             events: Arc::clone(&events),
             history: Arc::clone(&history),
@@ -225,7 +228,8 @@ impl Service {
             stored: ArcSwap::default(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key);
-        let changeable = Changeable { max_rate, budgets, ses, tls: listeners.tls.clone() };
+        let tls = listeners.tls.clone();
+        let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
         let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =

@@ -178,6 +178,7 @@ const fn has_lines(kind: Kind) -> bool {
         Kind::Stopping
         | Kind::Draining
         | Kind::BodiesUnusable
+        | Kind::QueueLowered
         | Kind::OrganisationPaused
         | Kind::RefusalsHeld
         | Kind::UnexpectedAnswers
