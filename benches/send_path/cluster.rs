@@ -245,7 +245,7 @@ async fn accepts(
         let identity = NodeIdentity {
             name: format!("n{number}"),
             directory: [u8::try_from(number)?; 16],
-            place: NodePlace::default(),
+            place: NodePlace::of(&tempfile::tempfile()?)?,
             dead_after: DEAD_AFTER,
             least_dead_after: Duration::ZERO,
         };

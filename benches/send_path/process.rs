@@ -1,6 +1,7 @@
 //! The processes that are measured: the service, the stand-in for SES and the bare server, each
 //! the way it runs alone, and what they use of the machine.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
@@ -181,17 +182,19 @@ impl Server {
         Ok(kib * 1024 + self.arena_bytes()?)
     }
 
-    /// The memory of the bodies, as the kernel counts it: it belongs to no process.
+    /// The memory of the bodies, as the kernel counts it: it belongs to no process, however many
+    /// descriptors of it a process has.
     fn arena_bytes(&self) -> anyhow::Result<u64> {
-        let mut bytes = 0;
+        let mut blocks = BTreeMap::new();
         for file in fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
             let path = file?.path();
             let target = fs::read_link(&path).unwrap_or_default();
             if target.to_string_lossy().contains("memfd:pillarbox-bodies") {
-                bytes += fs::metadata(&path)?.blocks() * 512;
+                let memory = fs::metadata(&path)?;
+                blocks.insert(memory.ino(), memory.blocks());
             }
         }
-        Ok(bytes)
+        Ok(blocks.values().sum::<u64>() * 512)
     }
 
     /// Processor time used so far.

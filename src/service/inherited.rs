@@ -225,6 +225,8 @@ enum Slot {
     Smtp,
     SmtpTls,
     Arena,
+    /// Left by a process that was killed while it asked the manager whether it keeps descriptors.
+    Probe,
     OwnClients,
     OwnSmtp,
     OwnSmtpTls,
@@ -233,7 +235,6 @@ enum Slot {
     OwnDirectory,
     OwnStop,
     OwnArena,
-    Probe,
 }
 
 impl Slot {
@@ -316,6 +317,7 @@ mod tests {
             ("smtp:clients:smtps", 3, &[Smtp, Clients, SmtpTls]),
             ("smtp", 2, &[Smtp, Clients]),
             ("arena:clients", 2, &[Arena, Clients]),
+            ("probe:arena:probe", 3, &[Probe, Arena, Probe]),
             ("arena:clients:arena:probe", 4, &[Arena, Clients, Arena, Probe]),
         ] {
             assert_eq!(slots(names, count).unwrap(), expected, "{names:?}");

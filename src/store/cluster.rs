@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,22 +27,34 @@ pub const ACCEPTING_CONNECTIONS: u8 = 2;
 /// Connections that a node holds.
 pub const CONNECTIONS_OF_A_NODE: i32 = 5 + ACCEPTING_CONNECTIONS as i32;
 
+/// Identity of the machine's boot (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Place of a node: the boot of its machine, and the file by which it holds its data directory. Two
 /// processes never have the same one, because that file is locked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePlace(Vec<u8>);
 
 impl NodePlace {
-    /// Returns the place of the process that has locked this file. It is like no other if the system
-    /// does not say which boot this is.
+    /// Returns the place of the process that has locked this file. It fails if the system does not say
+    /// which boot this is: without that, a file of the same number in another boot looks like this one.
     pub fn of(file: &File) -> io::Result<Self> {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let boot = boot.trim();
-        if boot.is_empty() {
-            return Ok(Self::default());
+        Self::in_boot(Path::new(BOOT_ID), file)
+    }
+
+    /// Returns the place in the boot whose identity lies in a file.
+    pub(super) fn in_boot(boot: &Path, file: &File) -> io::Result<Self> {
+        let failed = |kind, why: &dyn std::fmt::Display| {
+            let path = boot.display();
+            io::Error::new(kind, format!("cannot read the identity of the boot in {path}: {why}"))
+        };
+        let id = fs::read_to_string(boot).map_err(|error| failed(error.kind(), &error))?;
+        let id = id.trim();
+        if id.is_empty() {
+            return Err(failed(io::ErrorKind::InvalidData, &"it is empty"));
         }
         let file = file.metadata()?;
-        Ok(Self(format!("{boot} {} {}", file.dev(), file.ino()).into_bytes()))
+        Ok(Self(format!("{id} {} {}", file.dev(), file.ino()).into_bytes()))
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
@@ -216,4 +229,31 @@ pub enum Standby {
 impl DatabaseStatus {
     /// The oldest server that nodes work on.
     pub const OLDEST_SERVER: i32 = 150_000;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_that_nobody_knows_is_an_error_and_no_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = File::create(directory.path().join("node")).unwrap();
+        let boot = directory.path().join("boot_id");
+        let place = || NodePlace::in_boot(&boot, &lock);
+        let missing = place().unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        assert!(missing.to_string().contains("identity of the boot"), "{missing}");
+        for nothing in ["", "\n"] {
+            fs::write(&boot, nothing).unwrap();
+            assert_eq!(place().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+        fs::write(&boot, [0xff]).unwrap();
+        assert_eq!(place().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        fs::write(&boot, "one\n").unwrap();
+        let before = place().unwrap();
+        assert_eq!(place().unwrap(), before);
+        fs::write(&boot, "other\n").unwrap();
+        assert_ne!(place().unwrap(), before);
+    }
 }

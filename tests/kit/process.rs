@@ -2,6 +2,7 @@
 //!
 //! Must not know configurations.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -164,16 +165,18 @@ impl Process {
         self.memory("VmRSS:") + self.arena_bytes()
     }
 
-    /// The memory of the bodies, as the kernel counts it, in bytes: it belongs to no process.
+    /// The memory of the bodies, as the kernel counts it, in bytes: it belongs to no process, however
+    /// many descriptors of it a process has.
     pub(crate) fn arena_bytes(&self) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap();
         let arenas = files.filter_map(|file| {
             let path = file.unwrap().path();
             let target = std::fs::read_link(&path).ok()?;
             let is_arena = target.to_string_lossy().contains("memfd:pillarbox-bodies");
-            is_arena.then(|| std::fs::metadata(&path).unwrap().blocks() * 512)
+            is_arena.then(|| std::fs::metadata(&path).unwrap())
         });
-        usize::try_from(arenas.sum::<u64>()).unwrap()
+        let blocks: BTreeMap<u64, u64> = arenas.map(|file| (file.ino(), file.blocks())).collect();
+        usize::try_from(blocks.values().sum::<u64>() * 512).unwrap()
     }
 
     /// The most memory that the process had resident since [`Self::reset_peak`], in bytes.

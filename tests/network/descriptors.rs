@@ -12,7 +12,7 @@ use crate::patrons::Patrons;
 use crate::site::Running;
 
 /// Few enough that a start leaves none to spare.
-const FEW: u32 = 34;
+const FEW: u32 = 40;
 
 /// Connects so often; some of it may fail.
 async fn crowd(address: SocketAddr, connections: usize) -> Vec<TcpStream> {

@@ -12,11 +12,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Transition};
+use crate::domain::message::{Acceptance, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreError;
 use crate::store::cluster::{DrainOrder, Duty, LEASE, NodeLoad, NodePlace};
@@ -28,7 +28,8 @@ use crate::store::postgres::outcomes::Job;
 use crate::store::postgres::peers::{BURY, Peer, Sight, boot_time, peers};
 use crate::store::postgres::schema::VERSION;
 use crate::store::postgres::silence::Purpose;
-use crate::store::postgres::{PostgresStore, Shared, message_id};
+use crate::store::postgres::{PostgresStore, Shared, message_id, uuid_of};
+use crate::store::record::decode_message;
 
 /// How often a node says that it lives.
 const BEAT: Duration = Duration::from_secs(1);
@@ -36,8 +37,10 @@ const BEAT: Duration = Duration::from_secs(1);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a process waits until it has left the others.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// How many messages of the life before are taken over by one statement.
-const TAKEN_OVER_AT_ONCE: usize = 50_000;
+/// How many messages of the life before are looked at and taken over at one time.
+const TAKEN_OVER_AT_ONCE: usize = 10_000;
+/// The server's code of a second row with one name (`unique_violation`).
+const NAME_IS_THERE: &str = "23505";
 /// How many messages of a dead node are settled at one time.
 const SETTLED_AT_ONCE: i64 = 1_000;
 
@@ -52,7 +55,10 @@ SELECT id, beat FROM node WHERE name = $1 AND NOT (directory = $2 AND place = $3
 const JOIN: &str = "
 INSERT INTO node (name, directory, place, version, schema, started_at, least_dead_after)
 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id";
-/// Takes over messages of the life before whose bodies are there.
+/// Reads the records of messages that the life before held.
+const RECORDS: &str = "
+SELECT id, record FROM pending JOIN message USING (id) WHERE node = $1 AND id = ANY($2)";
+/// Takes over messages of the life before.
 const TAKE_OVER: &str = "
 UPDATE pending SET node = $1, calling = NULL WHERE node = $2 AND id = ANY($3) RETURNING id";
 const SAY: &str = "
@@ -340,57 +346,94 @@ pub(super) async fn join(
     bodies: &BTreeSet<MessageId>,
     now: Timestamp,
 ) -> Result<BTreeSet<MessageId>, ConnectError> {
-    let NodeIdentity { name, directory, place, least_dead_after, .. } = &node.identity;
-    let (directory, place) = (directory.as_slice(), place.as_bytes());
-    let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
+    let identity = &node.identity;
     let sent = boot_time();
-    let joined = async {
-        connection.batch("BEGIN").await?;
-        let mut predecessor = None;
-        if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
-            let namesake = Namesake { id: row.get(0), beat: row.get(2) };
-            let is_of_this_place: bool = row.get(1);
-            predecessor = is_of_this_place.then_some(namesake.id);
-            if !is_of_this_place && dead != Some(namesake) {
-                connection.batch("ROLLBACK").await?;
-                return Ok::<_, QueryError>(None);
-            }
-            let before = namesake.id;
-            connection.execute(BURY, &[&before, &namesake.beat]).await?;
-            for statement in LEAVE {
-                connection.execute(statement, &[&before]).await?;
-            }
-        }
-        let version = env!("CARGO_PKG_VERSION");
-        let started_at = super::millis(now);
-        let row = connection
-            .query_one(
-                JOIN,
-                &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
-            )
-            .await?;
-        let id: i32 = row.get(0);
-        let mut taken = BTreeSet::new();
-        if let Some(before) = predecessor {
-            let bodies: Vec<Uuid> =
-                bodies.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect();
-            for bodies in bodies.chunks(TAKEN_OVER_AT_ONCE) {
-                let rows = connection.query(TAKE_OVER, &[&id, &before, &bodies]).await?;
-                taken.extend(rows.iter().map(|row| message_id(row.get(0))));
-            }
-        }
-        connection.batch("COMMIT").await?;
-        Ok(Some((id, taken)))
-    };
-    let joined: Result<_, QueryError> = joined.await;
+    let mut joined = join_once(identity, connection, dead, bodies, now).await;
+    // The server may have gone on with the transaction of a start that was killed: its node was made
+    // after this one had looked, and is the life before.
+    let name_is_there = joined.as_ref().is_err_and(|error| error.code() == Some(NAME_IS_THERE));
+    if name_is_there && connection.batch("ROLLBACK").await.is_ok() {
+        joined = join_once(identity, connection, dead, bodies, now).await;
+    }
     match joined.map_err(|error| ConnectError::Server(error.to_string()))? {
         Some((id, taken)) => {
             node.id.store(id, Ordering::Release);
             node.confirm(sent);
             Ok(taken)
         }
-        None => Err(ConnectError::NameTaken(name.clone())),
+        None => Err(ConnectError::NameTaken(identity.name.clone())),
     }
+}
+
+/// Makes the transaction of [`join`]; returns `None` if the name belongs to a node elsewhere.
+async fn join_once(
+    identity: &NodeIdentity,
+    connection: &Connection,
+    dead: Option<Namesake>,
+    bodies: &BTreeSet<MessageId>,
+    now: Timestamp,
+) -> Result<Option<(i32, BTreeSet<MessageId>)>, QueryError> {
+    let NodeIdentity { name, directory, place, least_dead_after, .. } = identity;
+    let (directory, place) = (directory.as_slice(), place.as_bytes());
+    let least_dead_after = i64::try_from(least_dead_after.as_millis()).unwrap_or(i64::MAX);
+    connection.batch("BEGIN").await?;
+    let mut predecessor = None;
+    if let Some(row) = connection.query_opt(FIND, &[name, &directory, &place]).await? {
+        let namesake = Namesake { id: row.get(0), beat: row.get(2) };
+        let is_of_this_place: bool = row.get(1);
+        predecessor = is_of_this_place.then_some(namesake.id);
+        if !is_of_this_place && dead != Some(namesake) {
+            connection.batch("ROLLBACK").await?;
+            return Ok(None);
+        }
+        let before = namesake.id;
+        connection.execute(BURY, &[&before, &namesake.beat]).await?;
+        for statement in LEAVE {
+            connection.execute(statement, &[&before]).await?;
+        }
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let started_at = super::millis(now);
+    let row = connection
+        .query_one(
+            JOIN,
+            &[name, &directory, &place, &version, &VERSION, &started_at, &least_dead_after],
+        )
+        .await?;
+    let id: i32 = row.get(0);
+    let taken = match predecessor {
+        Some(before) => take_over(connection, id, before, bodies).await?,
+        None => BTreeSet::new(),
+    };
+    connection.batch("COMMIT").await?;
+    Ok(Some((id, taken)))
+}
+
+/// Takes over messages of the life before whose bodies are there. A message without a record that can
+/// be read, or with a final one, stays behind: no outcome of it could be stored, so it must not be
+/// sent. It is a dead node's, and fails as such.
+async fn take_over(
+    connection: &Connection,
+    node: i32,
+    before: i32,
+    bodies: &BTreeSet<MessageId>,
+) -> Result<BTreeSet<MessageId>, QueryError> {
+    let bodies: Vec<Uuid> = bodies.iter().copied().map(uuid_of).collect();
+    let mut taken = BTreeSet::new();
+    for bodies in bodies.chunks(TAKEN_OVER_AT_ONCE) {
+        let held = connection.query(RECORDS, &[&before, &bodies]).await?;
+        let queued: Vec<Uuid> =
+            held.iter().filter(|row| is_queued(row)).map(|row| row.get(0)).collect();
+        let rows = connection.query(TAKE_OVER, &[&node, &before, &queued]).await?;
+        taken.extend(rows.iter().map(|row| message_id(row.get(0))));
+    }
+    Ok(taken)
+}
+
+/// Returns true if a row of [`RECORDS`] can be read and is not final.
+fn is_queued(row: &Row) -> bool {
+    let message = decode_message(message_id(row.get(0)), row.get(1));
+    message.is_ok_and(|message| matches!(message.state, State::Queued { .. }))
 }
 
 /// Says that this node lives, and buries those that do not.

@@ -14,6 +14,8 @@ mod races;
 mod silence;
 #[cfg(feature = "interop")]
 mod standby;
+#[cfg(feature = "interop")]
+mod take_over;
 
 use crate::domain::id::MessageId;
 use crate::store::ACCEPTING_CONNECTIONS;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use redb::{Database, ReadableDatabase as _, ReadableTable};
 
 use crate::domain::id::MessageId;
-use crate::domain::message::{Acceptance, Recorded, Transition};
+use crate::domain::message::{Acceptance, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
 use crate::store::record::{ReportedChange, decode_message, encode_message};
@@ -99,8 +99,11 @@ impl Start {
                 let reached = time_record::reached(&mut tables)?;
                 let now = reached.map_or(self.now, |reached| reached.now().max(self.now));
                 let pending = pending_after(&mut tables, after)?;
-                let (kept, gone): (Vec<_>, Vec<_>) =
-                    pending.iter().copied().partition(|id| bodies.contains(id));
+                let (mut kept, mut gone) = (Vec::new(), Vec::new());
+                for id in &pending {
+                    let stays = bodies.contains(id) && is_queued(&mut tables, *id)?;
+                    if stays { kept.push(*id) } else { gone.push(*id) }
+                }
                 settle_pending(&mut tables, feed, laid, &gone, now)?;
                 Ok((kept, gone.len(), pending.last().copied()))
             })?;
@@ -156,6 +159,14 @@ fn pending_after(
     let rows = pending.range((after, Bound::Unbounded))?.take(RECOVERY_STEP);
     let ids = rows.map(|row| row.map(|(id, _)| MessageId::from_bytes(id.value())));
     Ok(ids.collect::<Result<_, _>>()?)
+}
+
+/// Returns true if the record can be read and is not final. Without such a record no outcome can be
+/// stored, so the message must not be sent.
+fn is_queued(tables: &mut Tables<'_>, id: MessageId) -> Result<bool, ReadError> {
+    let row = tables.messages.open()?.get(id.as_bytes())?.map(|row| row.value().to_vec());
+    let message = row.and_then(|row| decode_message(id, &row).ok());
+    Ok(message.is_some_and(|message| matches!(message.state, State::Queued { .. })))
 }
 
 fn settle_pending(

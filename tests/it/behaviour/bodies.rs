@@ -1,6 +1,7 @@
 //! Bodies that outlive their process: with a service manager that keeps them, and by `restart`.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pillarbox::simulator::{Fault, Faults, Options};
@@ -340,6 +341,24 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     all_sent(&server, &ids).await;
 }
 
+/// Two processes were killed while they asked the manager whether it keeps descriptors.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_start_has_left_with_the_manager_does_no_harm() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    let mut theirs = Vec::new();
+    for _ in 0..2 {
+        let (ours, kept) = UnixStream::pair().unwrap();
+        manager.keep("probe", kept.into());
+        theirs.push(ours);
+    }
+    let server = start(&site, &manager);
+    manager.wait_for("FDSTOREREMOVE=1", 2);
+    let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(text.contains("the service manager keeps them"), "{text}");
+    assert_eq!(manager.kept(), ["arena"]);
+    drop((server, theirs));
+}
+
 fn foreign_memory() -> OwnedFd {
     memfd_create("other", MemfdFlags::CLOEXEC).unwrap()
 }
@@ -401,7 +420,9 @@ async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
     server.kill();
     let own = manager.take("arena");
     manager.keep("arena", foreign_memory());
-    own.into_iter().for_each(|memory| manager.keep("arena", memory));
+    for memory in own {
+        manager.keep("arena", memory);
+    }
     for life in 1..3 {
         server = manager.start(&site);
         let expected = format!("pending messages of the last process go on messages={}", 5 * life);
@@ -441,7 +462,9 @@ async fn of_two_arenas_of_one_store_a_start_takes_the_newest() {
     let newer = manager.take("arena").remove(0);
     for order in [[&older, &newer], [&newer, &older]] {
         manager.take("arena");
-        order.into_iter().for_each(|memory| manager.keep("arena", memory.try_clone().unwrap()));
+        for memory in order {
+            manager.keep("arena", memory.try_clone().unwrap());
+        }
         let server = manager.start(&site);
         let log = server.log();
         assert!(log.contains("pending messages of the last process go on messages=4"), "{log}");
@@ -503,7 +526,9 @@ async fn a_start_gives_up_the_bodies_that_the_manager_keeps_if_it_is_told_to() {
     server.kill();
     let kept = manager.take("arena");
     manager.keep("arena", foreign_memory());
-    kept.into_iter().for_each(|memory| manager.keep("arena", memory));
+    for memory in kept {
+        manager.keep("arena", memory);
+    }
     let server = start_and_drop_bodies(&site, &manager);
     wait_until_kept(&site).await;
     assert_eq!(manager.kept(), ["arena"]);

@@ -58,7 +58,7 @@ impl Database {
     }
 
     /// A node that takes others for dead after so long.
-    async fn node_that_waits(&self, name: &str, dead_after: Duration) -> Store {
+    pub(super) async fn node_that_waits(&self, name: &str, dead_after: Duration) -> Store {
         self.node_in(name, name, dead_after).await.unwrap().0
     }
 

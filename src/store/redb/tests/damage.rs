@@ -1,5 +1,6 @@
 //! Rows that cannot be read.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redb::ReadableTable as _;
@@ -9,7 +10,7 @@ use crate::domain::message::{FailureCode, Transition};
 use crate::domain::policy::RECORD_RETENTION;
 use crate::store::conformance::{Fixture, MILLISECOND, START, event};
 use crate::store::redb::tests::in_directory;
-use crate::store::{Reference, Report, StoreError};
+use crate::store::{Reference, Report, Store, StoreError, StoreOwner};
 
 #[tokio::test]
 async fn a_damaged_row_fails_its_own_operation_and_no_other() {
@@ -30,6 +31,33 @@ async fn a_damaged_row_fails_its_own_operation_and_no_other() {
     assert_eq!(fixture.store.record(id, 1, sent, START).await, Err(StoreError::Damaged));
     assert!(others.join_all().await.iter().all(Result::is_ok));
     assert_eq!(fixture.store.message(id, START).await, Err(StoreError::Damaged));
+}
+
+#[tokio::test]
+async fn what_has_a_body_and_no_record_that_can_be_read_does_not_stay_pending() {
+    let directory = tempfile::tempdir().unwrap();
+    let fixture = Fixture::on(in_directory(&directory, START).await).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(fixture.new_message().await);
+    }
+    let (damaged, missing, whole) = (ids[0], ids[1], ids[2]);
+    let damage = fixture.store.redb().writer.run(0, move |batch| {
+        batch.tables.messages.open()?.insert(damaged.as_bytes(), [9_u8].as_slice())?;
+        batch.tables.messages.open()?.remove(missing.as_bytes())?;
+        Ok(())
+    });
+    damage.await.unwrap();
+    drop(fixture);
+    let bodies: BTreeSet<_> = ids.into_iter().collect();
+    for bodies_lost in [2, 0] {
+        let (owner, found) = (StoreOwner::Service, |_| bodies.clone());
+        let opened = Store::open_as(owner, directory.path(), found, START);
+        let (store, recovery) = opened.unwrap();
+        assert_eq!((recovery.bodies_lost, recovery.kept), (bodies_lost, BTreeSet::from([whole])));
+        let told: Vec<_> = store.damaged().into_iter().map(|row| row.id).collect();
+        assert_eq!(told, [damaged.to_string()]);
+    }
 }
 
 #[tokio::test]

@@ -222,6 +222,116 @@ async fn a_start_on_a_disk_that_takes_no_writes_keeps_what_has_a_body() {
     assert_eq!(store.record(pending, 1, transition, START).await, Ok(Recorded::Changed));
 }
 
+/// Accepts messages until the disk is full; returns their ids.
+async fn filled(disk: &Disk) -> Vec<MessageId> {
+    let fixture = on_disk(disk).await;
+    let mut ids = Vec::new();
+    for _ in 0..ROWS_OF_SEVERAL_PAGES {
+        ids.push(fixture.new_message().await);
+    }
+    disk.set(Fault::Full);
+    let mut refused = 0;
+    while refused < 20 {
+        match fixture.accept(None, START).await {
+            Ok(Accepted::New(id)) => {
+                ids.push(id);
+                refused = 0;
+            }
+            Err(StoreError::Unavailable) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+        assert!(ids.len() < 500, "the disk is full");
+    }
+    ids
+}
+
+#[tokio::test]
+async fn a_start_on_a_full_disk_that_can_only_read_keeps_what_has_a_body_until_there_is_room() {
+    let disk = Disk::formatted();
+    let ids = filled(&disk).await;
+    let with: BTreeSet<MessageId> = ids.iter().copied().step_by(3).collect();
+    let lost = ids.len() - with.len();
+    let is_queued = async |store: &Store, id| {
+        let message = store.message(id, START).await.unwrap().unwrap();
+        match &message.state {
+            State::Queued { .. } => true,
+            State::Failed { failure, .. } => {
+                assert_eq!(failure.code, FailureCode::BodyLostOnRestart);
+                false
+            }
+            other => panic!("{id} is {other:?}"),
+        }
+    };
+    let sent = || Transition::Sent { ses_message_id: "ses".to_owned(), sent_at: START };
+    let first = *with.first().unwrap();
+    let start = || Store::on_redb_with(disk.opener(NO_CACHE), with.clone(), START).unwrap();
+    // Each of them ends before there is room.
+    for _ in 0..3 {
+        let (store, recovery) = start();
+        assert_eq!(store.health(), Health::Refusing, "it can only read");
+        assert_eq!((recovery.bodies_lost, recovery.kept), (lost, with.clone()));
+        for id in &ids {
+            assert_eq!(is_queued(&store, *id).await, with.contains(id));
+        }
+        let recorded = store.record(first, 1, sent(), START).await;
+        assert_eq!(recorded, Err(StoreError::Unavailable));
+        assert!(is_queued(&store, first).await);
+        assert_eq!(fed(&store).await, [], "it is told of once it is written");
+    }
+    let (store, _) = start();
+    disk.set(Fault::None);
+    timeout(PATIENCE, store.writable()).await.expect("the store takes writes");
+    for id in &ids {
+        assert_eq!(is_queued(&store, *id).await, with.contains(id));
+    }
+    assert_eq!(store.record(first, 1, sent(), START).await, Ok(Recorded::Changed));
+    assert_eq!(store.lost_messages(START).await.unwrap().unwrap().messages, lost as u64);
+    drop(store);
+    let (store, recovery) = start();
+    let left: BTreeSet<MessageId> = with.iter().copied().skip(1).collect();
+    assert_eq!((recovery.bodies_lost, recovery.kept), (0, left), "each is told of once");
+    assert_eq!(store.lost_messages(START).await.unwrap().unwrap().messages, lost as u64);
+}
+
+#[tokio::test]
+async fn a_start_with_bodies_goes_on_whichever_sync_failed_and_whatever_is_killed_after_it() {
+    let mut met = 0;
+    for failing in 0..16 {
+        for fault in [Fault::SyncFails { after: failing }, Fault::SyncLoses { after: failing }] {
+            let disk = Disk::formatted();
+            let [_, kept] = killed(&disk).await;
+            let start = || {
+                let opener = disk.opener(NO_CACHE);
+                let (store, recovery) = Store::on_redb_with(opener, [kept].into(), START).unwrap();
+                assert_eq!(recovery.kept, [kept].into(), "{fault:?}");
+                store
+            };
+            let told = async |store: &Store| {
+                let lost = store.lost_messages(START).await.unwrap().unwrap();
+                assert_eq!(lost.messages, 1, "{fault:?}");
+                assert_eq!(fed(store).await, [FeedChange::Sent, FeedChange::Failed], "{fault:?}");
+            };
+            let fixture = Fixture::on(start()).await;
+            let gone = fixture.new_message().await;
+            disk.set(Fault::WritesFail);
+            drop(fixture);
+            disk.set(fault);
+            let store = start();
+            met += u32::from(store.health() == Health::Refusing);
+            disk.set(Fault::None);
+            timeout(PATIENCE, store.writable()).await.expect("the store takes writes");
+            told(&store).await;
+            disk.set(Fault::WritesFail);
+            drop(store);
+            disk.set(Fault::None);
+            let store = start();
+            told(&store).await;
+            assert!(store.message(gone, START).await.unwrap().unwrap().failure().is_some());
+        }
+    }
+    assert!(met > 8, "only {met} starts met a fault");
+}
+
 /// More than one transaction of a start settles.
 #[tokio::test]
 async fn of_many_pending_messages_each_stays_or_fails_by_its_body() {

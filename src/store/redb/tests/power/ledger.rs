@@ -64,6 +64,15 @@ pub(super) struct Known {
     pub(super) batch: u64,
 }
 
+/// Bodies that a start found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bodies<'a> {
+    /// Messages whose body was in the arena.
+    pub(super) survived: &'a BTreeSet<MessageId>,
+    /// Those of them that the store kept pending.
+    pub(super) kept: &'a BTreeSet<MessageId>,
+}
+
 /// All that a store has promised.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -96,6 +105,7 @@ impl Ledger {
         &mut self,
         store: &Store,
         organisation: OrganisationId,
+        bodies: Bodies<'_>,
         now: Timestamp,
     ) -> Result<(), String> {
         let status = store.redb().shared.organisations().sender_status(organisation, "example.com");
@@ -107,10 +117,16 @@ impl Ledger {
         let mut there = 0;
         for (id, known) in &mut self.messages {
             let was = known.accepted;
-            let seen = known.check(*id, store).await?;
+            let seen = known.check(*id, store, bodies.kept.contains(id)).await?;
             there += usize::from(seen);
-            if seen && known.sent == Certainty::Absent {
-                self.lost.insert(*id);
+            if bodies.kept.contains(id) && (!seen || self.lost.contains(id)) {
+                return Err(format!("{id} stays pending and must not"));
+            }
+            if seen && known.sent == Certainty::Absent && !bodies.kept.contains(id) {
+                let is_new = self.lost.insert(*id);
+                if is_new && bodies.survived.contains(id) && !known.is_abandoned {
+                    return Err(format!("{id} failed though its body is there"));
+                }
             }
             let is_new_for_sure = known.key.is_none() && !known.is_old;
             if was == Certainty::InDoubt
@@ -213,7 +229,7 @@ impl Ledger {
 
 impl Known {
     /// Whether the message is there, after its doubts are settled.
-    async fn check(&mut self, id: MessageId, store: &Store) -> Result<bool, String> {
+    async fn check(&mut self, id: MessageId, store: &Store, is_kept: bool) -> Result<bool, String> {
         let message =
             store.message(id, LONG_AGO).await.map_err(|error| format!("{id}: {error}"))?;
         self.accepted.settle(message.is_some(), format_args!("the message {id}"))?;
@@ -222,8 +238,11 @@ impl Known {
         }
         let Some(message) = message else { return Ok(false) };
         let is_sent = match &message.state {
-            State::Sent { .. } => true,
-            State::Failed { failure, .. } if failure.code == FailureCode::BodyLostOnRestart => {
+            State::Sent { .. } if !is_kept => true,
+            State::Queued { .. } if is_kept => false,
+            State::Failed { failure, .. }
+                if !is_kept && failure.code == FailureCode::BodyLostOnRestart =>
+            {
                 false
             }
             other => return Err(format!("{id} is {other:?} after a restart")),

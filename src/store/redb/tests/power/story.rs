@@ -3,6 +3,7 @@
 //! The seed alone decides what happens. The writer is held while a batch is handed over, so that
 //! what shares a commit does not depend on the machine's speed.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReas
 use crate::domain::time::Timestamp;
 use crate::store::conformance::{START, hard_bounce, of_store};
 use crate::store::redb::OpenError;
-use crate::store::redb::tests::power::ledger::{Certainty, Known, LONG_AGO, Ledger};
+use crate::store::redb::tests::power::ledger::{Bodies, Certainty, Known, LONG_AGO, Ledger};
 use crate::store::redb::tests::power::{Drive, Survived, Syncs};
 use crate::store::{Accepted, NewMessage, Reference, Report, Store, StoreError};
 
@@ -44,8 +45,10 @@ pub(super) struct Story {
     survived: Survived,
     batch: u64,
     last_id: u64,
-    /// Messages that this life has accepted: only those can still be sent.
+    /// Messages that this life has accepted or kept: only those can still be sent.
     pending: Vec<MessageId>,
+    /// Messages whose body is in the arena, also of some that are final.
+    arena: BTreeSet<MessageId>,
 }
 
 /// What was answered, for the ledger.
@@ -75,6 +78,7 @@ impl Story {
             batch: 0,
             last_id: 0,
             pending: Vec::new(),
+            arena: BTreeSet::new(),
         }
     }
 
@@ -103,20 +107,24 @@ impl Story {
             if attempt < CUT_STARTS && self.random.bool() {
                 self.drive.lose_power_after(self.random.u64(0..20));
             }
-            match Store::on_redb(self.drive.opener(), START) {
-                Ok((store, _)) if !self.drive.is_off() => {
+            match Store::on_redb_with(self.drive.opener(), self.arena.clone(), START) {
+                Ok((store, recovery)) if !self.drive.is_off() => {
                     self.drive.stay_on();
                     if life == 0 {
                         self.found(&store).await;
                     }
                     let now = self.now();
-                    self.ledger.check(&store, self.organisation, now).await?;
+                    let kept = recovery.kept;
+                    let bodies = Bodies { survived: &self.arena, kept: &kept };
+                    self.ledger.check(&store, self.organisation, bodies, now).await?;
+                    self.take_up(kept);
                     return Ok(store);
                 }
                 Ok((store, _)) => self.lose_power(store),
                 Err(OpenError::Io(_)) if self.drive.is_off() => {
                     self.survived.losses_while_opening += 1;
                     self.survived.losses += 1;
+                    self.lose_arena();
                     self.drive = self.drive.after_loss(&mut self.random);
                 }
                 Err(error) => return Err(format!("does not open: {error}")),
@@ -134,9 +142,31 @@ impl Story {
         self.ledger.organisations.insert("acme".to_owned(), Certainty::Certain);
     }
 
+    /// Goes on with what stayed pending.
+    fn take_up(&mut self, kept: BTreeSet<MessageId>) {
+        for id in &kept {
+            let known = self.known(*id);
+            // That it was given up was not durable.
+            known.is_abandoned = false;
+            if !known.is_old {
+                self.pending.push(*id);
+            }
+        }
+        self.survived.kept += kept.len() as u64;
+        self.arena = kept;
+    }
+
+    /// Loses the bodies, some of the times.
+    fn lose_arena(&mut self) {
+        if self.random.u8(0..3) == 0 {
+            self.arena.clear();
+        }
+    }
+
     fn lose_power(&mut self, store: Store) {
         self.survived.losses += 1;
         self.pending.clear();
+        self.lose_arena();
         let after = self.drive.after_loss(&mut self.random);
         drop(store);
         self.drive = after;
@@ -232,6 +262,8 @@ impl Story {
             ..Known::default()
         };
         self.ledger.messages.insert(id, known);
+        // Before the commit.
+        self.arena.insert(id);
         let (store, organisation) = (store.clone(), self.organisation);
         Box::pin(async move {
             let draft = Draft {
@@ -351,7 +383,13 @@ impl Story {
                 return Err(format!("{other} was answered to another message"));
             }
             Answer::Accepted(id, Err(_)) => self.known(id).accepted = Certainty::Absent,
-            Answer::Recorded(id, certainty) => self.known(id).sent = certainty,
+            Answer::Recorded(id, certainty) => {
+                self.known(id).sent = certainty;
+                // The room of some is not freed yet when the power goes.
+                if certainty == Certainty::Certain && self.random.bool() {
+                    self.arena.remove(&id);
+                }
+            }
             Answer::Reported(id, address, certainty) => {
                 self.known(id).bounce = certainty;
                 self.ledger.suppressed.insert(address, certainty);
