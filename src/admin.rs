@@ -123,7 +123,7 @@ pub struct ServiceFacts {
     /// The address of the operators' page, with what opens it.
     pub page: SecretString,
     /// Bodies of pending messages.
-    pub bodies: BodyFacts,
+    pub bodies: Arc<BodyFacts>,
     /// Restarts in place.
     pub restarts: Arc<Restarts>,
     /// What commands check, to know that this is the service that they mean.

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -22,6 +23,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::admin::bodies::BodyFacts;
 use crate::admin::{self, Admin};
 use crate::api::metrics::ClientMetrics;
 use crate::clock::Clock;
@@ -94,6 +96,10 @@ pub struct Parts {
     pub intake: Arc<Intake>,
     /// What sends them.
     pub dispatcher: Arc<Dispatcher<SesClient>>,
+    /// Their bodies.
+    pub bodies: Arc<BodyFacts>,
+    /// Bytes that the configuration gives to pending messages.
+    pub configured_pending_bytes: Arc<AtomicUsize>,
     /// What is known of the AWS credentials.
     pub account: watch::Receiver<AccountCheck>,
     /// What takes in events.

@@ -50,7 +50,6 @@ use crate::webhooks::Webhooks;
 use crate::{domain_verification, purge_schedule, quota};
 
 use administration::Administration;
-use bodies::copied;
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -79,6 +78,7 @@ mod fd_store;
 mod hand_over;
 mod inherited;
 mod listeners;
+mod memory_limit;
 mod reload;
 mod run;
 mod signals;
@@ -167,15 +167,15 @@ impl Service {
         let keeper = Timekeeper::start(store.clone(), clock.clone()).await;
         let ses = ses_client(config, credentials, &clock, &store)?;
         let sqs_queue = sqs_queue(config, &ses)?;
-        let queue = Arc::new(MessageQueue::new(bodies.store, config.sending.max_pending_bytes));
+        let queue = Arc::new(MessageQueue::new(bodies.store, memory_limit::pending_bytes(config)));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
+        let survived = bodies.survivors.len();
         dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
-        let memory = copied(queue.bodies())?;
-        let keeps = config.sending.keep_bodies == KeepBodies::Yes;
-        let arena = keeps.then(|| Arena::store(memory, bodies.stored));
+        let keep = config.sending.keep_bodies;
+        let arena = Arena::store(queue.bodies().clone(), keep, bodies.stored);
         let refused = Arc::new(Mutex::new(bodies.refused));
 
         let (phase, phases) = watch::channel(Phase::Running);
@@ -190,8 +190,8 @@ impl Service {
         let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let body_facts = hand_over::body_facts(&queue, arena.as_ref(), &refused);
-        let facts = facts(config, &listeners, &intake, body_facts, &page)?;
+        let body_facts = hand_over::body_facts(&queue, survived, arena.as_ref(), &refused);
+        let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
@@ -203,11 +203,14 @@ impl Service {
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
         let smtp = Smtp::new(&intake, &store, &clock, &budgets, &limits, api.metrics())?;
+        let configured_pending_bytes = Arc::new(config.sending.max_pending_bytes.into());
         let parts = Parts {
             store: store.clone(),
             clock: clock.clone(),
             intake: Arc::clone(&intake),
             dispatcher: Arc::clone(&dispatcher),
+            bodies: body_facts,
+            configured_pending_bytes: Arc::clone(&configured_pending_bytes),
             account,
             events: Arc::clone(&events),
             history: Arc::clone(&history),
@@ -225,7 +228,8 @@ impl Service {
             stored: ArcSwap::default(),
         };
         let operators = Operators::start(listeners.operators, parts, Arc::clone(&admin), key);
-        let changeable = Changeable { max_rate, budgets, ses, tls: listeners.tls.clone() };
+        let tls = listeners.tls.clone();
+        let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
         let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
         let answering =
@@ -568,7 +572,7 @@ fn facts(
     config: &Config,
     listeners: &Listeners,
     intake: &Arc<Intake>,
-    bodies: BodyFacts,
+    bodies: &Arc<BodyFacts>,
     page: &SecretString,
 ) -> Result<ServiceFacts, ServiceError> {
     let what = "cannot look at the data directory";
@@ -580,7 +584,7 @@ fn facts(
         intake: Arc::clone(intake),
         events: event_route(config),
         page: page.clone(),
-        bodies,
+        bodies: Arc::clone(bodies),
         restarts: Arc::new(Restarts::new(config.sending.keep_bodies == KeepBodies::Yes)?),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })

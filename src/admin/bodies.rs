@@ -35,6 +35,29 @@ pub struct Bodies {
     pub keeper: Keeper,
     /// Reason why bodies of an earlier process cannot be used, if the service manager has such.
     pub unreadable: Option<String>,
+    /// Messages that went on when the service was started, because their bodies had survived.
+    #[serde(default)]
+    pub survived_messages: usize,
+}
+
+impl Bodies {
+    /// Says in a line how many there are, what they survive, and why no more.
+    pub fn summary(&self) -> String {
+        let bodies = if self.count == 1 { "body" } else { "bodies" };
+        let kib = self.memory_bytes.div_ceil(1024);
+        let survive = match &self.keeper {
+            Keeper::ServiceManager => {
+                "They survive a restart and a crash: the service manager keeps them".to_owned()
+            }
+            Keeper::Nobody { reason } => {
+                format!("They survive pillarbox restart, and no other end of the process: {reason}")
+            }
+            Keeper::NotWanted => {
+                "They survive no end of the process: sending.keep_bodies is off".to_owned()
+            }
+        };
+        format!("{} {bodies} in {kib} KiB of memory. {survive}", self.count)
+    }
 }
 
 /// Who keeps the bodies while no process runs.
@@ -43,11 +66,13 @@ pub struct Bodies {
 pub enum Keeper {
     /// The service manager: they survive a restart and a crash.
     ServiceManager,
-    /// Nobody: they end with the process.
+    /// Nobody but the program that a restart in place executes.
     Nobody {
         /// Why.
         reason: String,
     },
+    /// Nobody, because they are not to be kept.
+    NotWanted,
 }
 
 /// Bodies of earlier processes that were given up.
@@ -62,6 +87,8 @@ pub struct BodiesDropped {
 pub struct BodyFacts {
     /// The pending messages.
     pub queue: Arc<MessageQueue>,
+    /// How many of them went on at the start.
+    pub survived_messages: usize,
     /// Tells who keeps them.
     pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
     /// Tells why bodies of an earlier process cannot be used, if there are such.
@@ -87,6 +114,7 @@ impl BodyFacts {
             oldest_at: self.queue.oldest().map(|id| id.instant().to_string()),
             keeper: (self.keeper)(),
             unreadable: (self.unreadable)(),
+            survived_messages: self.survived_messages,
         }
     }
 }

@@ -8,7 +8,7 @@ use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use crate::admin::bodies::Bodies;
+use crate::admin::bodies::{Bodies, Keeper};
 use crate::admin::live::{Condition, LiveView};
 use crate::admin::{Admin, Call, Place, Refusal};
 use crate::clock::{ConfirmedBy, Jump};
@@ -279,7 +279,7 @@ pub struct Sending {
     pub full_for: Vec<String>,
     /// The pace, in recipients per second; `None` is as fast as calls return.
     pub recipients_per_second: Option<f64>,
-    /// What a stop at this moment would lose.
+    /// What a stop at this moment would lose or leave.
     pub stop_would_lose: StopLoss,
     /// What is wrong with the AWS credentials, if anything is.
     pub account: Option<AccountProblem>,
@@ -307,13 +307,17 @@ pub struct SlowCalls {
     pub slow: u64,
 }
 
-/// Messages that a stop at this moment would lose, as far as can be foreseen.
+/// Messages that a stop at this moment would lose, or leave to the next start, as far as can be
+/// foreseen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StopLoss {
-    /// All of them.
+    /// All that are lost.
     pub messages: usize,
-    /// Of these, the ones that wait because the provider takes no messages, or the store does not.
+    /// Those that are not, because the service manager keeps their bodies for the next start.
+    #[serde(default)]
+    pub left_to_next_start: usize,
+    /// Of both, the ones that wait because the provider takes no messages, or the store does not.
     pub waiting_for_provider: usize,
     /// The ones that wait because the provider does not take their sender's domain.
     pub waiting_for_domain: usize,
@@ -533,6 +537,13 @@ impl Admin {
         }
     }
 
+    fn keeper(&self) -> Option<Keeper> {
+        match &self.place {
+            Place::Service { facts: Some(facts), .. } => Some((facts.bodies.keeper)()),
+            Place::Service { facts: None, .. } | Place::File => None,
+        }
+    }
+
     async fn sending(&self, live: &Arc<dyn LiveView>) -> Sending {
         let looking = Arc::clone(live);
         // It takes the processor for long if much is pending.
@@ -550,7 +561,7 @@ impl Admin {
             max_pending_bytes: status.max_pending_bytes,
             full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
             recipients_per_second: status.rate.limit(),
-            stop_would_lose: forecast.into(),
+            stop_would_lose: StopLoss::of(forecast, self.keeper()),
             provider: provider(status.condition, account.as_ref()),
             account,
             slow_calls: status.recent_calls.are_slow().then_some(SlowCalls {
@@ -612,10 +623,15 @@ impl From<Jump> for ClockJump {
     }
 }
 
-impl From<DrainForecast> for StopLoss {
-    fn from(forecast: DrainForecast) -> Self {
+impl StopLoss {
+    fn of(forecast: DrainForecast, keeper: Option<Keeper>) -> Self {
+        let (messages, left_to_next_start) = match keeper {
+            Some(Keeper::ServiceManager) => (0, forecast.messages()),
+            Some(Keeper::Nobody { .. } | Keeper::NotWanted) | None => (forecast.messages(), 0),
+        };
         Self {
-            messages: forecast.messages(),
+            messages,
+            left_to_next_start,
             waiting_for_provider: forecast.provider,
             waiting_for_domain: forecast.domain,
             waiting_for_retry: forecast.retry,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
+use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow};
 use crate::cli::confirmation::Confirmation;
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
@@ -56,23 +56,8 @@ fn dropped(answer: &BodiesDropped) -> String {
     text.to_owned()
 }
 
-/// One line: how many, and what they survive.
-pub(super) fn line(bodies: &Shown) -> String {
-    let count = format!("{} in {} KiB of memory", bodies.count, bodies.memory_bytes.div_ceil(1024));
-    match &bodies.keeper {
-        Keeper::ServiceManager => {
-            format!("{count}. They survive a restart and a crash: the service manager keeps them")
-        }
-        Keeper::Nobody { reason } => {
-            format!(
-                "{count}. They survive pillarbox restart, and no other end of the process: {reason}"
-            )
-        }
-    }
-}
-
 fn text(bodies: &Shown) -> String {
-    let mut text = format!("bodies  {}\n", line(bodies));
+    let mut text = format!("bodies  {}\n", bodies.summary());
     if let Some(oldest) = &bodies.oldest_at {
         let _ = writeln!(text, "oldest  {oldest}");
     }

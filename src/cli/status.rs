@@ -15,7 +15,6 @@ use crate::admin::status::{
     self, AccountProblem, Acknowledge, ClockConfirm, Counts, Damaged, Events, Page, Provider,
     Sending, ServiceStatus, StopLoss, StoreHealth, TakenIn,
 };
-use crate::cli::bodies;
 use crate::cli::connect::{Commands, Connection, Format, Session};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, escaped, painted};
@@ -178,6 +177,8 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::BodiesLost => true,
         Kind::Stopping
         | Kind::Draining
+        | Kind::BodiesUnusable
+        | Kind::QueueLowered
         | Kind::OrganisationPaused
         | Kind::RefusalsHeld
         | Kind::UnexpectedAnswers
@@ -258,7 +259,7 @@ fn shown(status: &ServiceStatus) -> String {
     }));
     if let Some(sending) = &status.sending {
         lines.extend(sending_lines(sending, provider(status, sending)));
-        lines.extend(status.bodies.iter().map(|bodies| ("bodies", bodies::line(bodies))));
+        lines.extend(status.bodies.iter().map(|bodies| ("bodies", bodies.summary())));
     }
     lines.extend(event_lines(&status.events, status.uptime_seconds));
     let Counts { organisations, keys, domains, domains_pending } = status.counts;
@@ -427,7 +428,8 @@ fn sending_lines(sending: &Sending, provider: String) -> Vec<(&'static str, Stri
 }
 
 fn stop(loss: &StopLoss) -> String {
-    if loss.messages == 0 {
+    let StopLoss { messages, left_to_next_start, .. } = *loss;
+    if messages + left_to_next_start == 0 {
         return "would probably lose no message".to_owned();
     }
     let parts = [
@@ -438,7 +440,14 @@ fn stop(loss: &StopLoss) -> String {
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what}")).collect();
-    format!("would lose {} messages: {}", loss.messages, parts.join(", "))
+    let parts = parts.join(", ");
+    if messages == 0 {
+        return format!(
+            "would lose no message and leave {left_to_next_start} to the next start: {parts}. If no \
+             start follows, as after systemctl stop, systemd before 254 drops their bodies"
+        );
+    }
+    format!("would lose {messages} messages: {parts}")
 }
 
 fn queue_memory(in_use: usize, max: usize, full_for: &[String]) -> String {
@@ -618,6 +627,12 @@ mod tests {
             stop(&loss),
             "would lose 12 messages: 2 wait for a paused domain, 10 do not fit into the drain at \
              this pace and quota"
+        );
+        let kept = StopLoss { messages: 0, left_to_next_start: 12, ..loss };
+        let said = stop(&kept);
+        assert!(
+            said.starts_with("would lose no message and leave 12 to the next start: 2"),
+            "{said}"
         );
     }
 

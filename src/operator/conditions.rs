@@ -153,6 +153,10 @@ pub enum Kind {
     FilesNearLimit,
     /// The process ended before it sent messages.
     BodiesLost,
+    /// Bodies of an earlier process cannot be used.
+    BodiesUnusable,
+    /// Pending messages have less memory than the configuration says.
+    QueueLowered,
     /// Records are past their retention.
     PurgeBehind,
     /// Requests fail by a fault in the service.
@@ -236,7 +240,7 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 59] = [
         Self::Stopping,
         Self::Draining,
         Self::StoreRefusing,
@@ -286,6 +290,8 @@ impl Kind {
         Self::ConnectionsNearLimit,
         Self::FilesNearLimit,
         Self::BodiesLost,
+        Self::BodiesUnusable,
+        Self::QueueLowered,
         Self::PurgeBehind,
         Self::InternalErrors,
         Self::CommitsSlow,
@@ -622,6 +628,25 @@ impl Kind {
                 "The process ended before it sent messages; that mail has failed",
                 "List it: pillarbox message list --status failed. Its senders have to post it again \
                  with new keys. Then run: pillarbox status --acknowledge",
+            ),
+            Self::BodiesUnusable => (
+                "bodies_unusable",
+                Ready,
+                Warning,
+                Rules(&[("PillarboxBodiesUnusable", Ticket)]),
+                "Bodies of an earlier process cannot be used; their messages have failed",
+                "If a newer version made them, install it again. Otherwise give them up, so that those \
+                 of this process can be kept: pillarbox bodies drop",
+            ),
+            Self::QueueLowered => (
+                "queue_lowered",
+                Ready,
+                Notice,
+                Alerts::None("It follows from the configuration and the memory limit alone"),
+                "The memory limit of the service's cgroup leaves less for pending messages than \
+                 sending.max_pending_bytes",
+                "Raise MemoryMax= of pillarbox.service and pillarbox.slice, or lower \
+                 sending.max_pending_bytes, max_reading_bytes or max_writing_bytes",
             ),
             Self::PurgeBehind => (
                 "purge_behind",

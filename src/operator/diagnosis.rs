@@ -1,5 +1,6 @@
 //! What of the list of conditions is so now, as far as one look tells; `trends` looks back in time.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::admin::status::StoreHealth;
@@ -130,6 +131,13 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
             lost.last_at
         )));
     }
+    if let Some(why) = (parts.bodies.unreadable)() {
+        found.push(Kind::BodiesUnusable.says(format!(
+            "Bodies of an earlier process cannot be used: {why}; their messages have failed"
+        )));
+    }
+    let configured = parts.configured_pending_bytes.load(Ordering::Relaxed);
+    found.extend(lowered(status.max_pending_bytes, configured));
     let limit = RECORD_RETENTION + PURGE_SLACK;
     if stored.oldest.is_some_and(|oldest| oldest.is_past(limit, parts.clock.now())) {
         found.push(Kind::PurgeBehind.found());
@@ -221,6 +229,18 @@ fn queue(in_use: usize, max: usize, full_for: &[String]) -> Option<Condition> {
 }
 
 /// The queue's memory, if much of it, or of an organisation's share, is in use and nothing is full.
+/// The budget, if the memory limit has lowered it.
+fn lowered(max: usize, configured: usize) -> Option<Condition> {
+    (max < configured).then(|| {
+        Kind::QueueLowered.says(format!(
+            "The memory limit of the service's cgroup leaves {} MiB for pending messages, and \
+             sending.max_pending_bytes says {}",
+            max >> 20,
+            configured >> 20
+        ))
+    })
+}
+
 fn filling(in_use: usize, max: usize, greatest_share: f64) -> Option<Condition> {
     #[expect(clippy::cast_precision_loss, reason = "for display")]
     let used = (in_use as f64 / max as f64).max(greatest_share);

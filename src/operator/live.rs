@@ -123,6 +123,8 @@ struct State {
     conditions: Vec<Condition>,
     limits: Limits,
     queue: QueueState,
+    /// The bodies of what is pending, in a line.
+    bodies: String,
     /// The pace in recipients a second, and where nothing is throttled; nothing where there is no
     /// limit.
     rate: Option<f64>,
@@ -262,6 +264,7 @@ impl State {
                 bytes: status.pending.bytes,
                 max_bytes: status.max_pending_bytes,
             },
+            bodies: parts.bodies.show().summary(),
             rate: status.rate.limit(),
             rate_limit: status.rate_limit.limit(),
             quota: status.quota.map(|quota| Quota { max: quota.max, left: quota.left }),

@@ -17,6 +17,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::admin::bodies::Keeper;
 use crate::dispatch::circuit_breaker::{BreakerState, Cause};
 use crate::domain::event::EventType;
 use crate::domain::id::OrganisationId;
@@ -97,6 +98,7 @@ impl Collector for Gauges {
         process(&self.0, to)?;
         clients(&self.0, to)?;
         sending(&self.0, to)?;
+        bodies(&self.0, to)?;
         store(&self.0, to)?;
         cluster(&self.0, to)?;
         events(&self.0, to)
@@ -289,6 +291,43 @@ fn sending(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     };
     let faults = AccountFault::ALL.map(|one| ([("cause", one.code())], flag(fault == Some(one))));
     labelled(to, "pillarbox_account_fault", "1 for the fault of the AWS credentials.", faults)
+}
+
+fn bodies(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let bodies = parts.bodies.show();
+    let gauges = [
+        (
+            "pillarbox_bodies",
+            "Bodies of pending messages in memory.",
+            Some(count(bodies.count as u64)),
+        ),
+        (
+            "pillarbox_bodies_bytes",
+            "Bytes of the bodies, with what is kept of their messages.",
+            Some(count(bodies.bytes)),
+        ),
+        (
+            "pillarbox_bodies_memory_bytes",
+            "Memory that the bodies take up.",
+            Some(count(bodies.memory_bytes)),
+        ),
+        (
+            "pillarbox_bodies_kept",
+            "1 while the service manager keeps the bodies, so that they survive a restart and a crash.",
+            Some(flag(bodies.keeper == Keeper::ServiceManager)),
+        ),
+        (
+            "pillarbox_bodies_unusable",
+            "1 while there are bodies of an earlier process that cannot be used.",
+            Some(flag(bodies.unreadable.is_some())),
+        ),
+        (
+            "pillarbox_start_survived_messages",
+            "Messages that went on at the last start, because their bodies had survived.",
+            Some(count(bodies.survived_messages as u64)),
+        ),
+    ];
+    plain(to, gauges)
 }
 
 fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::ftruncate;
 use tracing::{error, info, warn};
@@ -172,13 +172,6 @@ pub(super) fn free(memory: &OwnedFd) {
     if let Err(error) = ftruncate(memory, 0) {
         warn!(%error, "memory of bodies that were given up is freed at the end of the process");
     }
-}
-
-/// A second descriptor of the arena, for others to keep.
-pub(super) fn copied(store: &BodyStore) -> Result<OwnedFd, ServiceError> {
-    let copy = store.as_fd().try_clone_to_owned();
-    let what = "cannot copy the descriptor of the bodies";
-    copy.map_err(|source| ServiceError::System { what, source })
 }
 
 fn no_memory(source: io::Error) -> ServiceError {

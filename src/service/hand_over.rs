@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,8 @@ use tracing::{error, info, warn};
 
 use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::{Restarts, own_command_line};
+use crate::body_store::BodyStore;
+use crate::config::KeepBodies;
 use crate::dispatch::{LAST_CALLS, Phase, Rest};
 use crate::queue::MessageQueue;
 use crate::service::bodies::{self, RefusedArena};
@@ -44,31 +46,42 @@ pub(super) struct HandOver {
 /// Memory with the bodies of pending messages, for the next program.
 #[derive(Debug)]
 pub(super) struct Arena {
-    memory: OwnedFd,
+    bodies: BodyStore,
     /// Who keeps it while no process runs; `None` as long as that is not known.
     kept: watch::Sender<Option<Kept>>,
 }
 
 impl Arena {
-    /// Has the service manager keep memory, unless it keeps some already.
-    pub(super) fn store(memory: OwnedFd, stored: Stored) -> Arc<Self> {
-        let arena = Arc::new(Self { memory, kept: watch::Sender::new(None) });
+    /// Has the service manager keep bodies, unless it keeps some already or none are to be kept.
+    pub(super) fn store(bodies: BodyStore, keep: KeepBodies, stored: Stored) -> Option<Arc<Self>> {
+        if keep == KeepBodies::No {
+            info!(
+                "the bodies of pending messages end with this process: sending.keep_bodies is off"
+            );
+            return None;
+        }
+        let arena = Arc::new(Self { bodies, kept: watch::Sender::new(None) });
         arena.keep(stored);
-        arena
+        Some(arena)
     }
 
     fn keep(self: &Arc<Self>, stored: Stored) {
-        let storing = fd_store::store(self.memory.as_fd(), stored);
+        let storing = fd_store::store(self.bodies.as_fd(), stored);
         let arena = Arc::clone(self);
         tokio::spawn(async move {
             let kept = storing.kept().await;
+            let bodies = arena.bodies.usage().records;
             match &kept {
-                Kept::ByManager => {
-                    info!("the service manager keeps the bodies of pending messages");
-                }
-                Kept::ByNobody(why) => {
-                    info!("bodies of pending messages end with this process: {why}");
-                }
+                Kept::ByManager => info!(
+                    bodies,
+                    "the service manager keeps the bodies of pending messages: they survive a restart \
+                     and a crash"
+                ),
+                Kept::ByNobody(why) => info!(
+                    bodies,
+                    "bodies of pending messages survive pillarbox restart, and no other end of this \
+                     process: {why}"
+                ),
             }
             arena.kept.send_replace(Some(kept));
         });
@@ -106,21 +119,23 @@ impl Arena {
 /// What operators see of the bodies of pending messages.
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
+    survived_messages: usize,
     arena: Option<&Arc<Arena>>,
     refused: &Arc<Mutex<Vec<RefusedArena>>>,
-) -> BodyFacts {
+) -> Arc<BodyFacts> {
     let (shown, dropped) = (arena.cloned(), arena.cloned());
     let keeper = move || match &shown {
         Some(arena) => arena.keeper(),
-        None => Keeper::Nobody { reason: "sending.keep_bodies is off".to_owned() },
+        None => Keeper::NotWanted,
     };
     let (told, given_up) = (Arc::clone(refused), Arc::clone(refused));
-    BodyFacts {
+    Arc::new(BodyFacts {
         queue: Arc::clone(queue),
+        survived_messages,
         keeper: Box::new(keeper),
         unreadable: Box::new(move || reasons(&told)),
         drop_unreadable: Box::new(move || give_up(&given_up, dropped.as_ref())),
-    }
+    })
 }
 
 fn locked(refused: &Mutex<Vec<RefusedArena>>) -> MutexGuard<'_, Vec<RefusedArena>> {
@@ -170,8 +185,8 @@ impl NextProgram {
         self.descriptors.push((own_name(name), descriptor));
     }
 
-    fn add_copy(&mut self, name: String, descriptor: &OwnedFd) {
-        match descriptor.try_clone() {
+    fn add_copy(&mut self, name: String, descriptor: BorrowedFd<'_>) {
+        match descriptor.try_clone_to_owned() {
             Ok(copy) => self.descriptors.push((name, copy)),
             Err(error) => error!(%error, name, "a descriptor does not go over"),
         }
@@ -271,12 +286,12 @@ impl Service {
                 Rest::Kept => ARENA.to_owned(),
                 Rest::Lost => own_name(ARENA),
             };
-            next.add_copy(name, &arena.memory);
+            next.add_copy(name, arena.bodies.as_fd());
         }
         // The next program must know of what the manager keeps, or it would store its own beside it.
         let refused = locked(&self.next.refused);
         for refused in refused.iter().filter(|one| one.keeper == ArenaKeeper::Manager) {
-            next.add_copy(ARENA.to_owned(), &refused.memory);
+            next.add_copy(ARENA.to_owned(), refused.memory.as_fd());
         }
         drop(refused);
         next

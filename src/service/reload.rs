@@ -1,6 +1,7 @@
 //! A new configuration for the running service: what can change does, and the rest is named.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -8,7 +9,7 @@ use tracing::{error, info, warn};
 use crate::api::Budgets;
 use crate::config::{self, Config, MaxRate};
 use crate::http::tls::{Tls, TlsError, TlsFiles};
-use crate::service::{Service, settings};
+use crate::service::{Service, memory_limit, settings};
 use crate::ses::SesClient;
 
 /// What the client listener is to speak TLS with, if it is to.
@@ -28,6 +29,8 @@ pub(super) struct Changeable {
     pub(super) ses: SesClient,
     /// What the client listener speaks TLS with, if it does.
     pub(super) tls: Option<Arc<Tls>>,
+    /// What the configuration says of the budget of pending messages.
+    pub(super) configured_pending_bytes: Arc<AtomicUsize>,
 }
 
 impl Service {
@@ -47,7 +50,9 @@ impl Service {
         }
         self.reload_tls(new);
         let sending = new.sending.clone();
-        self.queue.budget().set_max(sending.max_pending_bytes);
+        self.queue.budget().set_max(memory_limit::pending_bytes(new));
+        let configured = &self.changeable.configured_pending_bytes;
+        configured.store(sending.max_pending_bytes, Ordering::Relaxed);
         self.changeable.budgets.bodies.set_max(new.max_reading_bytes);
         self.changeable.budgets.responses.set_max(new.max_writing_bytes);
         self.config.max_reading_bytes = new.max_reading_bytes;

@@ -287,6 +287,14 @@ impl Site {
         ))
     }
 
+    /// The command line of the service in a group with this memory limit, as far as it can see.
+    #[cfg(feature = "interop")]
+    pub(crate) fn service_with_memory_limit(&self, bytes: u64) -> Command {
+        self.service_apart(&format!(
+            "mount -t tmpfs tmpfs /sys/fs/cgroup && echo {bytes} > /sys/fs/cgroup/memory.max && {EXEC}"
+        ))
+    }
+
     #[cfg(feature = "interop")]
     fn service_apart(&self, script: &str) -> Command {
         let binary = env!("CARGO_BIN_EXE_pillarbox");

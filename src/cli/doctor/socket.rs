@@ -9,8 +9,10 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::admin::bodies::Bodies;
 use crate::admin::checks::Finding;
 use crate::admin::client::{Client, ConnectError};
+use crate::admin::live::Condition;
 use crate::admin::status::{
     Certificate, Damaged, Provider, Sending, ServiceStatus, SessionStart, SmtpListener,
     SocketOpener, Status, StoreHealth,
@@ -18,6 +20,7 @@ use crate::admin::status::{
 use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::domain::time::Timestamp;
+use crate::operator::conditions::Kind;
 
 const SERVICE: &str = "service";
 const SOCKET: &str = "admin socket";
@@ -150,8 +153,28 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
             "set it right; if it is right, confirm it: pillarbox clock confirm",
         ));
     }
+    findings.extend(status.bodies.iter().map(bodies));
+    let is_lowered = |one: &&Condition| one.code == Kind::QueueLowered.definition().code;
+    let lowered = status.conditions.iter().filter(is_lowered);
+    findings.extend(lowered.map(|one| Finding::warning("memory", &*one.message, &*one.advice)));
     findings.extend(status.sending.iter().flat_map(sending_findings));
     findings
+}
+
+/// What to say of the bodies of pending messages. A trial or a container has nobody who keeps them,
+/// which is no fault.
+fn bodies(bodies: &Bodies) -> Finding {
+    const ABOUT: &str = "bodies";
+    let summary = bodies.summary();
+    match &bodies.unreadable {
+        Some(why) => Finding::warning(
+            ABOUT,
+            format!("{summary}. Those of an earlier process cannot be used: {why}"),
+            "if a newer version made them, install it again; otherwise give them up: pillarbox bodies \
+             drop",
+        ),
+        None => Finding::ok(ABOUT, summary),
+    }
 }
 
 /// What to say of rows that cannot be read.

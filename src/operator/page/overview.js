@@ -116,7 +116,7 @@ export function explained({ permille, least }) {
   return `pillarbox warns above ${permille / 20} %, half of SES's ${permille / 10} %, and only if an organisation sent to at least ${count(least)} recipients within 24 hours: below that, a single report would be a high share.`;
 }
 
-function showNow({ queue, rate, quota, totals, started }) {
+function showNow({ queue, bodies, rate, quota, totals, started }) {
   const refused = totals.find(([name]) => name === "refused")[1];
   const begun = localTime(started * 1000).slice(0, 16);
   const tiles = [
@@ -127,6 +127,7 @@ function showNow({ queue, rate, quota, totals, started }) {
     ["requests refused", `since ${begun}`, count(refused), null],
   ];
   showTiles(find("now-tiles"), tiles);
+  find("bodies").textContent = `Pending messages: ${bodies}.`;
 }
 
 const NODE_TONES = { working: "good", draining: "warn", silent: "bad" };

@@ -8,6 +8,7 @@ use pillarbox::simulator::{Fault, Faults, Options};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 
+use crate::behaviour::certificate::{look, metric, status};
 use crate::kit::{
     Finished, Manager, PATIENCE, Server, Site, is_on_postgres, message, message_with,
 };
@@ -25,7 +26,12 @@ async fn site(more: &str, options: Options) -> (Site, Manager) {
 /// Starts the service and waits until its bodies are kept.
 fn start(site: &Site, manager: &Manager) -> Server {
     let server = manager.start(site);
-    assert!(manager.kept().contains(&"arena".to_owned()), "it is stored before the first answer");
+    // It was told before the first answer.
+    let end = std::time::Instant::now() + PATIENCE;
+    while !manager.kept().contains(&"arena".to_owned()) {
+        assert!(std::time::Instant::now() < end, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     server
 }
 
@@ -238,13 +244,67 @@ async fn operators_see_how_many_bodies_there_are_and_what_they_survive() {
     assert!(bodies["bytes"].as_u64().unwrap() > 12 * 100, "{bodies}");
     assert!(bodies["memoryBytes"].as_u64() >= bodies["bytes"].as_u64(), "{bodies}");
     assert!(bodies["oldestAt"].as_str().unwrap().ends_with('Z'), "{bodies}");
+    let survive = "12 bodies in 4 KiB of memory. They survive a restart and a crash";
+    let survive =
+        survive.replace('4', &(bodies["memoryBytes"].as_u64().unwrap() / 1024).to_string());
     let status = String::from_utf8(site.done(&["status"]).stdout).unwrap();
-    assert!(status.contains("They survive a restart and a crash"), "{status}");
+    assert!(status.contains(&survive), "{status}");
+    let page = look(&site, &server).await;
+    assert!(page.contains(&survive), "{page}");
+    let doctor = site.run(&["doctor"]);
+    let doctor = String::from_utf8(doctor.stdout).unwrap();
+    assert!(doctor.contains(&format!("bodies: {survive}")), "{doctor}");
+    let kept = metric(&server, "pillarbox_bodies_kept").await;
+    assert_eq!((metric(&server, "pillarbox_bodies").await, kept), (Some(12.0), Some(1.0)));
+    for (name, member) in
+        [("pillarbox_bodies_bytes", "bytes"), ("pillarbox_bodies_memory_bytes", "memoryBytes")]
+    {
+        assert_eq!(metric(&server, name).await, bodies[member].as_f64(), "{name}");
+    }
+    server.kill();
+    let server = start(&site, &manager);
+    assert_eq!(metric(&server, "pillarbox_start_survived_messages").await, Some(12.0));
+    assert_eq!(shown()["survivedMessages"], 12);
+    let said = "the service manager keeps the bodies of pending messages: they survive";
+    let end = std::time::Instant::now() + PATIENCE;
+    let line = loop {
+        let log = server.log();
+        if let Some(line) = log.lines().find(|line| line.contains(said)) {
+            break line.to_owned();
+        }
+        assert!(std::time::Instant::now() < end, "{log}");
+    };
+    assert!(line.contains("bodies=12"), "{line}");
     server.kill();
     let server = site.start();
     let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
     assert!(text.contains("no service manager, such as systemd"), "{text}");
+    assert_eq!(metric(&server, "pillarbox_bodies_kept").await, Some(0.0));
+    server.kill();
+    site.reconfigure("[sending]", "[sending]\nkeep_bodies = false");
+    let server = site.start();
+    let text = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
+    assert!(text.contains("no end of the process: sending.keep_bodies is off"), "{text}");
     drop(server);
+}
+
+/// What a stop would leave is lost only if nobody keeps it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_what_a_stop_leaves_from_what_it_loses() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::SendingPaused));
+    let server = start(&site, &manager);
+    let ids = send(&server, 2).await;
+    wait_until_tried(&server, &ids[0]).await;
+    wait_until_kept(&site).await;
+    let status = status(&site);
+    let loss = &status["sending"]["stopWouldLose"];
+    assert_eq!((&loss["messages"], &loss["leftToNextStart"]), (&json!(0), &json!(2)), "{loss}");
+    let text = String::from_utf8(site.run(&["status"]).stdout).unwrap();
+    let said = "would lose no message and leave 2 to the next start: 2 wait for the provider";
+    assert!(text.contains(said), "{text}");
+    let log = server.terminate().await;
+    assert!(log.contains("bodies_lost=0 left_pending=2"), "{log}");
 }
 
 /// What another data directory has left stays with the manager until an operator gives it up.
@@ -256,9 +316,23 @@ async fn bodies_that_cannot_be_used_are_kept_until_they_are_given_up() {
     let bodies = String::from_utf8(site.done(&["bodies"]).stdout).unwrap();
     assert!(bodies.contains("it is no arena of pillarbox"), "{bodies}");
     assert_eq!(manager.kept(), ["arena"]);
+    let said = "cannot be used: it is no arena of pillarbox";
+    let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    assert!(text.contains(said) && text.contains("pillarbox bodies drop"), "{text}");
+    let told = &status(&site)["conditions"];
+    let codes: Vec<_> = told.as_array().unwrap().iter().map(|one| &one["code"]).collect();
+    assert!(codes.contains(&&json!("bodies_unusable")), "{told}");
+    assert!(look(&site, &server).await.contains(said));
+    let doctor = String::from_utf8(site.run(&["doctor"]).stdout).unwrap();
+    assert!(doctor.contains(&format!("Those of an earlier process {said}")), "{doctor}");
+    assert_eq!(metric(&server, "pillarbox_bodies_unusable").await, Some(1.0));
     let dropped = String::from_utf8(site.done(&["bodies", "drop"]).stdout).unwrap();
     assert!(dropped.contains("are given up"), "{dropped}");
     manager.wait_for("FDSTOREREMOVE=1", 1);
+    wait_until_kept(&site).await;
+    assert_eq!(metric(&server, "pillarbox_bodies_unusable").await, Some(0.0));
+    let text = String::from_utf8(site.done(&["status"]).stdout).unwrap();
+    assert!(!text.contains("cannot be used"), "{text}");
     site.simulator.set_faults(Faults::always(Fault::Throttled));
     let ids = send(&server, 3).await;
     server.kill();
