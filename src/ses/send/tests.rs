@@ -517,3 +517,17 @@ async fn expired_fixed_credentials_are_refused_once_and_not_repeated() {
     assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault);
     assert_eq!(server.requests().len(), 1);
 }
+
+#[test]
+fn a_text_is_escaped_as_serde_json_escapes_it() {
+    let ends =
+        ["", "\"", "\\", "\\\"", "\n", "\u{1f}", " ", "\u{7f}", "\u{2028}", "ü", "\u{1f4ee}"];
+    for (start, end) in ends.iter().flat_map(|start| ends.map(|end| (start, end))) {
+        for middle in ["", "a", "\"a\" <b@example.com>", "\\n\"\"\\\\", "a\tb", "Grüße"] {
+            let text = format!("{start}{middle}{end}");
+            let mut json = Json(String::new());
+            json.text(&text);
+            assert_eq!(json.0, serde_json::to_string(&text).unwrap(), "{text:?}");
+        }
+    }
+}
