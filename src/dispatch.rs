@@ -424,8 +424,9 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Goes on with messages that outlived their process and are still pending in the store, before
-    /// [`Dispatcher::run`].
-    pub fn take_up(&self, survivors: impl IntoIterator<Item = Survivor>) {
+    /// [`Dispatcher::run`]. Returns how many there were.
+    pub fn take_up(&self, survivors: Vec<Survivor>) -> usize {
+        let count = survivors.len();
         let mut ended = self.taken_up.lock().unwrap_or_else(PoisonError::into_inner);
         for survivor in survivors {
             let id = survivor.id;
@@ -438,6 +439,7 @@ impl<P: Provider> Dispatcher<P> {
                 Err(error) => error!(%id, %error, "the body of a pending message cannot be read"),
             }
         }
+        count
     }
 
     /// Sends until the phase's end, then records what is left as lost.
