@@ -638,11 +638,7 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-fn event_processor(
-    store: &Store,
-    queue: &Arc<MessageQueue>,
-    clock: &Clock,
-) -> Arc<EventProcessor> {
+fn event_processor(store: &Store, queue: &Arc<MessageQueue>, clock: &Clock) -> Arc<EventProcessor> {
     Arc::new(EventProcessor::new(store.clone(), Arc::clone(queue), clock.clone()))
 }
 
