@@ -11,7 +11,7 @@ from service import PATIENCE, SLOW, UNIT, check, wait_for
 
 # Lives in the loop of kills, and in the torture.
 KILLS = 5
-ROUNDS = int(os.environ.get("SYSTEMD_ROUNDS") or 12)
+ROUNDS = int(os.environ.get("SYSTEMD_ROUNDS") or 8)
 # How many of the youngest messages are asked for.
 SAMPLE = 50
 # What the messages of ten more lives may take, in bytes.
@@ -235,7 +235,7 @@ def torture(site):
     lost = service.settle(load.accepted, may_lose=not service.keeps_bodies)
     under_way, again = (now - then for now, then in zip(service.calls_at_kills(), before))
     print(f"    {counts}: {len(load.accepted)} accepted, {lost} lost; {under_way} calls were under way at "
-          f"a kill, {again} messages were sent again")
+          f"a kill, {again} messages were sent again; up to {service.slowest / 1000} ms between")
 
 
 def fail_once(site):

@@ -60,6 +60,8 @@ class Service:
         self.lost = []
         # From when to when each kill was, in microseconds.
         self.kills = []
+        # The longest distance between a kill and a call that was repeated, in microseconds.
+        self.slowest = 0
 
     # What is installed.
 
@@ -195,19 +197,20 @@ class Service:
         the calls, and one whose answer was read is not repeated."""
         for message, calls in self.provider.calls.items():
             for call in calls[:-1]:
-                killed = self._was_killed(call, SLOWNESS)
-                check(killed, f"{message} was sent again, and no kill was during {calls}")
+                distance = self._distance(call)
+                check(distance <= SLOWNESS, f"{message} was sent again, and no kill was during {calls}")
+                self.slowest = max(self.slowest, distance)
 
-    def _was_killed(self, call, slowness=0):
+    def _distance(self, call):
+        """Microseconds between a call and the nearest kill; 0 if it was under way at one."""
         ended = call["ended"] or self.history.now()
-        return any(
-            call["began"] <= gone + slowness and ended >= began - slowness for began, gone in self.kills
-        )
+        distances = (max(call["began"] - gone, began - ended, 0) for began, gone in self.kills)
+        return min(distances, default=float("inf"))
 
     def calls_at_kills(self):
         """How many calls were under way at a kill, and how many messages were sent again."""
         messages = self.provider.calls.values()
-        under_way = sum(self._was_killed(call) for calls in messages for call in calls)
+        under_way = sum(self._distance(call) == 0 for calls in messages for call in calls)
         return under_way, sum(len(calls) - 1 for calls in messages)
 
     def find(self, text):
