@@ -16,7 +16,7 @@ INSTALL = ("dpkg", "--force-unsafe-io", "--force-confold", "--install")
 PATIENCE = 90
 # Between the service, which writes a request or reads an answer, and the provider's note of it, in
 # microseconds: both run on a machine that is busy.
-SLOWNESS = 100_000
+SLOWNESS = 20_000
 FINAL = ("sent", "failed", "suppressed")
 # Where a service could leave a file.
 PLACES = ("/var/lib/pillarbox", "/tmp", "/run", "/var/tmp", "/var/log")
