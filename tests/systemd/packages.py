@@ -75,13 +75,14 @@ def upgrade_that_the_local_policy_forbids(site):
     policy.write_text("#!/bin/sh\nexit 101\n")
     policy.chmod(0o755)
     before = service.pid
-    service.install(repack(site, "0.1.3"))
+    line = "\n[Service]\nEnvironment=FORBIDDEN_UNIT=yes\n"
+    service.install(repack(site, "0.1.3", line))
     check(service.pid == before, "the process is another one")
     check(service.executable() == "/usr/bin/pillarbox (deleted)", f"it runs {service.executable()}")
     service.send("forbidden")
-    # The unit differs from the one that the process was started with, also for the next version.
+    # The unit of the next version is that of this one, and not that which the process was started with.
     policy.unlink()
-    accepted, stayed, printed = upgrade(site, repack(site, "0.1.4"), "allowed-again")
+    accepted, stayed, printed = upgrade(site, repack(site, "0.1.4", line), "allowed-again")
     check(not stayed, f"the process of the earlier unit runs on: {printed}")
     service.settle(accepted, may_lose=not service.keeps_bodies)
 
@@ -91,6 +92,9 @@ def upgrade_with_a_broken_configuration(site):
     service = site.service
     if not service.knows("restart"):
         return
+    # If the unit changed too, systemd would have to start the service again.
+    service.install(repack(site, "0.1.5~unit"))
+    service.wait_until_up()
     before = service.pid
     service.configure(SLOW, more="imagined = 1\n", reload=False)
     printed = service.install(repack(site, "0.1.5")).stdout
