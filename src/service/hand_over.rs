@@ -20,6 +20,7 @@ use crate::admin::restart::{Restarts, own_command_line};
 use crate::body_store::BodyStore;
 use crate::config::KeepBodies;
 use crate::dispatch::{Phase, Rest};
+use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 use crate::service::bodies::{self, RefusedArena};
 use crate::service::fd_store::{self, Kept, Stored};
@@ -122,6 +123,7 @@ impl Arena {
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
     survived_messages: usize,
+    began: (Instant, Timestamp),
     arena: Option<&Arc<Arena>>,
     refused: &Arc<Mutex<Vec<RefusedArena>>>,
 ) -> Arc<BodyFacts> {
@@ -134,6 +136,7 @@ pub(super) fn body_facts(
     Arc::new(BodyFacts {
         queue: Arc::clone(queue),
         survived_messages,
+        began,
         keeper: Box::new(keeper),
         unreadable: Box::new(move || reasons(&told)),
         drop_unreadable: Box::new(move || give_up(&given_up, dropped.as_ref())),
