@@ -1,11 +1,11 @@
 # Shared by the tests of what can be installed; bash reads it into each of them.
 
 # Has the script go on as root in namespaces of its own: whatever is mounted, started or bound there
-# ends with it. It is given the script's arguments.
+# ends with it, also if it is killed itself. It is given the script's arguments.
 isolate() {
     [[ $(id -u) = 0 ]] || { echo "$0 has to run as root" >&2; exit 1; }
     if [[ ${ISOLATED:-} != yes ]]; then
-        ISOLATED=yes exec unshare --mount --pid --fork --net --mount-proc "$0" "$@"
+        ISOLATED=yes exec unshare --mount --pid --fork --kill-child --net --mount-proc "$0" "$@"
     fi
     ip link set lo up
 }

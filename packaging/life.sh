@@ -38,7 +38,7 @@ dpkg --install "$PACKAGE"
 [[ $(getent passwd pillarbox | cut -d: -f6,7) = $DATA:/usr/sbin/nologin ]] || fail "the user is odd"
 
 echo "== unit"
-systemd-analyze verify --man=no "$UNIT" "${UNIT%.service}.socket"
+systemd-analyze verify --man=no "${UNIT%.service}"*
 systemd-analyze security --offline=true --threshold=13 "$UNIT" >/tmp/security \
     || fail "$(tail -n 2 /tmp/security)"
 tail -n 1 /tmp/security

@@ -26,7 +26,8 @@ lintian --fail-on error,warning --suppress-tags bogus-mail-host,bogus-mail-host-
     --suppress-tags shared-library-lacks-prerequisites "$PACKAGE"
 [[ $(dpkg-deb --ctrl-tarfile "$PACKAGE" | tar -xO ./conffiles) = /etc/pillarbox/pillarbox.toml ]]
 dpkg-deb --extract "$PACKAGE" "$work/contents"
-for file in usr/bin/pillarbox usr/lib/systemd/system/pillarbox.{service,socket} \
+for file in usr/bin/pillarbox usr/lib/systemd/system/pillarbox.{service,slice,socket} \
+    usr/lib/systemd/system/pillarbox-{smtp,smtps}.socket \
     usr/lib/sysusers.d/pillarbox.conf usr/share/man/man1/pillarbox{,-key-add}.1.gz \
     usr/share/man/man5/pillarbox.toml.5.gz \
     usr/share/pillarbox/monitoring/{install.sh,alerts.yml,dashboard.json} \

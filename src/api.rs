@@ -18,7 +18,7 @@ use crate::api::error::ApiError;
 use crate::api::metrics::ClientMetrics;
 use crate::api::wire::{BatchDocument, FeedQuery, ListQuery, SendDocument};
 use crate::clock::Clock;
-use crate::domain::api_key::ApiKey;
+use crate::domain::api_key::ApiKeyHash;
 use crate::domain::feed::{FeedCursor, FeedPosition};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Message, Status};
@@ -284,8 +284,8 @@ impl Inner {
         if !scheme.eq_ignore_ascii_case("Bearer") {
             return Err(Rejection::Unauthorized);
         }
-        let key = ApiKey::parse(key.trim()).map_err(|_| Rejection::Unauthorized)?;
-        self.store.authenticate(&key.hash(), self.clock.now()).ok_or(Rejection::Unauthorized)
+        let hash = ApiKeyHash::of(key.trim()).map_err(|_| Rejection::Unauthorized)?;
+        self.store.authenticate(&hash, self.clock.now()).ok_or(Rejection::Unauthorized)
     }
 
     /// Notes a request that needs no key, if it has none.

@@ -9,15 +9,17 @@
 //! final state is durable. Which of the records that are found are still pending is known to the
 //! store alone.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
@@ -30,7 +32,8 @@ use crate::domain::time::Timestamp;
 use layout::{
     ArenaHead, BLOCK_BYTES, BlockHead, CallRecord, LIVE_AT, LiveRecord, RecordHead, Seed,
 };
-use room::{Freed, Placed, Room, Size, Slot, block_offset};
+use room::{Freed, Memory, Place, Placed, Room, Size, Slot, block_offset};
+use scan::Found;
 
 pub use layout::VERSION as ARENA_FORMAT;
 pub use room::Usage;
@@ -95,7 +98,7 @@ pub struct NewBody<'a> {
     /// When it was accepted.
     pub accepted_at: Instant,
     /// The encoded request, and the envelope behind it.
-    pub content: &'a str,
+    pub content: &'a [u8],
     /// Bytes of the request.
     pub request_len: usize,
 }
@@ -157,6 +160,8 @@ struct Arena {
     /// stays in the memory: an earlier or later process has it as well.
     is_owned: AtomicBool,
     room: Mutex<Room>,
+    /// How often a record has moved. Changes before the record's old place is used again.
+    moves: AtomicU64,
     moments: Moments,
 }
 
@@ -164,7 +169,21 @@ struct Arena {
 pub struct Body {
     arena: Arc<Arena>,
     slot: Slot,
+    hold: Hold,
 }
+
+/// Whether a handle still has to let its body go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Held,
+    HandedOn,
+}
+
+/// A body in the arena, in as few bytes as can be: for those that wait. Its room is not free again
+/// before [`BodyStore::body`] has made a body of it, and nobody holds that.
+#[derive(Debug)]
+#[must_use]
+pub struct HeldBody(Slot);
 
 impl BodyStore {
     /// Makes an empty arena.
@@ -194,7 +213,7 @@ impl BodyStore {
             return Err(NotTaken::OtherStore);
         }
         let mut room = Room::default();
-        let found = scan::scan(&file, head.seed, &mut room)?;
+        let found = without_copies(scan::scan(&file, head.seed, &mut room)?, &mut room);
         room.found_all();
         let store = Self::with(file, head.seed, room);
         store.leave();
@@ -205,7 +224,7 @@ impl BodyStore {
             key: found.head.key,
             accepted_at: arena.moments.instant(found.head.accepted_at),
             live: arena.live(found.live),
-            body: Body { arena: Arc::clone(arena), slot: found.slot },
+            body: Body::new(arena, found.slot),
         });
         let survivors = survivors.collect();
         Ok((store, survivors))
@@ -215,21 +234,23 @@ impl BodyStore {
     pub fn count_waiting(fd: OwnedFd) -> Result<usize, NotTaken> {
         let file = File::from(fd);
         let head = read_head(&file)?;
-        let found = scan::scan(&file, head.seed, &mut Room::default())?;
+        let mut room = Room::default();
+        let found = without_copies(scan::scan(&file, head.seed, &mut room)?, &mut room);
         let is_answered = |live: &LiveRecord| matches!(live.call, CallRecord::Answered(..));
         Ok(found.iter().filter(|found| !found.live.as_ref().is_some_and(is_answered)).count())
     }
 
     fn with(file: File, seed: Seed, room: Room) -> Self {
-        let (is_owned, room) = (AtomicBool::new(true), Mutex::new(room));
-        Self(Arc::new(Arena { file, seed, is_owned, room, moments: Moments::now() }))
+        let (is_owned, room, moves) = (AtomicBool::new(true), Mutex::new(room), AtomicU64::new(0));
+        Self(Arc::new(Arena { file, seed, is_owned, room, moves, moments: Moments::now() }))
     }
 
     /// Goes on in the place of the earlier process: from here on, dropped bodies are gone.
     pub fn own(&self) {
         self.0.is_owned.store(true, Ordering::SeqCst);
-        for freed in self.0.room().free_empty() {
-            self.0.give_back(&freed);
+        let freed = self.0.room().free_empty();
+        for freed in freed {
+            self.0.give_back(freed);
         }
     }
 
@@ -240,7 +261,7 @@ impl BodyStore {
 
     /// Puts a body in. Fails if there is no memory for it.
     pub fn put(&self, new: &NewBody<'_>) -> io::Result<Body> {
-        let content = new.content.as_bytes();
+        let content = new.content;
         let len = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
         let head = RecordHead {
             id: new.id,
@@ -257,26 +278,43 @@ impl BodyStore {
             due: head.accepted_at,
             call: CallRecord::Idle,
         };
+        let live = live.encode(self.0.seed, new.id);
         let mut room = self.0.room();
         let placed = room.put(head.request_len, head.envelope_len, random);
-        let body = Body { arena: Arc::clone(&self.0), slot: placed.slot };
+        let body = Body::new(&self.0, placed.slot);
         let mut bytes = head.encode(self.0.seed, placed.generation);
-        bytes[LIVE_AT..].copy_from_slice(&live.encode(self.0.seed, new.id));
+        bytes[LIVE_AT..].copy_from_slice(&live);
         let written = match placed.size {
+            // Others wait: a record behind this one is found by the length in the head of this one.
             Size::Small => {
-                let written = self.0.begin(&placed, &[&bytes, content]);
+                let written = self.0.begin(&placed, [&bytes, content]);
                 drop(room);
                 written
             }
             // Nobody else writes to its blocks, so others need not wait for it.
             Size::Large => {
-                let begun = self.0.begin(&placed, &[&bytes]);
+                let begun = self.0.begin(&placed, [&bytes, &[]]);
                 drop(room);
                 begun.and_then(|()| self.0.write(content, placed.place.content()))
             }
         };
+        if let Some(freed) = placed.freed {
+            self.0.give_back(freed);
+        }
         // The body is dropped after the lock, which it takes.
         written.map(|()| body)
+    }
+
+    /// Makes a handle of a body that is held.
+    #[expect(clippy::needless_pass_by_value, reason = "its hold becomes the handle's")]
+    pub fn body(&self, held: HeldBody) -> Body {
+        Body::new(&self.0, held.0)
+    }
+
+    /// Makes one more handle of a body that is held.
+    pub fn hold(&self, held: &HeldBody) -> Body {
+        self.0.room().hold(held.0);
+        Body::new(&self.0, held.0)
     }
 
     /// Use of the arena.
@@ -292,6 +330,17 @@ impl AsFd for BodyStore {
 }
 
 impl Body {
+    /// A handle that has a hold already.
+    fn new(arena: &Arc<Arena>, slot: Slot) -> Self {
+        Self { arena: Arc::clone(arena), slot, hold: Hold::Held }
+    }
+
+    /// Makes it small.
+    pub fn into_held(mut self) -> HeldBody {
+        self.hold = Hold::HandedOn;
+        HeldBody(self.slot)
+    }
+
     /// Bytes of the encoded request.
     pub fn request_len(&self) -> usize {
         usize::try_from(self.arena.room().place(self.slot).request_len).expect("it was in memory")
@@ -304,38 +353,42 @@ impl Body {
 
     /// Reads the encoded request.
     pub fn request(&self) -> io::Result<Vec<u8>> {
-        let room = self.arena.room();
-        let place = room.place(self.slot);
-        let mut request = vec![0; usize::try_from(place.request_len).expect("it was in memory")];
-        self.arena.file.read_exact_at(&mut request, place.content())?;
-        Ok(request)
+        self.read(|place| (place.content(), u64::from(place.request_len)))
     }
 
-    /// Reads a part of the encoded request, from `from` on.
-    pub fn read_part(&self, from: usize, part: &mut [u8]) -> io::Result<()> {
-        let room = self.arena.room();
-        let place = room.place(self.slot);
-        self.arena.file.read_exact_at(part, place.content() + from as u64)
+    /// Reads a part of the encoded request, `len` bytes from `from` on.
+    pub fn read_part(&self, from: usize, len: usize) -> io::Result<Vec<u8>> {
+        self.read(|place| (place.content() + from as u64, len as u64))
     }
 
     /// Reads the envelope's text.
     pub fn envelope(&self) -> io::Result<String> {
-        let room = self.arena.room();
-        let place = room.place(self.slot);
-        let mut text = vec![0; usize::try_from(place.envelope_len).expect("it was in memory")];
-        let at = place.content() + u64::from(place.request_len);
-        self.arena.file.read_exact_at(&mut text, at)?;
-        drop(room);
+        let text = self.read(|place| {
+            (place.content() + u64::from(place.request_len), u64::from(place.envelope_len))
+        })?;
         String::from_utf8(text).map_err(io::Error::other)
     }
 
     /// Reads the API key that posted the message, if it came with one.
     pub fn key(&self) -> io::Result<Option<KeyId>> {
-        let room = self.arena.room();
-        let mut bytes = [0; RecordHead::BYTES];
-        self.arena.file.read_exact_at(&mut bytes, room.place(self.slot).offset())?;
-        drop(room);
-        Ok(RecordHead::key_of(&bytes))
+        let head = self.read(|place| (place.offset(), RecordHead::BYTES as u64))?;
+        Ok(RecordHead::key_of(&head))
+    }
+
+    /// Reads a part of its record: the position in the arena, and the length.
+    fn read(&self, part: impl Fn(&Place) -> (u64, u64)) -> io::Result<Vec<u8>> {
+        let arena = &self.arena;
+        loop {
+            let room = arena.room();
+            let (at, len) = part(&room.place(self.slot));
+            let moves = arena.moves.load(Ordering::SeqCst);
+            // Others need not wait for this read. If the record moves meanwhile, it is read again.
+            drop(room);
+            let bytes = arena.read(at, usize::try_from(len).map_err(io::Error::other)?)?;
+            if arena.moves.load(Ordering::SeqCst) == moves {
+                return Ok(bytes);
+            }
+        }
     }
 
     /// Writes the state of its message. An answer takes the place of the content.
@@ -363,21 +416,27 @@ impl Body {
 impl Clone for Body {
     fn clone(&self) -> Self {
         self.arena.room().hold(self.slot);
-        Self { arena: Arc::clone(&self.arena), slot: self.slot }
+        Self::new(&self.arena, self.slot)
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        let mut room = self.arena.room();
-        let freed = room.release(self.slot);
-        if !self.arena.is_owned.load(Ordering::SeqCst) {
+        if self.hold == Hold::HandedOn {
             return;
         }
-        if let Some(freed) = freed {
-            self.arena.give_back(&freed);
+        let is_owned = self.arena.is_owned.load(Ordering::SeqCst);
+        let mut room = self.arena.room();
+        let freed = room.release(self.slot, is_owned);
+        let freed: Vec<Freed> = if is_owned {
+            freed.into_iter().chain(self.arena.empty_a_block(&mut room)).collect()
+        } else {
+            Vec::new()
+        };
+        drop(room);
+        for freed in freed {
+            self.arena.give_back(freed);
         }
-        self.arena.empty_a_block(&mut room);
     }
 }
 
@@ -403,18 +462,31 @@ impl Arena {
         self.file.write_all_at(bytes, at)
     }
 
+    /// Reads `len` bytes.
+    fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let done = bytes.len();
+            // The kernel may read as far as there is room for, which may be more.
+            match rustix::io::pread(&self.file, spare_capacity(&mut bytes), at + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => bytes.truncate(len),
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Writes the beginning of a record, by which a scan finds it, and before it the head of its
     /// block, if it is the first there.
-    fn begin(&self, placed: &Placed, record: &[&[u8]]) -> io::Result<()> {
+    fn begin(&self, placed: &Placed, record: [&[u8]; 2]) -> io::Result<()> {
         if let Some((first, run)) = placed.new_run {
             self.write(&run.encode(self.seed, first), block_offset(first))?;
         }
         let mut at = placed.place.offset();
-        let parts: Vec<IoSlice<'_>> = record.iter().map(|part| IoSlice::new(part)).collect();
-        let mut written = rustix::io::pwritev(&self.file, &parts, at)?;
+        let mut written = rustix::io::pwritev(&self.file, &record.map(IoSlice::new), at)?;
         // Less than all is written if the machine runs out of memory, for example.
         for part in record {
-            if let Some(rest) = part.get(written..) {
+            if let Some(rest) = part.get(written..).filter(|rest| !rest.is_empty()) {
                 self.write(rest, at + written as u64)?;
             }
             at += part.len() as u64;
@@ -423,46 +495,50 @@ impl Arena {
         Ok(())
     }
 
-    /// Makes the head of blocks invalid, and gives memory back to the kernel.
-    fn give_back(&self, freed: &Freed) {
-        let first = block_offset(freed.first);
-        let range = &freed.given_back;
-        let given_back = if range.is_empty() {
-            self.write(&[0; BlockHead::BYTES], first)
-        } else {
-            let len = block_offset(range.end) - first;
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&self.file, hole, first, len).map_err(io::Error::from)
+    /// Makes the head of blocks invalid, or gives their memory back to the kernel, and lets others use
+    /// them. Nothing is locked meanwhile, and nobody else has them.
+    fn give_back(&self, freed: Freed) {
+        let first = block_offset(freed.blocks.start);
+        let given_back = match freed.memory {
+            Memory::Kept => self.write(&[0; BlockHead::BYTES], first),
+            Memory::GivenBack => {
+                let len = block_offset(freed.blocks.end) - first;
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&self.file, hole, first, len).map_err(io::Error::from)
+            }
         };
         if let Err(error) = given_back {
             error!(%error, "memory of bodies that are gone could not be given back");
         }
+        self.room().reuse(freed);
     }
 
     /// Moves the records of one block elsewhere, if blocks with few records take too much memory.
-    fn empty_a_block(&self, room: &mut Room) {
-        let Some(slots) = room.to_empty() else { return };
-        for slot in slots {
-            if let Err(error) = self.relocate(room, slot) {
+    /// Returns the blocks that are free by this.
+    fn empty_a_block(&self, room: &mut Room) -> Vec<Freed> {
+        let mut freed = Vec::new();
+        for slot in room.to_empty().unwrap_or_default() {
+            if let Err(error) = self.relocate(room, slot, &mut freed) {
                 error!(%error, "a body could not be moved; its block stays");
-                return;
+                break;
             }
         }
+        freed
     }
 
-    fn relocate(&self, room: &mut Room, slot: Slot) -> io::Result<()> {
+    fn relocate(&self, room: &mut Room, slot: Slot, freed: &mut Vec<Freed>) -> io::Result<()> {
         let old = room.place(slot);
-        let len = RecordHead::BYTES + usize::try_from(old.content_len()).expect("it was in memory");
-        let mut record = vec![0; len];
-        self.file.read_exact_at(&mut record, old.offset())?;
+        let len = RecordHead::BYTES as u64 + old.content_len();
+        let mut record =
+            self.read(old.offset(), usize::try_from(len).map_err(io::Error::other)?)?;
         let placed = room.place_anew(slot, random);
         RecordHead::move_to(&mut record, self.seed, placed.generation);
-        self.begin(&placed, &[&record])?;
+        self.begin(&placed, [&record, &[]])?;
         // From here on the copy counts. Until its head is invalid, the old one is the same.
+        self.moves.fetch_add(1, Ordering::SeqCst);
         self.write(&[0; RecordHead::BYTES - LIVE_AT], old.offset() + LIVE_AT as u64)?;
-        if let Some(freed) = room.move_to(&placed) {
-            self.give_back(&freed);
-        }
+        freed.extend(room.move_to(&placed));
+        freed.extend(placed.freed);
         Ok(())
     }
 
@@ -511,6 +587,28 @@ impl Moments {
         let later = self.base.checked_add(after).unwrap_or(self.base);
         later.checked_sub(before).unwrap_or(later)
     }
+}
+
+/// Leaves one of the copies of each record: its process ended while it moved the record. The state of
+/// the old one is made invalid once the copy is whole, so if both can be read, they are the same.
+fn without_copies(found: Vec<Found>, room: &mut Room) -> Vec<Found> {
+    let mut places = HashMap::with_capacity(found.len());
+    let mut left: Vec<Found> = Vec::with_capacity(found.len());
+    for one in found {
+        let place = *places.entry(one.head.id).or_insert(left.len());
+        let copy = match left.get_mut(place) {
+            None => {
+                left.push(one);
+                continue;
+            }
+            Some(other) if other.live.is_none() => std::mem::replace(other, one),
+            Some(_) => one,
+        };
+        // Blocks without a record are free once this process owns them.
+        let none = room.release(copy.slot, false);
+        debug_assert_eq!(none, None, "nothing is freed of an arena that others have");
+    }
+    left
 }
 
 fn read_head(file: &File) -> Result<ArenaHead, NotTaken> {

@@ -309,6 +309,15 @@ impl Clock {
         WindowTime::new(now, &state.corrections)
     }
 
+    /// Returns [`Clock::record_time`] and [`Clock::window_time`] of one look at the clock.
+    pub fn record_and_window_time(&self) -> (Timestamp, WindowTime) {
+        if let Some((state, stored)) = self.last_look() {
+            let now = corrected(&state.corrections, stored);
+            return (stored, WindowTime::new(now, &state.corrections));
+        }
+        (self.record_time(), self.window_time())
+    }
+
     /// Returns the doubt that holds the window time back, if there is one.
     pub fn jump(&self) -> Option<Jump> {
         let state = self.look();

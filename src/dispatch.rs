@@ -53,6 +53,8 @@ pub mod token_bucket;
 
 /// How many messages are looked at before others get their turn on the thread.
 const START_STEP: usize = 64;
+/// How long calls that are under way have to end, if another program goes on with what is pending.
+pub const LAST_CALLS: Duration = Duration::from_secs(5);
 /// Attempts in memory for each call that may be under way: the others have ended, and wait for
 /// the store to take their outcome.
 const ATTEMPTS_PER_CALL: usize = 2;
@@ -152,7 +154,8 @@ pub struct SendingStatus {
 pub enum Phase {
     /// It sends what is due, until further notice.
     Running,
-    /// It sends what is due and what can be brought forward, until nothing is left or this time.
+    /// It sends what is due and what can be brought forward, until nothing is left or this time. If the
+    /// rest is kept, a handover follows then, of [`LAST_CALLS`].
     Draining {
         /// The end.
         until: Instant,
@@ -421,8 +424,9 @@ impl<P: Provider> Dispatcher<P> {
     }
 
     /// Goes on with messages that outlived their process and are still pending in the store, before
-    /// [`Dispatcher::run`].
-    pub fn take_up(&self, survivors: impl IntoIterator<Item = Survivor>) {
+    /// [`Dispatcher::run`]. Returns how many there were.
+    pub fn take_up(&self, survivors: Vec<Survivor>) -> usize {
+        let count = survivors.len();
         let mut ended = self.taken_up.lock().unwrap_or_else(PoisonError::into_inner);
         for survivor in survivors {
             let id = survivor.id;
@@ -435,6 +439,7 @@ impl<P: Provider> Dispatcher<P> {
                 Err(error) => error!(%id, %error, "the body of a pending message cannot be read"),
             }
         }
+        count
     }
 
     /// Sends until the phase's end, then records what is left as lost.
@@ -453,7 +458,7 @@ impl<P: Provider> Dispatcher<P> {
             tokio::pin!(expiry, over);
             loop {
                 self.turns.fetch_add(1, Ordering::Relaxed);
-                let now_phase = *phase.borrow_and_update();
+                let now_phase = phase.borrow_and_update().at(Instant::now());
                 self.enter(entered, now_phase);
                 entered = now_phase;
                 while let Some(ended) = attempts.try_join_next() {
@@ -620,12 +625,29 @@ impl<P: Provider> Dispatcher<P> {
 }
 
 impl Phase {
+    /// What it is at a time: a drain whose rest is kept cuts off no call that is about to end, because
+    /// its message would be sent again.
+    fn at(self, now: Instant) -> Self {
+        match self {
+            Self::Draining { until, rest: Rest::Kept } if now >= until => {
+                Self::Handover { until: until + LAST_CALLS }
+            }
+            phase => phase,
+        }
+    }
+
     /// The time at which it ends by the clock.
     fn end(self) -> Option<Instant> {
         match self {
             Self::Running => None,
             Self::Draining { until, .. } | Self::Handover { until } => Some(until),
         }
+    }
+
+    /// The time at which the last one that follows from it ends by the clock.
+    fn last_end(self) -> Option<Instant> {
+        let end = self.end()?;
+        self.at(end).end()
     }
 }
 
@@ -660,7 +682,7 @@ async fn wake_at(wait: Wait, phase: Phase) {
 async fn over(mut phase: watch::Receiver<Phase>) {
     loop {
         let now = *phase.borrow_and_update();
-        if let Some(end) = now.end() {
+        if let Some(end) = now.last_end() {
             return sleep_until(end).await;
         }
         if phase.changed().await.is_err() {

@@ -17,6 +17,7 @@ use crate::domain::id::{KeyId, MessageId, MessageIds, OrganisationId};
 use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::Organisation;
 use crate::domain::request::{IdempotencyKey, OwnedIdempotencyKey, SendRequest};
+use crate::domain::time::Timestamp;
 use crate::in_flight::InFlight;
 use crate::queue::{AcceptedMessage, EncodedRequest, MessageQueue, NoRoom};
 use crate::ses::send::{RequestOptions, encode};
@@ -157,14 +158,16 @@ impl Intake {
         let suppression_epoch = self.store.suppression_epoch();
         let facts = self.store.facts(organisation.id);
         let admitted = admit(request, &facts).await.map_err(refusal)?;
-        let window_now = self.clock.window_time();
+        // The record's is not the wall clock's time: if that is wrong, the new message could be
+        // expired at once.
+        let (created_at, window_now) = self.clock.record_and_window_time();
         if let Some(key) = admitted.idempotency_key()
             && let Some(id) = self.store.early_replay(organisation.id, key, window_now.clone())?
         {
             return Ok(PreparedMessage::Replayed(id));
         }
         let origin = Origin { organisation, right, suppression_epoch, request_id };
-        match self.acceptance(&admitted, window_now, origin) {
+        match self.acceptance(&admitted, (created_at, window_now), origin) {
             Ok(acceptance) => Ok(PreparedMessage::New(acceptance)),
             Err(refusal) => match admitted.idempotency_key().map(IdempotencyKey::into_owned) {
                 None => Err(refusal),
@@ -206,7 +209,7 @@ impl Intake {
     fn acceptance<D: Display + Send + 'static>(
         &self,
         admitted: &Admitted<'_>,
-        window_now: WindowTime,
+        (created_at, window_now): (Timestamp, WindowTime),
         origin: Origin<'_, D>,
     ) -> Result<NewMessage<impl FnOnce() + Send + use<D>>, Refusal> {
         let Origin { organisation, right, suppression_epoch, request_id } = origin;
@@ -215,8 +218,6 @@ impl Intake {
         if self.refuses_new() {
             return Err(Refusal::ShuttingDown);
         }
-        // Not the wall clock's time: if that is wrong, the new message could be expired at once.
-        let created_at = self.clock.record_time();
         let id = self.ids.next(created_at);
         let envelope = Envelope::from(admitted);
         let room = envelope.as_str().len();

@@ -6,7 +6,6 @@
 //! its message.
 
 use std::io;
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -41,6 +40,7 @@ mod lanes;
 mod live;
 mod message;
 mod selection;
+mod sorted;
 
 /// Pending messages that a forecast looks at while others wait.
 const FORECAST_STEP: usize = 1_000;
@@ -112,10 +112,11 @@ pub struct MessageQueue {
 impl MessageQueue {
     /// An empty queue that takes up to `max_bytes` of pending messages, with their bodies in `bodies`.
     pub fn new(bodies: BodyStore, max_bytes: usize) -> Self {
+        let budget = Budget::new(max_bytes);
         Self {
-            entries: Mutex::default(),
+            entries: Mutex::new(Entries::new(bodies.clone(), budget.clone())),
             bodies,
-            budget: Budget::new(max_bytes),
+            budget,
             changed: Notify::new(),
             call_ended: Notify::new(),
         }
@@ -391,12 +392,12 @@ impl MessageQueue {
         is_refused: impl Fn(OrganisationId) -> bool,
     ) -> DrainForecast {
         let mut forecaster = Forecaster::new(end, recipients, is_refused);
-        let mut after = Bound::Unbounded;
+        let mut after = None;
         // A step at a time: senders and clients must not wait for all of it.
         loop {
             let last = self.lock().forecast(after, FORECAST_STEP, &mut forecaster);
             match last {
-                Some(last) => after = Bound::Excluded(last),
+                Some(_) => after = last,
                 None => return forecaster.forecast,
             }
         }

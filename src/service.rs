@@ -28,7 +28,7 @@ use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
 use crate::config::{Config, KeepBodies, MaxRate};
-use crate::dispatch::{Dispatcher, Phase, Rest, Settings};
+use crate::dispatch::{Dispatcher, LAST_CALLS, Phase, Rest, Settings};
 use crate::events::{EventProcessor, poll};
 use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
@@ -169,21 +169,19 @@ impl Service {
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(bodies.store, memory_limit::pending_bytes(config)));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
-        let (survived, began) = (bodies.survivors.len(), (Instant::now(), clock.now()));
-        dispatcher.take_up(bodies.survivors);
+        let began = (Instant::now(), clock.now());
+        let survived = dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
-        let keep = config.sending.keep_bodies;
-        let arena = Arena::store(queue.bodies().clone(), keep, bodies.stored);
+        let arena = Arena::store(queue.bodies().clone(), config.sending.keep_bodies, bodies.stored);
         let refused = Arc::new(Mutex::new(bodies.refused));
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
-        let events =
-            Arc::new(EventProcessor::new(store.clone(), Arc::clone(&queue), clock.clone()));
+        let events = event_processor(&store, &queue, &clock);
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
         let polled = sqs_queue.as_ref().map(|_| &events);
         let live = live(&dispatcher, &queue, &account, polled, &webhooks);
@@ -194,8 +192,7 @@ impl Service {
         let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
-        let admin = Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts));
-        let admin = Arc::new(admin);
+        let admin = administration_of(&store, &clock, &ses, live, facts);
         background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
         let administration = Administration::start(socket, &admin)?;
         let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
@@ -339,7 +336,9 @@ impl Service {
         info!(pending, ?drain, "stopping: what is pending is sent; another signal ends it at once");
         let until = Instant::now() + drain;
         let rest = self.next.arena.as_ref().map_or(Rest::Lost, |arena| arena.rest());
-        if timeout_at(until + LONGEST_END, self.stop_in_order(until, rest)).await.is_err() {
+        let end =
+            until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
+        if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
         }
         let left = queue.pending().messages as u64;
@@ -638,6 +637,21 @@ fn settings(config: &Config) -> Settings {
         drain: config.sending.drain,
         unknown_wait: if has_events { WAIT_FOR_PROOF } else { Duration::ZERO },
     }
+}
+
+fn event_processor(store: &Store, queue: &Arc<MessageQueue>, clock: &Clock) -> Arc<EventProcessor> {
+    Arc::new(EventProcessor::new(store.clone(), Arc::clone(queue), clock.clone()))
+}
+
+/// What answers operators, here and for other nodes.
+fn administration_of(
+    store: &Store,
+    clock: &Clock,
+    ses: &SesClient,
+    live: Arc<Sending<SesClient>>,
+    facts: ServiceFacts,
+) -> Arc<Admin> {
+    Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts)))
 }
 
 /// What the service shows of itself while it runs. `polled`: events, if they are received.

@@ -90,6 +90,11 @@ impl<K: Copy + Eq + Hash> Budget<K> {
         Reservation { budget: Arc::clone(&self.0), holder, bytes }
     }
 
+    /// Takes up a reservation that [`Reservation::keep`] has left.
+    pub fn resume(&self, holder: K, bytes: usize) -> Reservation<K> {
+        Reservation { budget: Arc::clone(&self.0), holder, bytes }
+    }
+
     /// Reserves bytes for a holder once they are granted. One caller after the other tries, in no
     /// order: who has many callers lets one of each holder's wait here.
     pub async fn reserve_later(&self, holder: K, bytes: usize) -> Reservation<K> {
@@ -173,6 +178,11 @@ impl<K: Copy + Eq + Hash> Reservation<K> {
     /// How many bytes are reserved.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Leaves the bytes in use, and returns how many they are, for [`Budget::resume`].
+    pub fn keep(mut self) -> usize {
+        std::mem::take(&mut self.bytes)
     }
 }
 

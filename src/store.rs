@@ -63,6 +63,7 @@ mod damage;
 mod directory;
 mod error;
 mod feed_entries;
+mod id_hasher;
 mod interface;
 mod limits;
 mod listing;

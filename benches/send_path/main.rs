@@ -114,6 +114,8 @@ struct Scale {
     commit_time: Duration,
     /// Records in the largest store.
     records: usize,
+    /// Pending messages that are weighed.
+    pending: usize,
 }
 
 /// An organisation that may send from everywhere to everyone.
@@ -196,6 +198,7 @@ fn scale(options: &Options) -> Scale {
             load_time: Duration::from_secs(1),
             commit_time: Duration::from_millis(300),
             records: 50_000,
+            pending: 100_000,
         }
     } else {
         Scale {
@@ -203,6 +206,7 @@ fn scale(options: &Options) -> Scale {
             load_time: Duration::from_secs(4),
             commit_time: Duration::from_secs(1),
             records: 10_000_000,
+            pending: 1_000_000,
         }
     };
     scale.rounds = options.rounds.unwrap_or(scale.rounds).max(1);

@@ -24,6 +24,8 @@ use crate::store::{Chunk, NotAChunk};
 
 /// How long an answer may take: SES's calls wait their turn, and a listing may read much.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
+/// Error codes of a service that does not know a call, or not as this version makes it.
+const OTHER_VERSION: [&str; 2] = ["UnknownCall", "InvalidCall"];
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +92,9 @@ pub enum CallError {
     /// The service did not do it.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The service does not know such a call, because it is of another version.
+    #[error("{0}")]
+    OtherVersion(String),
     /// The service cannot be reached any more.
     #[error("the service does not answer at its socket any more: {0}; nothing was asked")]
     Gone(io::Error),
@@ -116,6 +121,13 @@ pub enum CallError {
     /// What came is no part of a backup.
     #[error("the service's backup cannot be read: {0}")]
     NotAChunk(#[from] NotAChunk),
+}
+
+impl ConnectError {
+    /// True if a service is there and is of a version that does not know what it is asked.
+    pub fn is_other_version(&self) -> bool {
+        matches!(self, Self::Silent { source: CallError::OtherVersion(_), .. })
+    }
 }
 
 impl From<hyper::Error> for CallError {
@@ -251,7 +263,12 @@ impl Client {
 async fn read(response: Response<Incoming>) -> Result<Bytes, CallError> {
     #[derive(Deserialize)]
     struct Failed {
-        error: Refusal,
+        error: Failure,
+    }
+    #[derive(Deserialize)]
+    struct Failure {
+        code: String,
+        message: String,
     }
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
@@ -263,7 +280,11 @@ async fn read(response: Response<Incoming>) -> Result<Bytes, CallError> {
     if status == StatusCode::OK {
         return Ok(body);
     }
-    Err(serde_json::from_slice::<Failed>(&body)?.error.into())
+    let Failure { code, message } = serde_json::from_slice::<Failed>(&body)?.error;
+    if OTHER_VERSION.contains(&&*code) {
+        return Err(CallError::OtherVersion(message));
+    }
+    Err(Refusal::new(message).into())
 }
 
 impl Backup {

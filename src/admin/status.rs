@@ -561,7 +561,7 @@ impl Admin {
             max_pending_bytes: status.max_pending_bytes,
             full_for: status.full_for.into_iter().map(|id| self.shown(id)).collect(),
             recipients_per_second: status.rate.limit(),
-            stop_would_lose: StopLoss::of(forecast, self.keeper()),
+            stop_would_lose: StopLoss::of(forecast, self.keeper().as_ref()),
             provider: provider(status.condition, account.as_ref()),
             account,
             slow_calls: status.recent_calls.are_slow().then_some(SlowCalls {
@@ -624,7 +624,7 @@ impl From<Jump> for ClockJump {
 }
 
 impl StopLoss {
-    fn of(forecast: DrainForecast, keeper: Option<Keeper>) -> Self {
+    fn of(forecast: DrainForecast, keeper: Option<&Keeper>) -> Self {
         let (messages, left_to_next_start) = match keeper {
             Some(Keeper::ServiceManager) => (0, forecast.messages()),
             Some(Keeper::Nobody { .. } | Keeper::NotWanted) | None => (forecast.messages(), 0),

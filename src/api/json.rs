@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::str::Utf8Error;
 use std::sync::OnceLock;
 
 use memchr::{memchr, memchr2};
@@ -31,6 +32,8 @@ const MAX_VALUES: usize = 250_000;
 /// The most members of one object. No field takes as many, and each of them is kept to find keys
 /// that are given twice, so more are refused.
 const MAX_MEMBERS: usize = 100;
+/// So many keys of an object are compared with each other. From there on their hashes are.
+const FEW_MEMBERS: usize = 16;
 
 /// The longest string with escapes that is decoded, in bytes as it is written. Only bodies take
 /// longer ones, and they go on as they are written.
@@ -119,7 +122,7 @@ impl fmt::Display for JsonError {
 
 /// Reads a document that is one object.
 pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
+    let text = utf8(bytes).map_err(|error| {
         let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]);
         let valid = valid.expect("checked up to here");
         error_at(valid, valid.len(), "the body is not UTF-8".into())
@@ -142,6 +145,12 @@ pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
     }
 }
 
+/// Reads text. The standard library tells where it ends to be UTF-8, but takes several times as long
+/// for a text that is not all ASCII.
+fn utf8(bytes: &[u8]) -> Result<&str, Utf8Error> {
+    simdutf8::basic::from_utf8(bytes).or_else(|_| std::str::from_utf8(bytes))
+}
+
 fn error_at(text: &str, at: usize, problem: Cow<'_, str>) -> JsonError {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -160,15 +169,17 @@ struct Parser<'a> {
     values: usize,
     /// The values kept so far.
     kept: usize,
+    /// Any control character is in the text. White space between values can be one.
+    has_controls: bool,
     /// With a secret: otherwise a client could choose keys of one hash, and how long it takes.
     hashing: RandomState,
-    /// The hashes of the keys of all objects that have begun and not ended, the innermost last.
-    keys: Vec<u64>,
 }
 
 impl<'a> Parser<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, at: 0, values: 0, kept: 0, hashing: RandomState::new(), keys: Vec::new() }
+        let has_controls = has_control_character(text.as_bytes());
+        let hashing = RandomState::new();
+        Self { text, at: 0, values: 0, kept: 0, has_controls, hashing }
     }
 
     fn error(&self, problem: &'static str) -> JsonError {
@@ -262,8 +273,10 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Result<Json<'a>, JsonError> {
-        let mut members: Vec<(JsonString<'a>, Json<'a>)> = Vec::new();
-        let first_key = self.keys.len();
+        // As many as a usual message has. Deeper objects are smaller, and there can be many.
+        let room = if depth == 1 { FEW_MEMBERS } else { 0 };
+        let mut members: Vec<(JsonString<'a>, Json<'a>)> = Vec::with_capacity(room);
+        let mut hashes = Vec::new();
         self.at += 1;
         self.skip_whitespace();
         if self.take(b'}').is_some() {
@@ -284,13 +297,9 @@ impl<'a> Parser<'a> {
                 let problem = format!("a key with escapes is over {MAX_DECODED_BYTES} bytes long");
                 return Err(error_at(self.text, key_at, problem.into()));
             };
-            let hash = self.hashing.hash_one(name);
-            if self.keys[first_key..].contains(&hash)
-                && members.iter().any(|(other, _)| *other == key)
-            {
+            if self.is_there(&key, &members, &mut hashes) {
                 return Err(duplicate(self.text, key_at, name));
             }
-            self.keys.push(hash);
             self.skip_whitespace();
             self.take(b':').ok_or_else(|| self.unexpected("a colon"))?;
             self.skip_whitespace();
@@ -303,11 +312,32 @@ impl<'a> Parser<'a> {
             }
         }
         self.take(b'}').ok_or_else(|| self.unexpected("a comma or }"))?;
-        self.keys.truncate(first_key);
         if self.kept > MANY_VALUES {
             members.shrink_to_fit();
         }
         Ok(Json::Object(members))
+    }
+
+    /// Returns true if an object has a key already. Of an object with many keys, `hashes` gets
+    /// their hashes.
+    fn is_there(
+        &self,
+        key: &JsonString<'a>,
+        members: &[(JsonString<'a>, Json<'a>)],
+        hashes: &mut Vec<u64>,
+    ) -> bool {
+        let is_member = || members.iter().any(|(other, _)| other == key);
+        if members.len() < FEW_MEMBERS {
+            return is_member();
+        }
+        let hash = |key: &JsonString<'_>| self.hashing.hash_one(key.shown());
+        if hashes.is_empty() {
+            hashes.extend(members.iter().map(|(other, _)| hash(other)));
+        }
+        let hash = hash(key);
+        let is_there = hashes.contains(&hash) && is_member();
+        hashes.push(hash);
+        is_there
     }
 
     /// RFC 8259 section 6. What is read is only kept as text, so no number is too large.
@@ -348,7 +378,9 @@ impl<'a> Parser<'a> {
             let rest = &self.text.as_bytes()[self.at..];
             let end = memchr2(b'"', b'\\', rest);
             let plain = &rest[..end.unwrap_or(rest.len())];
-            if let Some(control) = control_character(plain) {
+            if self.has_controls
+                && let Some(control) = control_character(plain)
+            {
                 self.at += control;
                 return Err(self.error("a string has a control character in it"));
             }
@@ -441,10 +473,13 @@ impl<'a> Parser<'a> {
 
 /// Place of the first control character.
 fn control_character(bytes: &[u8]) -> Option<usize> {
-    // There is none, more often than not, and to see that without stopping takes a fraction of the
-    // time.
-    let any = bytes.iter().fold(0, |any, &b| any | u8::from(b < b' '));
-    if any == 0 { None } else { bytes.iter().position(|&b| b < b' ') }
+    if has_control_character(bytes) { bytes.iter().position(|&b| b < b' ') } else { None }
+}
+
+/// Returns true if there is a control character. There is none, more often than not, and to see
+/// that without stopping takes a fraction of the time.
+fn has_control_character(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |any, &b| any | u8::from(b < b' ')) != 0
 }
 
 fn duplicate(text: &str, at: usize, key: &str) -> JsonError {

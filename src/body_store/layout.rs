@@ -3,6 +3,8 @@
 //! Each check is a hash whose seed is random and in the arena's head. So bytes that a client chose are
 //! never taken for a head, and a scan follows lengths: it never searches.
 
+use std::ops::Deref;
+
 use twox_hash::XxHash3_64;
 
 use crate::body_store::{ArenaOwner, NotTaken};
@@ -22,8 +24,8 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seed(pub(super) u64);
 
-/// The most bytes of a head that are checked together.
-const MAX_CHECKED_BYTES: usize = 512;
+/// The most bytes of a head that are checked together: a message's id and an answered call.
+const MAX_CHECKED_BYTES: usize = 192;
 
 impl Seed {
     /// The check value of a head's parts.
@@ -220,10 +222,13 @@ const MAX_SES_ID_BYTES: usize = 128;
 impl LiveRecord {
     /// Bytes from [`LIVE_AT`] to the content.
     const BYTES: usize = RecordHead::BYTES - LIVE_AT;
+    /// Those of an answered call, with the provider's id.
+    const MAX_BYTES: usize = Self::BYTES + 8 + MAX_SES_ID_BYTES;
 
     /// Writes the live state and, of an answered call, the beginning of the content.
-    pub(super) fn encode(&self, seed: Seed, id: MessageId) -> Vec<u8> {
-        let mut bytes = vec![0; Self::BYTES];
+    pub(super) fn encode(&self, seed: Seed, id: MessageId) -> LiveBytes {
+        let mut bytes = [0; Self::MAX_BYTES];
+        let mut len = Self::BYTES;
         let (state, answer) = match &self.call {
             CallRecord::Idle => (IDLE, None),
             CallRecord::UnderWay => (UNDER_WAY, None),
@@ -236,12 +241,14 @@ impl LiveRecord {
         if let Some((at, ses_id)) = answer {
             let ses_id = &ses_id.as_bytes()[..ses_id.len().min(MAX_SES_ID_BYTES)];
             bytes[10] = u8::try_from(ses_id.len()).expect("an id has at most 128 bytes");
-            bytes.extend(at.to_le_bytes());
-            bytes.extend(ses_id);
+            bytes[len..len + 8].copy_from_slice(&at.to_le_bytes());
+            len += 8;
+            bytes[len..len + ses_id.len()].copy_from_slice(ses_id);
+            len += ses_id.len();
         }
-        let check = live_check(seed, id, &bytes);
+        let check = live_check(seed, id, &bytes[..len]);
         bytes[..4].copy_from_slice(&check);
-        bytes
+        LiveBytes { bytes, len }
     }
 
     /// Reads the live state of a record that begins here. Returns `None` if its check value is wrong.
@@ -269,6 +276,20 @@ impl LiveRecord {
         let acceptance = if live[9] == 0 { Acceptance::Excluded } else { Acceptance::Possible };
         let attempts = u32::from_le_bytes(part(live, 4));
         Some(Self { attempts, acceptance, due: u64::from_le_bytes(part(live, 12)), call })
+    }
+}
+
+/// Live state as bytes.
+pub(super) struct LiveBytes {
+    bytes: [u8; LiveRecord::MAX_BYTES],
+    len: usize,
+}
+
+impl Deref for LiveBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -345,7 +366,7 @@ mod tests {
             let live = LiveRecord { attempts, acceptance, due, call };
             let mut bytes = record().encode(SEED, 8).to_vec();
             bytes.truncate(LIVE_AT);
-            bytes.extend(live.encode(SEED, ID));
+            bytes.extend_from_slice(&live.encode(SEED, ID));
             prop_assert_eq!(LiveRecord::decode(&bytes, SEED, ID), Some(live));
             prop_assert_eq!(RecordHead::decode(&bytes, SEED, 8), Some(record()));
 

@@ -16,6 +16,9 @@ const SLACK_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes of memory that the kernel gives and takes at least.
 const PAGE_BYTES: u64 = 4096;
 
+/// Places that are allocated together.
+const PLACES: usize = 1024;
+
 /// Number of a record, as long as it is there.
 pub(super) type Slot = u32;
 
@@ -54,6 +57,46 @@ impl Place {
     }
 }
 
+/// The places of all records, by their slots. They grow by a part at a time: a vector that has grown may
+/// be half empty.
+#[derive(Debug, Default)]
+struct Places {
+    parts: Vec<Vec<Place>>,
+    /// The first free one, if any. It tells the next one, instead of where a record begins, and the
+    /// last one tells itself.
+    free: Option<Slot>,
+}
+
+impl Places {
+    fn add(&mut self, place: Place) -> Slot {
+        if let Some(slot) = self.free {
+            let next = std::mem::replace(self.get_mut(slot), place).at;
+            self.free = (next != slot).then_some(next);
+            return slot;
+        }
+        if self.parts.last().is_none_or(|part| part.len() == PLACES) {
+            self.parts.push(Vec::with_capacity(PLACES));
+        }
+        let before = (self.parts.len() - 1) * PLACES;
+        let part = self.parts.last_mut().expect("one was added");
+        part.push(place);
+        Slot::try_from(before + part.len() - 1).expect("less than 2^32 records are pending")
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let next = self.free.replace(slot).unwrap_or(slot);
+        self.get_mut(slot).at = next;
+    }
+
+    fn get(&self, slot: Slot) -> &Place {
+        &self.parts[slot as usize / PLACES][slot as usize % PLACES]
+    }
+
+    fn get_mut(&mut self, slot: Slot) -> &mut Place {
+        &mut self.parts[slot as usize / PLACES][slot as usize % PLACES]
+    }
+}
+
 fn block_of(offset: u64) -> u32 {
     u32::try_from(offset / BLOCK_BYTES).expect("an arena has less than 2^32 blocks")
 }
@@ -83,7 +126,7 @@ impl Run {
 }
 
 /// A record that got its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) slot: Slot,
     pub(super) place: Place,
@@ -91,6 +134,8 @@ pub(super) struct Placed {
     /// The block whose head is to be written first, if the record is the first there.
     pub(super) new_run: Option<(u32, BlockHead)>,
     pub(super) size: Size,
+    /// Blocks that are free by this, if any.
+    pub(super) freed: Option<Freed>,
 }
 
 /// Size of a record.
@@ -102,13 +147,22 @@ pub(super) enum Size {
     Large,
 }
 
-/// Blocks that are not used any more.
+/// Blocks that are not used any more, and not yet by others: [`Room::reuse`] comes after what is to be
+/// done with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
 pub(super) struct Freed {
-    /// The first of them, whose head is to be made invalid.
-    pub(super) first: u32,
-    /// Blocks whose memory goes back to the kernel.
-    pub(super) given_back: Range<u32>,
+    /// All of them. The head of the first is to be made invalid.
+    pub(super) blocks: Range<u32>,
+    /// Whether their memory stays, or goes back to the kernel.
+    pub(super) memory: Memory,
+}
+
+/// What becomes of the memory of blocks that are free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    Kept,
+    GivenBack,
 }
 
 /// Use of the arena.
@@ -125,13 +179,14 @@ pub struct Usage {
 /// Places, blocks and what is free.
 #[derive(Debug)]
 pub(super) struct Room {
-    places: Vec<Place>,
-    free_slots: Vec<Slot>,
+    places: Places,
     runs: BTreeMap<u32, Run>,
     /// Free runs below `end`: first block and number of blocks. No two touch.
     free: BTreeMap<u32, u32>,
     /// Free blocks whose memory is kept.
     warm: BTreeSet<u32>,
+    /// How many are about to be.
+    soon_warm: usize,
     /// First block that was never used.
     end: u32,
     /// The block that small records go to.
@@ -145,11 +200,11 @@ pub(super) struct Room {
 impl Default for Room {
     fn default() -> Self {
         Self {
-            places: Vec::new(),
-            free_slots: Vec::new(),
+            places: Places::default(),
             runs: BTreeMap::new(),
             free: BTreeMap::new(),
             warm: BTreeSet::new(),
+            soon_warm: 0,
             // The first block has the arena's head.
             end: 1,
             current: None,
@@ -170,35 +225,36 @@ impl Room {
     ) -> Placed {
         let content_len = u64::from(request_len) + u64::from(envelope_len);
         let len = RecordHead::record_len(content_len);
-        let (block, new_run) = self.room_for(len, content_len > LARGE_BYTES, generation);
+        let (block, new_run, freed) = self.room_for(len, content_len > LARGE_BYTES, generation);
         let at = self.append(block, len);
         let place = Place { at, request_len, envelope_len, holders: 1 };
-        let slot = self.new_slot(place);
+        let slot = self.places.add(place);
         self.usage.records += 1;
         self.take_in(slot, block, len);
         let generation = self.runs[&block].generation;
         let size = if content_len > LARGE_BYTES { Size::Large } else { Size::Small };
-        Placed { slot, place, generation, new_run, size }
+        Placed { slot, place, generation, new_run, size, freed }
     }
 
     /// Finds another place for a small record that stays itself.
     pub(super) fn place_anew(&mut self, slot: Slot, generation: impl FnOnce() -> u64) -> Placed {
-        let old = self.places[slot as usize];
+        let old = *self.places.get(slot);
         let len = old.record_len();
-        let (block, new_run) = self.room_for(len, false, generation);
+        let (block, new_run, freed) = self.room_for(len, false, generation);
         let place = Place { at: self.append(block, len), ..old };
         let generation = self.runs[&block].generation;
-        Placed { slot, place, generation, new_run, size: Size::Small }
+        Placed { slot, place, generation, new_run, size: Size::Small, freed }
     }
 
     /// Takes the record to the place that [`Room::place_anew`] found.
     pub(super) fn move_to(&mut self, placed: &Placed) -> Option<Freed> {
         let slot = placed.slot;
-        let old = std::mem::replace(&mut self.places[slot as usize], placed.place);
+        let old = std::mem::replace(self.places.get_mut(slot), placed.place);
         // A handle may have come or gone meanwhile; there is no such time, because this is locked.
         let (len, block) = (old.record_len(), placed.place.block());
         self.take_in(slot, block, len);
-        self.let_go(old.block(), len)
+        self.let_go(old.block(), len);
+        self.free_if_empty(old.block())
     }
 
     /// Takes in a record that was found, in a run that [`Room::found_run`] has.
@@ -206,7 +262,7 @@ impl Room {
         let at = u32::try_from(offset / ALIGNMENT).expect("an arena is smaller than 64 GiB");
         let (request_len, envelope_len) = (head.request_len, head.envelope_len);
         let place = Place { at, request_len, envelope_len, holders: 1 };
-        let slot = self.new_slot(place);
+        let slot = self.places.add(place);
         self.usage.records += 1;
         self.take_in(slot, run, place.record_len());
         slot
@@ -237,24 +293,31 @@ impl Room {
     }
 
     pub(super) fn place(&self, slot: Slot) -> Place {
-        self.places[slot as usize]
+        *self.places.get(slot)
     }
 
     pub(super) fn hold(&mut self, slot: Slot) {
-        self.places[slot as usize].holders += 1;
+        self.places.get_mut(slot).holders += 1;
     }
 
-    /// Gives up one hold on a record. Returns the blocks that are free by this, if any.
-    pub(super) fn release(&mut self, slot: Slot) -> Option<Freed> {
-        let place = &mut self.places[slot as usize];
+    /// Gives up one hold on a record. Returns the blocks that are free by this, if any. If another
+    /// process has the arena as well, none is.
+    pub(super) fn release(&mut self, slot: Slot, is_owned: bool) -> Option<Freed> {
+        let place = self.places.get_mut(slot);
         place.holders -= 1;
         if place.holders > 0 {
             return None;
         }
         let (block, len) = (place.block(), place.record_len());
-        self.free_slots.push(slot);
         self.usage.records -= 1;
-        self.let_go(block, len)
+        if self.usage.records == 0 {
+            // After a large backlog there would be many.
+            self.places = Places::default();
+        } else {
+            self.places.free(slot);
+        }
+        self.let_go(block, len);
+        if is_owned { self.free_if_empty(block) } else { None }
     }
 
     /// A block that is worth being emptied, with its records: the memory of blocks with few records
@@ -268,7 +331,7 @@ impl Room {
         });
         let (first, run) = shared.min_by_key(|(_, run)| run.alive)?;
         let is_here = |slot: &Slot| {
-            let place = self.places[*slot as usize];
+            let place = self.places.get(*slot);
             place.holders > 0 && place.block() == *first
         };
         let mut slots: Vec<Slot> = run.slots.iter().copied().filter(is_here).collect();
@@ -281,37 +344,30 @@ impl Room {
         self.usage
     }
 
-    fn new_slot(&mut self, place: Place) -> Slot {
-        if let Some(slot) = self.free_slots.pop() {
-            self.places[slot as usize] = place;
-            return slot;
-        }
-        let slot = Slot::try_from(self.places.len()).expect("less than 2^32 records are pending");
-        self.places.push(place);
-        slot
-    }
-
     /// The run that a record of this length goes to.
     fn room_for(
         &mut self,
         len: u64,
         is_large: bool,
         generation: impl FnOnce() -> u64,
-    ) -> (u32, Option<(u32, BlockHead)>) {
+    ) -> (u32, Option<(u32, BlockHead)>, Option<Freed>) {
         let current = self.current.filter(|_| !is_large);
         if let Some(current) = current.filter(|first| self.runs[first].filled + len <= BLOCK_BYTES)
         {
-            return (current, None);
+            return (current, None, None);
         }
         let bytes = BlockHead::BYTES as u64 + len;
         let blocks = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).expect("a record is no arena");
         let head = BlockHead { blocks, generation: generation() };
         let first = self.take_free(blocks);
         self.add_run(first, head, BlockHead::BYTES as u64);
-        if !is_large {
-            self.current = Some(first);
-        }
-        (first, Some((first, head)))
+        let full = if is_large { None } else { self.current.replace(first) };
+        let freed = full.and_then(|full| {
+            self.runs.get_mut(&full).expect("the run is in use").slots.shrink_to_fit();
+            // Until now it was kept for the next record.
+            self.free_if_empty(full)
+        });
+        (first, Some((first, head)), freed)
     }
 
     fn add_run(&mut self, first: u32, head: BlockHead, filled: u64) {
@@ -349,7 +405,7 @@ impl Room {
     }
 
     /// Takes account of a record of `len` bytes that is not in a block any more.
-    fn let_go(&mut self, block: u32, len: u64) -> Option<Freed> {
+    fn let_go(&mut self, block: u32, len: u64) {
         // The only record of a run begins in its first block.
         let run = self.runs.get_mut(&block).expect("a record's run is in use");
         run.alive -= len;
@@ -357,7 +413,6 @@ impl Room {
         if run.blocks == 1 {
             self.shared_alive -= len;
         }
-        self.free_if_empty(block)
     }
 
     fn free_if_empty(&mut self, first: u32) -> Option<Freed> {
@@ -369,15 +424,24 @@ impl Room {
         if run.blocks == 1 {
             self.shared_memory -= run.memory();
         }
-        let given_back = if run.blocks == 1 && self.warm.len() < MAX_WARM_BLOCKS {
-            self.warm.insert(first);
-            self.usage.memory_bytes += BLOCK_BYTES;
-            first..first
+        let memory = if run.blocks == 1 && self.warm.len() + self.soon_warm < MAX_WARM_BLOCKS {
+            self.soon_warm += 1;
+            Memory::Kept
         } else {
-            first..first + run.blocks
+            Memory::GivenBack
         };
-        self.add_free(first, run.blocks);
-        Some(Freed { first, given_back })
+        Some(Freed { blocks: first..first + run.blocks, memory })
+    }
+
+    /// Lets others use blocks that are free.
+    pub(super) fn reuse(&mut self, freed: Freed) {
+        let Freed { blocks, memory } = freed;
+        if memory == Memory::Kept {
+            self.soon_warm -= 1;
+            self.warm.insert(blocks.start);
+            self.usage.memory_bytes += BLOCK_BYTES;
+        }
+        self.add_free(blocks.start, blocks.end - blocks.start);
     }
 
     /// Takes a run of free blocks, warm ones first if it is one.

@@ -16,8 +16,8 @@ pub(super) struct Found {
     pub(super) live: Option<LiveRecord>,
 }
 
-/// Finds all whole records, and takes them into `room`. Of two copies of one, the second was made
-/// while the first was being moved, and is left out with it only if it is not whole.
+/// Finds all whole records, and takes them into `room`. A record that was being moved may be found
+/// twice.
 pub(super) fn scan(file: &File, seed: Seed, room: &mut Room) -> io::Result<Vec<Found>> {
     let end = file.metadata()?.len();
     let mut found = Vec::new();

@@ -14,6 +14,8 @@ use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, Rest
 const EXIT_FAILED: u8 = 1;
 /// Exit code of a service whose stop ended messages as `body_lost_on_restart`.
 const EXIT_BODIES_LOST: u8 = 71;
+/// Exit code if the service is of a version that does not know the call: `EX_PROTOCOL` of sysexits.h.
+const EXIT_OTHER_VERSION: u8 = 76;
 /// Exit code for a wrong configuration: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIGURATION: u8 = 78;
 
@@ -242,6 +244,8 @@ impl CliError {
                 | ServiceError::Connect(StoreConnectError::MadeByDev),
             ) => EXIT_CONFIGURATION,
             Self::BodiesLost { .. } => EXIT_BODIES_LOST,
+            Self::Call(CallError::OtherVersion(_)) => EXIT_OTHER_VERSION,
+            Self::Connect(error) if error.is_other_version() => EXIT_OTHER_VERSION,
             Self::Connect(_)
             | Self::Call(_)
             | Self::Refused(_)

@@ -14,7 +14,7 @@ use crate::cli::examples;
 use crate::config::{DefaultOrExample, reference};
 
 /// Exit codes, with what each means.
-const EXIT_CODES: [(&str, &str); 7] = [
+const EXIT_CODES: [(&str, &str); 8] = [
     ("0", "The command did what it says."),
     (
         "1",
@@ -32,6 +32,11 @@ const EXIT_CODES: [(&str, &str); 7] = [
         "75",
         "The supervisor is to start the service again: the other nodes took this one for dead, or a \
          start failed that was handed the bodies of pending messages (pillarbox serve).",
+    ),
+    (
+        "76",
+        "The running service is of a version that does not know what it was asked. Use the pillarbox \
+         of that version, or start the service again.",
     ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];

@@ -35,16 +35,16 @@ impl<P: Provider> Dispatcher<P> {
 
     /// Returns true once a phase has nothing more to wait for.
     pub(super) fn is_over(&self, phase: Phase, attempts: &JoinSet<()>) -> bool {
-        match phase {
+        let now = Instant::now();
+        match phase.at(now) {
             Phase::Running => false,
-            Phase::Draining { until, .. } => Instant::now() >= until || self.is_drained(until),
-            Phase::Handover { until } => Instant::now() >= until || attempts.is_empty(),
+            Phase::Draining { until, .. } => now >= until || self.is_drained(now, until),
+            Phase::Handover { until } => now >= until || attempts.is_empty(),
         }
     }
 
-    /// Whether nothing is left that this process can still send before `until`.
-    fn is_drained(&self, until: Instant) -> bool {
-        let now = Instant::now();
+    /// Whether nothing is left at `now` that this process can still send before `until`.
+    fn is_drained(&self, now: Instant, until: Instant) -> bool {
         let next = match self.queue.next(now, self.settings().max_in_flight) {
             _ if self.queue.pending().in_flight > 0 => now,
             Next::Now | Next::AfterACall(_) => self.throttle().health.permitted_at(now),

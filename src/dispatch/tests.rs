@@ -281,10 +281,10 @@ async fn a_handover_writes_a_known_outcome() {
     assert!(matches!(state, State::Sent { .. }), "{state:?}");
 }
 
-/// Three messages, of which one has a call under way, when a handover begins that gives it so long.
-/// `answers`: the call ends in that time. Gives how many messages the store has as sent, and that the
+/// Three messages, of which one has a call under way, when a phase begins in which none may start.
+/// `answers`: the call ends in that phase. Gives how many messages the store has as sent, and that the
 /// others are as they were.
-async fn sent_in_a_handover(time: Duration, answers: bool) -> usize {
+async fn sent_in_the_end(last: impl FnOnce() -> Phase, answers: bool) -> usize {
     let (store, _fail, _work) = Store::on_failing_disk(START);
     let acme = acme(&store).await;
     let queue = Arc::new(MessageQueue::new(BodyStore::of_this_process().unwrap(), 1 << 30));
@@ -305,8 +305,9 @@ async fn sent_in_a_handover(time: Duration, answers: bool) -> usize {
     let (phase, watched) = watch::channel(Phase::Running);
     let running = tokio::spawn(Arc::clone(&dispatcher).run(watched));
     until(|| dispatcher.provider().calls() == 1).await;
-    phase.send_replace(Phase::Handover { until: Instant::now() + time });
+    phase.send_replace(last());
     if answers {
+        sleep(Duration::from_millis(100)).await;
         dispatcher.provider().gate.add_permits(1);
     }
     tokio::time::timeout(Duration::from_secs(20), running).await.expect("it ends").unwrap();
@@ -323,10 +324,20 @@ async fn sent_in_a_handover(time: Duration, answers: bool) -> usize {
 
 #[tokio::test]
 async fn a_handover_ends_with_the_calls_under_way_and_starts_none() {
-    assert_eq!(sent_in_a_handover(Duration::from_mins(5), true).await, 1);
+    let until = || Instant::now() + Duration::from_mins(5);
+    assert_eq!(sent_in_the_end(|| Phase::Handover { until: until() }, true).await, 1);
 }
 
 #[tokio::test]
 async fn a_handover_waits_for_no_call_longer_than_it_may_and_loses_no_message() {
-    assert_eq!(sent_in_a_handover(Duration::from_millis(50), false).await, 0);
+    let until = || Instant::now() + Duration::from_millis(50);
+    assert_eq!(sent_in_the_end(|| Phase::Handover { until: until() }, false).await, 0);
+}
+
+/// Its message would be sent again by the program that goes on with it.
+#[tokio::test]
+async fn the_end_of_a_drain_cuts_off_no_call_if_the_rest_is_kept() {
+    let last = || Phase::Draining { until: Instant::now(), rest: Rest::Kept };
+    assert_eq!(sent_in_the_end(last, true).await, 1);
+    assert_eq!(sent_in_the_end(last, false).await, 0, "one that hangs has its time and no more");
 }

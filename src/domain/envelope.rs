@@ -6,6 +6,9 @@ use crate::domain::admission::Admitted;
 use crate::domain::mailbox::{Address, DomainName, Mailbox};
 use crate::domain::suppression::SuppressedAddress;
 
+/// Room for a message to one or a few recipients, in bytes.
+const USUAL_BYTES: usize = 128;
+
 /// Sender's domain and recipients of a message, as sending needs them.
 ///
 /// One text, because every pending message keeps one: the sender's domain, then each recipient in
@@ -19,7 +22,8 @@ impl Envelope<'_> {
         sender_domain: &DomainName<'_>,
         recipients: impl IntoIterator<Item = &'r Address<'r>>,
     ) -> Self {
-        let mut lines = sender_domain.as_str().to_owned();
+        let mut lines = String::with_capacity(USUAL_BYTES);
+        lines.push_str(sender_domain.as_str());
         for recipient in recipients {
             lines.push('\n');
             lines.push_str(&recipient.normalized());
@@ -39,8 +43,7 @@ impl Envelope<'_> {
 
     /// Domain of the sender's address, in the form in which verified domains are compared.
     pub fn sender_domain(&self) -> DomainName<'_> {
-        let domain = self.0.split('\n').next().unwrap_or_default();
-        DomainName::parse(domain).expect("the name was a domain's before")
+        DomainName::of_text(self.0.split('\n').next().unwrap_or_default())
     }
 
     /// Recipients of to, cc and bcc, in that order.

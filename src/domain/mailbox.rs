@@ -20,7 +20,7 @@ const DOMAIN_MAX_OCTETS: usize = 255;
 /// The longest local part, in octets (RFC 5321 section 4.5.3.1.1).
 const LOCAL_PART_MAX_OCTETS: usize = 64;
 /// What ends an address, or begins another one, for a program that does not heed quotes.
-const DELIMITERS: [char; 5] = ['@', '<', '>', ',', ';'];
+const DELIMITERS: [u8; 5] = *b"@<>,;";
 /// The longest display name, in characters: RFC 5322's line limit, which no real name reaches.
 const DISPLAY_NAME_MAX_CHARS: usize = 998;
 
@@ -97,6 +97,11 @@ impl<'a> DomainName<'a> {
         Ok(Self(ascii))
     }
 
+    /// A name that [`DomainName::parse`] has read before, as its text was then.
+    pub(in crate::domain) const fn of_text(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+
     /// The name's text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -126,7 +131,7 @@ impl<'a> Address<'a> {
     /// address that is checked is the one that gets the mail.
     pub fn parse(text: &'a str) -> Result<Self, MailboxError> {
         let address = Self::parse_stored(text)?;
-        if address.local.contains(DELIMITERS) {
+        if address.local.bytes().any(|b| DELIMITERS.contains(&b)) {
             return Err(MailboxError::LocalPartDelimiter);
         }
         if looks_encoded(&address.unquoted_local()) {
@@ -138,7 +143,7 @@ impl<'a> Address<'a> {
     /// Reads an address that was accepted before, also by an earlier version, or that a provider
     /// names.
     pub fn parse_stored(text: &'a str) -> Result<Self, MailboxError> {
-        if text.chars().any(char::is_control) {
+        if has_control(text) {
             return Err(MailboxError::ControlCharacter);
         }
         let (local, domain) = text.rsplit_once('@').ok_or(MailboxError::Form)?;
@@ -161,10 +166,9 @@ impl<'a> Address<'a> {
 
     /// The form in which suppressions are stored and compared: unquoted and in lower case.
     pub fn normalized(&self) -> String {
-        let mut text = self.unquoted_local().into_owned();
+        let mut text = joined(&self.unquoted_local(), &self.domain);
+        // The domain is in lower case already.
         text.make_ascii_lowercase();
-        text.push('@');
-        text.push_str(self.domain.as_str());
         text
     }
 
@@ -172,6 +176,11 @@ impl<'a> Address<'a> {
         let unquoted = self.local.strip_prefix('"').and_then(|s| s.strip_suffix('"'));
         unquoted.map_or(Cow::Borrowed(self.local), |quoted| Cow::Owned(unescape(quoted)))
     }
+}
+
+/// An address's text.
+fn joined(local: &str, domain: &DomainName<'_>) -> String {
+    [local, "@", domain.as_str()].concat()
 }
 
 impl fmt::Display for Address<'_> {
@@ -205,8 +214,7 @@ pub struct Mailbox<'a> {
 impl<'a> Mailbox<'a> {
     /// Reads a mailbox. Spaces around the parts are of no account.
     pub fn parse(given: &'a str) -> Result<Self, MailboxError> {
-        // As many octets as the longest has: a text of a megabyte is not counted.
-        if given.len() > 4 * MAILBOX_MAX_CHARS || given.chars().count() > MAILBOX_MAX_CHARS {
+        if has_more_chars(given, MAILBOX_MAX_CHARS) {
             return Err(MailboxError::TooLong);
         }
         Self::read(given, Address::parse)
@@ -222,7 +230,7 @@ impl<'a> Mailbox<'a> {
         given: &'a str,
         parse_address: impl Fn(&'a str) -> Result<Address<'a>, MailboxError>,
     ) -> Result<Self, MailboxError> {
-        if given.chars().any(char::is_control) {
+        if has_control(given) {
             return Err(MailboxError::ControlCharacter);
         }
         let text = given.trim_matches(' ');
@@ -255,16 +263,18 @@ impl<'a> Mailbox<'a> {
     /// The ASCII form for a mail header: the display name quoted where it needs it, and as RFC
     /// 2047 encoded words where it is not ASCII; the domain as A-labels. On one line.
     pub fn to_header(&self) -> String {
-        let Some(name) = &self.display_name else { return self.address.to_string() };
-        if name.contains("=?") {
-            return format!("{} <{}>", encoded_words(name), self.address);
+        let address = joined(self.address.local, &self.address.domain);
+        let Some(name) = &self.display_name else { return address };
+        if name.contains('=') && name.contains("=?") {
+            return format!("{} <{address}>", encoded_words(name));
         }
         let mut folded = Vec::with_capacity(name.len() * 2 + 80);
-        HeaderAddress::new_address(Some(name.as_ref()), self.address.to_string())
-            .write_header(&mut folded, 0);
-        let text = String::from_utf8(folded).expect("the encoder writes ASCII");
-        // Unfolding (RFC 5322 section 2.2.3): the white space after each line break stays.
-        text.replace("\r\n", "")
+        HeaderAddress::new_address(Some(name.as_ref()), address).write_header(&mut folded, 0);
+        let mut text = String::from_utf8(folded).expect("the encoder writes ASCII");
+        // Unfolding (RFC 5322 section 2.2.3): the white space after each line break stays. The last
+        // one ends the field, and is nearly always the only one.
+        text.truncate(text.strip_suffix("\r\n").map_or(text.len(), str::len));
+        if text.contains('\r') { text.replace("\r\n", "") } else { text }
     }
 }
 
@@ -287,8 +297,23 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
+/// Returns true if a text has more than so many characters. A text of a megabyte is not counted,
+/// and no short one is.
+fn has_more_chars(text: &str, max: usize) -> bool {
+    text.len() > max && (text.len() > 4 * max || text.chars().count() > max)
+}
+
+/// Returns true if a text has a control character.
+fn has_control(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|b| b.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
+}
+
 fn parse_display_name(text: &str) -> Result<Option<Cow<'_, str>>, MailboxError> {
-    if text.chars().count() > DISPLAY_NAME_MAX_CHARS {
+    if has_more_chars(text, DISPLAY_NAME_MAX_CHARS) {
         return Err(MailboxError::DisplayNameTooLong);
     }
     if let Some(rest) = text.strip_prefix('"') {

@@ -106,7 +106,8 @@ impl Intake {
             let request_id = request_id.clone();
             let right = right.clone();
             let origin = Origin { organisation, right, suppression_epoch, request_id };
-            match self.acceptance(admitted, window_now.clone(), origin) {
+            let times = (self.clock.record_time(), window_now.clone());
+            match self.acceptance(admitted, times, origin) {
                 Ok(acceptance) => acceptances.push(acceptance.boxed()),
                 Err(refusal) => {
                     refused = Some(refusal);

@@ -1,6 +1,6 @@
 //! The byte budget of pending messages: reserved before a message is stored, released with it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,11 +22,12 @@ const MEASURED_OVER: Duration = Duration::from_secs(1);
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
-/// Bytes that pending messages may take up, with a share for each organisation.
-#[derive(Debug)]
+/// Bytes that pending messages may take up, with a share for each organisation. Clones are the same
+/// one.
+#[derive(Debug, Clone)]
 pub struct Budget {
     shared: shared_limits::Budget<OrganisationId>,
-    speed: Mutex<Speed>,
+    speed: Arc<Mutex<Speed>>,
 }
 
 /// A message's part of the budget, released when dropped.
@@ -87,7 +88,7 @@ impl Budget {
     /// A budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         let speed = Speed { measured_at: Instant::now(), released: 0, bytes_per_second: 0.0 };
-        Self { shared: shared_limits::Budget::new(max), speed: Mutex::new(speed) }
+        Self { shared: shared_limits::Budget::new(max), speed: Arc::new(Mutex::new(speed)) }
     }
 
     /// Reserves the room of an organisation's message whose encoded request has `encoded` bytes.
@@ -106,6 +107,11 @@ impl Budget {
     /// Reserves the room of a message that was accepted before, whether or not there is any.
     pub fn reserve_always(&self, organisation: OrganisationId, encoded: usize) -> Reservation {
         self.shared.reserve_always(organisation, encoded.saturating_add(FIXED_CHARGE))
+    }
+
+    /// Takes up a reservation of which the bytes were kept.
+    pub(super) fn resume(&self, organisation: OrganisationId, bytes: usize) -> Reservation {
+        self.shared.resume(organisation, bytes)
     }
 
     fn free_in(&self, organisation: OrganisationId, bytes: usize) -> Duration {

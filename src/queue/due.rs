@@ -30,7 +30,23 @@ impl Default for DueTimes {
     }
 }
 
+/// A time, before or after a queue was made: half of what an `Instant` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(i64);
+
 impl DueTimes {
+    pub(super) fn moment(self, time: Instant) -> Moment {
+        let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+        let after = nanos(time.saturating_duration_since(self.0));
+        Moment(after - nanos(self.0.saturating_duration_since(time)))
+    }
+
+    pub(super) fn of_moment(self, moment: Moment) -> Instant {
+        let span = Duration::from_nanos(moment.0.unsigned_abs());
+        let time = if moment.0 < 0 { self.0.checked_sub(span) } else { self.0.checked_add(span) };
+        time.unwrap_or(self.0)
+    }
+
     /// A new message that was accepted at `time` is due then.
     pub(super) fn of_new(self, time: Instant) -> Due {
         let nanos = time.saturating_duration_since(self.0).as_nanos();

@@ -1,45 +1,75 @@
 //! Entries of the queue: each pending message with its place, and the queue of those that wait.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use tokio::time::Instant;
 
-use crate::domain::id::{MessageId, OrganisationId};
+use crate::body_store::{Body, BodyStore, HeldBody};
+use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
-use crate::queue::due::Due;
+use crate::queue::due::{Due, DueTimes, Moment};
 use crate::queue::fair_queue::FairQueue;
 use crate::queue::forecast::Forecaster;
-use crate::queue::lanes::{Forward, Turn};
+use crate::queue::lanes::{DomainHash, Forward, Turn};
 use crate::queue::live::Live;
 use crate::queue::selection::{Selected, Selection};
-use crate::queue::{HeldMessage, Interruption, PendingMessage, Reservation};
+use crate::queue::sorted::{Keyed, Sorted};
+use crate::queue::{Budget, HeldMessage, Interruption, PendingMessage, Reservation};
 
 /// How many messages of a selection are looked at while the queue is locked; about as many as
 /// share a commit.
 const SELECTION_STEP: usize = 500;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Entries {
     /// By id, which is the order of acceptance: ids grow within a process.
-    /// In boxes: a map whose keys grow leaves almost half of its room empty.
-    by_id: BTreeMap<MessageId, Box<Entry>>,
+    by_id: Sorted<Entry>,
     pub(super) queue: FairQueue,
     pub(super) in_flight: usize,
     pub(super) obstacle: Option<Failure>,
+    /// Where the bodies are.
+    bodies: BodyStore,
+    /// What the messages' bytes are of.
+    budget: Budget,
 }
 
+/// A pending message. There may be millions, so it is packed: see [`Entry::message`].
 #[derive(Debug)]
-pub(super) struct Entry {
-    message: PendingMessage,
-    /// Released with the entry.
-    _reservation: Reservation,
+struct Entry {
+    id: MessageId,
+    sender_domain: DomainHash,
+    accepted_at: Moment,
+    /// When it is due, if it waits.
+    due: Due,
+    /// One more than the epoch of the suppressions that it was checked against; 0 if there is none.
+    checked_in: u64,
+    body: HeldBody,
+    organisation: OrganisationId,
+    recipients: u32,
+    /// Bytes of the budget, which are released with the entry.
+    reserved: u32,
     attempts: u32,
     acceptance: Acceptance,
     place: Place,
     /// Why it is not to be sent again once its claim ends.
     cancellation: Option<Cancellation>,
     interruption: Interruption,
+}
+
+impl Keyed for Entry {
+    type Key = MessageId;
+
+    fn key(&self) -> MessageId {
+        self.id
+    }
+}
+
+/// What an entry held. To be dropped once nothing is locked.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Removed {
+    _body: Body,
+    _reservation: Reservation,
 }
 
 /// Message that is taken out. Its holder is made of it once nothing is locked.
@@ -56,14 +86,14 @@ pub(super) enum PutBack {
     /// It waits.
     Waits,
     /// It is not pending any more.
-    Gone(Option<Box<Entry>>),
+    Gone(Option<Removed>),
     /// It was cancelled and ends like this.
     Cancelled(Transition),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    Waiting(Due),
+    Waiting,
     /// Taken out, and no call was started since.
     Claimed(Proof),
     /// Taken out, and a call was started.
@@ -95,31 +125,85 @@ impl Default for Past {
 }
 
 impl Entry {
-    fn new(message: PendingMessage, reservation: Reservation, place: Place) -> Self {
+    /// Packs a message, due at `due`.
+    fn new(held: HeldMessage, due: Due, times: DueTimes, past: Past, place: Place) -> Self {
+        let HeldMessage { message, reservation } = held;
+        let Past { attempts, acceptance, interruption } = past;
         Self {
-            message,
-            _reservation: reservation,
-            attempts: 0,
-            acceptance: Acceptance::Excluded,
+            id: message.id,
+            sender_domain: message.sender_domain,
+            accepted_at: times.moment(message.accepted_at),
+            due,
+            checked_in: message.suppression_epoch.map_or(0, |epoch| epoch + 1),
+            body: message.body.into_held(),
+            organisation: message.organisation,
+            recipients: message.recipients,
+            reserved: u32::try_from(reservation.keep()).expect("a body has less than 4 GiB"),
+            attempts,
+            acceptance,
             place,
             cancellation: None,
-            interruption: Interruption::None,
+            interruption,
         }
     }
 
-    fn claim(&mut self) -> Taken {
+    /// Unpacks the message.
+    fn message(&self, bodies: &BodyStore, times: DueTimes) -> PendingMessage {
+        PendingMessage {
+            id: self.id,
+            organisation: self.organisation,
+            recipients: self.recipients,
+            accepted_at: times.of_moment(self.accepted_at),
+            suppression_epoch: self.checked_in.checked_sub(1),
+            sender_domain: self.sender_domain,
+            body: bodies.hold(&self.body),
+        }
+    }
+
+    fn turn(&self) -> Turn {
+        Turn { due: self.due, id: self.id }
+    }
+
+    fn claim(&mut self, bodies: &BodyStore, times: DueTimes) -> Taken {
         self.place = Place::Claimed(Proof::None);
         Taken {
-            message: self.message.clone(),
+            message: self.message(bodies, times),
             attempts: self.attempts,
             acceptance: self.acceptance,
             interruption: self.interruption,
             cancellation: self.cancellation,
         }
     }
+
+    fn is_of(&self, selection: &Selection, bodies: &BodyStore) -> bool {
+        let was_posted_by = |key| self.was_posted_by(key, bodies);
+        selection.covers(self.id, self.organisation, self.sender_domain, was_posted_by)
+    }
+
+    /// Returns true if this API key has posted the message.
+    fn was_posted_by(&self, key: KeyId, bodies: &BodyStore) -> bool {
+        match bodies.hold(&self.body).key() {
+            Ok(posted_by) => posted_by == Some(key),
+            Err(error) => {
+                tracing::error!(id = %self.id, %error, "a pending message cannot be read");
+                false
+            }
+        }
+    }
 }
 
 impl Entries {
+    pub(super) fn new(bodies: BodyStore, budget: Budget) -> Self {
+        Self {
+            by_id: Sorted::default(),
+            queue: FairQueue::default(),
+            in_flight: 0,
+            obstacle: None,
+            bodies,
+            budget,
+        }
+    }
+
     /// Takes in a message that is due at once; returns `true` if it is its organisation's first.
     pub(super) fn add(&mut self, held: HeldMessage) -> bool {
         let due = self.queue.times.of_new(held.message.accepted_at);
@@ -138,25 +222,20 @@ impl Entries {
 
     /// Takes in a message of an earlier process that is taken out at once.
     pub(super) fn take_up_claimed(&mut self, held: HeldMessage, past: Past) -> Taken {
-        let HeldMessage { message, reservation } = held;
-        let id = message.id;
-        let mut entry = Box::new(Entry::new(message, reservation, Place::Claimed(Proof::None)));
-        (entry.attempts, entry.acceptance) = (past.attempts, past.acceptance);
-        let taken = entry.claim();
-        self.by_id.insert(id, entry);
+        let times = self.queue.times;
+        let due = times.of_new(held.message.accepted_at);
+        let mut entry = Entry::new(held, due, times, past, Place::Claimed(Proof::None));
+        let taken = entry.claim(&self.bodies, times);
+        self.by_id.insert(entry);
         self.in_flight += 1;
         taken
     }
 
     /// Has a message wait; returns `true` if it is its organisation's first.
     fn insert(&mut self, held: HeldMessage, due: Due, past: Past) -> bool {
-        let HeldMessage { message, reservation } = held;
-        let turn = Turn { due, id: message.id };
-        let is_first = self.queue.add(message.organisation, message.sender_domain, turn);
-        let mut entry = Box::new(Entry::new(message, reservation, Place::Waiting(due)));
-        (entry.attempts, entry.acceptance) = (past.attempts, past.acceptance);
-        entry.interruption = past.interruption;
-        self.by_id.insert(turn.id, entry);
+        let entry = Entry::new(held, due, self.queue.times, past, Place::Waiting);
+        let is_first = self.queue.add(entry.organisation, entry.sender_domain, entry.turn());
+        self.by_id.insert(entry);
         is_first
     }
 
@@ -165,14 +244,14 @@ impl Entries {
     }
 
     pub(super) fn oldest(&self) -> Option<MessageId> {
-        self.by_id.first_key_value().map(|(id, _)| *id)
+        self.by_id.first().map(|entry| entry.id)
     }
 
     pub(super) fn live(&self, id: MessageId) -> Option<Live> {
         let entry = self.by_id.get(&id)?;
         Some(match entry.place {
             Place::Calling(_) => Live::Sending { attempts: entry.attempts },
-            Place::Claimed(_) | Place::Returning(_) | Place::Waiting(_) => {
+            Place::Claimed(_) | Place::Returning(_) | Place::Waiting => {
                 Live::Waiting { obstacle: self.obstacle.clone() }
             }
         })
@@ -183,12 +262,12 @@ impl Entries {
     }
 
     pub(super) fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
-        let left = self.by_id.values().map(|entry| {
+        let left = self.by_id.iter().map(|entry| {
             let acceptance = match entry.place {
                 Place::Calling(_) => Acceptance::Possible,
-                Place::Claimed(_) | Place::Returning(_) | Place::Waiting(_) => entry.acceptance,
+                Place::Claimed(_) | Place::Returning(_) | Place::Waiting => entry.acceptance,
             };
-            (entry.message.id, entry.attempts, acceptance)
+            (entry.id, entry.attempts, acceptance)
         });
         left.collect()
     }
@@ -196,25 +275,25 @@ impl Entries {
     /// Adds up to `limit` entries after one to a forecast; returns the last of them.
     pub(super) fn forecast(
         &self,
-        after: Bound<MessageId>,
+        after: Option<MessageId>,
         limit: usize,
         forecaster: &mut Forecaster<impl Fn(OrganisationId) -> bool>,
     ) -> Option<MessageId> {
         let mut last = None;
         let any_held = self.queue.any_held();
         let end = self.queue.times.of_new(forecaster.end);
-        for (id, entry) in self.by_id.range((after, Bound::Unbounded)).take(limit) {
-            last = Some(*id);
-            let PendingMessage { organisation, sender_domain, recipients, .. } = entry.message;
+        for entry in self.by_id.after(after).take(limit) {
+            last = Some(entry.id);
+            let Entry { organisation, sender_domain, recipients, due, .. } = *entry;
             let is_held = || self.queue.is_held(organisation, sender_domain);
             match entry.place {
                 _ if (forecaster.is_refused)(organisation) => forecaster.forecast.provider += 1,
-                Place::Waiting(_) if any_held && is_held() => forecaster.forecast.domain += 1,
+                Place::Waiting if any_held && is_held() => forecaster.forecast.domain += 1,
                 // Other retries are brought forward when a drain begins.
-                Place::Waiting(due) if entry.acceptance == Acceptance::Possible && due >= end => {
+                Place::Waiting if entry.acceptance == Acceptance::Possible && due >= end => {
                     forecaster.forecast.retry += 1;
                 }
-                Place::Waiting(_) | Place::Returning(_) => {
+                Place::Waiting | Place::Returning(_) => {
                     forecaster.goes(recipients);
                 }
                 Place::Claimed(_) | Place::Calling(_) => {}
@@ -228,28 +307,29 @@ impl Entries {
     }
 
     pub(super) fn claim(&mut self, now: Instant, max_calls: usize) -> Option<Taken> {
-        let entries = &mut self.by_id;
+        let (entries, bodies, times) = (&mut self.by_id, &self.bodies, self.queue.times);
         let mut taken = None;
         self.queue.take(now, max_calls, |turn| {
-            let claim = entries.get_mut(&turn.id).expect("a turn has its entry").claim();
-            taken.insert(claim).message.recipients
+            let entry = entries.get_mut(&turn.id).expect("a turn has its entry");
+            taken.insert(entry.claim(bodies, times)).message.recipients
         })?;
         self.in_flight += 1;
         taken
     }
 
     pub(super) fn claim_older_than(&mut self, end: Instant, limit: usize) -> Vec<Taken> {
+        let times = self.queue.times;
+        let end = times.moment(end);
         let taken: Vec<Taken> = self
             .by_id
-            .values_mut()
-            .take_while(|entry| entry.message.accepted_at <= end)
-            .filter_map(|entry| {
-                let Place::Waiting(due) = entry.place else { return None };
-                let PendingMessage { id, organisation, sender_domain, .. } = entry.message;
-                self.queue.remove(organisation, sender_domain, &Turn { due, id });
-                Some(entry.claim())
-            })
+            .iter_mut()
+            .take_while(|entry| entry.accepted_at <= end)
+            .filter(|entry| entry.place == Place::Waiting)
             .take(limit)
+            .map(|entry| {
+                self.queue.remove(entry.organisation, entry.sender_domain, &entry.turn());
+                entry.claim(&self.bodies, times)
+            })
             .collect();
         self.in_flight += taken.len();
         taken
@@ -260,7 +340,7 @@ impl Entries {
         if let Place::Claimed(proof) = entry.place {
             entry.place = Place::Calling(proof);
         }
-        let organisation = entry.message.organisation;
+        let organisation = entry.organisation;
         self.queue.call_started(organisation);
         entry.attempts += 1;
         (entry.attempts, organisation)
@@ -275,19 +355,25 @@ impl Entries {
         entry.attempts
     }
 
-    pub(super) fn remove(&mut self, id: MessageId) -> Option<Box<Entry>> {
+    pub(super) fn remove(&mut self, id: MessageId) -> Option<Removed> {
         let entry = self.by_id.remove(&id)?;
-        let PendingMessage { organisation, sender_domain, .. } = entry.message;
+        let Entry { organisation, sender_domain, .. } = entry;
         match entry.place {
             Place::Claimed(_) | Place::Calling(_) | Place::Returning(_) => {
                 self.in_flight -= 1;
                 self.queue.returned(organisation, sender_domain, id);
             }
-            Place::Waiting(due) => {
-                self.queue.remove(organisation, sender_domain, &Turn { due, id });
-            }
+            Place::Waiting => self.queue.remove(organisation, sender_domain, &entry.turn()),
         }
-        Some(entry)
+        Some(self.removed(entry))
+    }
+
+    fn removed(&self, entry: Entry) -> Removed {
+        let reserved = usize::try_from(entry.reserved).expect("it was a number of bytes in memory");
+        Removed {
+            _body: self.bodies.body(entry.body),
+            _reservation: self.budget.resume(entry.organisation, reserved),
+        }
     }
 
     pub(super) fn put_back(
@@ -306,7 +392,8 @@ impl Entries {
 
     pub(super) fn put_back_as_new(&mut self, id: MessageId) -> PutBack {
         let Some(entry) = self.by_id.get(&id) else { return PutBack::Gone(None) };
-        self.put_back_at(id, self.queue.times.of_new(entry.message.accepted_at))
+        let accepted_at = self.queue.times.of_moment(entry.accepted_at);
+        self.put_back_at(id, self.queue.times.of_new(accepted_at))
     }
 
     fn put_back_at(&mut self, id: MessageId, due: Due) -> PutBack {
@@ -323,18 +410,18 @@ impl Entries {
                 self.wait(id, due);
                 PutBack::Waits
             }
-            Place::Waiting(_) => PutBack::Waits,
+            Place::Waiting => PutBack::Waits,
         }
     }
 
     /// Puts back a message whose holder was dropped, due at `due`; returns it if it is not pending
     /// any more. A cancellation is left to its next claim.
-    pub(super) fn interrupt(&mut self, id: MessageId, due: Instant) -> Option<Box<Entry>> {
+    pub(super) fn interrupt(&mut self, id: MessageId, due: Instant) -> Option<Removed> {
         let entry = self.by_id.get_mut(&id)?;
         let (proof, interruption) = match entry.place {
             Place::Calling(proof) => (proof, Interruption::DuringCall),
             Place::Claimed(proof) | Place::Returning(proof) => (proof, Interruption::BeforeCall),
-            Place::Waiting(_) => return None,
+            Place::Waiting => return None,
         };
         if proof == Proof::Sent {
             return self.remove(id);
@@ -348,9 +435,9 @@ impl Entries {
     /// Has a message that was taken out wait again.
     fn wait(&mut self, id: MessageId, due: Due) {
         let entry = self.by_id.get_mut(&id).expect("a claimed message stays until it is settled");
-        entry.place = Place::Waiting(due);
+        (entry.place, entry.due) = (Place::Waiting, due);
         self.in_flight -= 1;
-        let PendingMessage { organisation, sender_domain, .. } = entry.message;
+        let Entry { organisation, sender_domain, .. } = *entry;
         self.queue.add(organisation, sender_domain, Turn { due, id });
         self.queue.returned(organisation, sender_domain, id);
     }
@@ -362,11 +449,13 @@ impl Entries {
         after: Option<MessageId>,
         why: Cancellation,
     ) -> (Vec<Taken>, Selected) {
-        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let ids: Vec<MessageId> = match selection {
-            Selection::Ids(ids) => ids.range(range).take(SELECTION_STEP).copied().collect(),
+            Selection::Ids(ids) => {
+                let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+                ids.range(range).take(SELECTION_STEP).copied().collect()
+            }
             Selection::Organisation { .. } => {
-                self.by_id.range(range).take(SELECTION_STEP).map(|(id, _)| *id).collect()
+                self.by_id.after(after).take(SELECTION_STEP).map(|entry| entry.id).collect()
             }
         };
         let next = ids.last().copied().filter(|_| ids.len() == SELECTION_STEP);
@@ -377,15 +466,14 @@ impl Entries {
                 selected.not_pending += 1;
                 continue;
             };
-            if !selection.covers(&entry.message) {
+            if !entry.is_of(selection, &self.bodies) {
                 continue;
             }
             match entry.place {
-                Place::Waiting(due) => {
-                    let PendingMessage { organisation, sender_domain, .. } = entry.message;
-                    self.queue.remove(organisation, sender_domain, &Turn { due, id });
+                Place::Waiting => {
+                    self.queue.remove(entry.organisation, entry.sender_domain, &entry.turn());
                     self.in_flight += 1;
-                    taken.push(entry.claim());
+                    taken.push(entry.claim(&self.bodies, self.queue.times));
                 }
                 Place::Calling(_) | Place::Returning(_) => {
                     entry.cancellation.get_or_insert(why);
@@ -408,20 +496,19 @@ impl Entries {
         selection: &Selection,
         after: Option<MessageId>,
     ) -> (usize, Option<MessageId>) {
-        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let (mut count, mut seen, mut last) = (0, 0, None);
-        for (id, entry) in self.by_id.range(range).take(SELECTION_STEP) {
-            count += usize::from(selection.covers(&entry.message));
+        for entry in self.by_id.after(after).take(SELECTION_STEP) {
+            count += usize::from(entry.is_of(selection, &self.bodies));
             seen += 1;
-            last = Some(*id);
+            last = Some(entry.id);
         }
         (count, last.filter(|_| seen == SELECTION_STEP))
     }
 
-    pub(super) fn proved_sent(&mut self, id: MessageId) -> Option<Box<Entry>> {
+    pub(super) fn proved_sent(&mut self, id: MessageId) -> Option<Removed> {
         let entry = self.by_id.get_mut(&id)?;
         match &mut entry.place {
-            Place::Waiting(_) => self.remove(id),
+            Place::Waiting => self.remove(id),
             Place::Claimed(proof) | Place::Calling(proof) | Place::Returning(proof) => {
                 *proof = Proof::Sent;
                 None
@@ -436,10 +523,19 @@ impl Entries {
             match entry.acceptance {
                 Acceptance::Possible => Forward::Left,
                 Acceptance::Excluded => {
-                    entry.place = Place::Waiting(turn.due);
+                    entry.due = turn.due;
                     Forward::Taken
                 }
             }
         });
+    }
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        let by_id = std::mem::take(&mut self.by_id);
+        for entry in by_id {
+            drop(self.removed(entry));
+        }
     }
 }

@@ -9,12 +9,21 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use crate::domain::id::MessageId;
 use crate::domain::mailbox::DomainName;
 use crate::queue::due::Due;
+use crate::queue::sorted::{Keyed, Sorted};
 
 /// Place of a message in its organisation's queue. Every pending message has one, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     pub(super) due: Due,
     pub(super) id: MessageId,
+}
+
+impl Keyed for Turn {
+    type Key = Self;
+
+    fn key(&self) -> Self {
+        *self
+    }
 }
 
 /// Decision whether a turn is brought forward.
@@ -47,7 +56,7 @@ pub(super) struct Lanes {
 
 #[derive(Debug)]
 struct Lane {
-    turns: BTreeSet<Turn>,
+    turns: Sorted<Turn>,
     gate: Gate,
 }
 
@@ -175,7 +184,7 @@ impl Lanes {
         let lane = self
             .by_domain
             .entry(domain)
-            .or_insert_with(|| Lane { turns: BTreeSet::new(), gate: Gate::Open });
+            .or_insert_with(|| Lane { turns: Sorted::default(), gate: Gate::Open });
         let before = lane.first();
         change(lane);
         let after = lane.first();

@@ -12,6 +12,7 @@ use crate::domain::envelope::Envelope;
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::queue::Reservation;
 use crate::queue::lanes::DomainHash;
+use crate::text_buffer::TextBuffer;
 
 /// The longest request that is read into memory for its call.
 const READ_AT_ONCE: usize = 256 * 1024;
@@ -22,9 +23,8 @@ impl RequestParts for Body {
     }
 
     fn part(&self, from: usize, len: usize) -> Option<Bytes> {
-        let mut part = vec![0; len];
-        match self.read_part(from, &mut part) {
-            Ok(()) => Some(part.into()),
+        match self.read_part(from, len) {
+            Ok(part) => Some(part.into()),
             Err(error) => {
                 tracing::error!(%error, "a body cannot be read");
                 None
@@ -51,7 +51,7 @@ pub struct AcceptedMessage {
 
 /// The ready request of a message to the provider and the message's envelope, as one text.
 pub struct EncodedRequest {
-    pub(super) text: String,
+    pub(super) text: TextBuffer,
     /// Where the request ends and the envelope begins.
     pub(super) request_len: usize,
     pub(super) sender_domain: DomainHash,
@@ -61,7 +61,8 @@ pub struct EncodedRequest {
 impl EncodedRequest {
     /// Encoded request of a message with this envelope. Copies the request only if it has no room
     /// for the envelope.
-    pub fn new(mut request: String, envelope: &Envelope<'_>) -> Self {
+    pub fn new(request: impl Into<TextBuffer>, envelope: &Envelope<'_>) -> Self {
+        let mut request = request.into();
         let request_len = request.len();
         request.push_str(envelope.as_str());
         Self {
@@ -73,7 +74,7 @@ impl EncodedRequest {
     }
 
     /// Bytes of both.
-    pub const fn len_bytes(&self) -> usize {
+    pub fn len_bytes(&self) -> usize {
         self.text.len()
     }
 }
@@ -120,17 +121,6 @@ impl PendingMessage {
     pub(super) fn set_live(&self, live: &LiveState) {
         if let Err(error) = self.body.set_live(self.id, live) {
             tracing::error!(id = %self.id, %error, "the state of a message could not be kept");
-        }
-    }
-
-    /// Returns true if this API key has posted the message.
-    pub(super) fn was_posted_by(&self, key: KeyId) -> bool {
-        match self.body.key() {
-            Ok(posted_by) => posted_by == Some(key),
-            Err(error) => {
-                tracing::error!(id = %self.id, %error, "a pending message cannot be read");
-                false
-            }
         }
     }
 }

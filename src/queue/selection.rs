@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
+use crate::queue::Claim;
 use crate::queue::lanes::DomainHash;
-use crate::queue::{Claim, PendingMessage};
 
 /// Pending messages that are to be cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,14 +44,21 @@ impl Selection {
         Self::Organisation { organisation, key: None, sender_domain: None }
     }
 
-    pub(super) fn covers(&self, message: &PendingMessage) -> bool {
+    /// Returns true if it covers a message; whether an API key has posted it is asked last.
+    pub(super) fn covers(
+        &self,
+        id: MessageId,
+        of: OrganisationId,
+        from: DomainHash,
+        was_posted_by: impl FnOnce(KeyId) -> bool,
+    ) -> bool {
         match self {
-            Self::Ids(ids) => ids.contains(&message.id),
+            Self::Ids(ids) => ids.contains(&id),
             Self::Organisation { organisation, key, sender_domain } => {
                 let domain = sender_domain.as_ref();
-                message.organisation == *organisation
-                    && domain.is_none_or(|domain| message.sender_domain == DomainHash::of(domain))
-                    && key.is_none_or(|key| message.was_posted_by(key))
+                of == *organisation
+                    && domain.is_none_or(|domain| from == DomainHash::of(domain))
+                    && key.is_none_or(was_posted_by)
             }
         }
     }

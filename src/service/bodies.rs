@@ -71,18 +71,20 @@ pub(super) struct Bodies {
 }
 
 impl FoundArenas {
-    pub(super) fn new(left: Vec<LeftArena>, keep: KeepBodies) -> Result<Self, ServiceError> {
-        let boot = boot_id().map_err(|source| ServiceError::System {
-            what: "cannot read the identity of the machine's boot",
-            source,
-        })?;
+    pub(super) fn new(left: Vec<LeftArena>, keep: KeepBodies) -> Self {
+        // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots look like this one's;
+        // but memory does not outlive a boot, so there are none.
+        let boot = boot_id().unwrap_or_else(|problem| {
+            warn!(%problem, "cannot read the identity of the machine's boot; going on without it");
+            [0; 16]
+        });
         let (left, unwanted) = match keep {
             KeepBodies::Yes => (left, Vec::new()),
             KeepBodies::No => (Vec::new(), left),
         };
         let refused =
             unwanted.into_iter().map(|left| RefusedArena::new(left, Unused::NotWanted)).collect();
-        Ok(Self { left, boot, owner: None, taken: None, refused })
+        Self { left, boot, owner: None, taken: None, refused }
     }
 
     /// Takes over the newest arena that is this store's; returns whose bodies are in it.

@@ -19,7 +19,7 @@ use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::{Restarts, own_command_line};
 use crate::body_store::BodyStore;
 use crate::config::KeepBodies;
-use crate::dispatch::{Phase, Rest};
+use crate::dispatch::{LAST_CALLS, Phase, Rest};
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 use crate::service::bodies::{self, RefusedArena};
@@ -29,8 +29,6 @@ use crate::service::listeners::ListenerCopies;
 use crate::service::signals::Signals;
 use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
 
-/// How long calls to the provider that are under way have to end.
-const LAST_CALLS: Duration = Duration::from_secs(5);
 /// How long requests in flight have at least.
 const LEAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The number of the first descriptor that is handed over (`SD_LISTEN_FDS_START`).

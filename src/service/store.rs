@@ -52,7 +52,7 @@ pub(super) async fn open(
     clock: &Clock,
     arenas: Vec<LeftArena>,
 ) -> Result<Opened, ServiceError> {
-    let arena = FoundArenas::new(arenas, config.sending.keep_bodies)?;
+    let arena = FoundArenas::new(arenas, config.sending.keep_bodies);
     // If it cannot be created, opening the store says why.
     let _ = create_directory(&config.data_dir);
     let (store, lock, bodies) = match &config.store {

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderStringWriter;
 use bytes::Bytes;
 use http::Method;
+use memchr::memchr2;
 
 use crate::domain::admission::Admitted;
 use crate::domain::attempt::{
@@ -26,6 +27,7 @@ use crate::ses::SesClient;
 use crate::ses::classify::{classify, refuses_override};
 use crate::ses::error::{TransportError, redact};
 use crate::ses::request::{Call, JSON, Reply};
+use crate::text_buffer::TextBuffer;
 
 /// The message tag that carries our message id; events bring it back.
 pub const MESSAGE_ID_TAG: &str = "pillarbox-message-id";
@@ -55,7 +57,7 @@ pub fn encode(
     organisation: &OrganisationName,
     options: &RequestOptions,
     room: usize,
-) -> String {
+) -> TextBuffer {
     let (text, html) = match admitted.body() {
         Body::Raw(message) => {
             let mut end = Json(String::with_capacity(SMALL_PART));
@@ -83,21 +85,28 @@ pub fn encode(
     }
     parts.extend([if files.is_empty() { "" } else { "]" }, &after]);
     let len: usize = parts.iter().map(|part| part.len()).sum();
-    let mut request = String::with_capacity(len + room);
-    request.extend(parts);
+    let mut request = TextBuffer::with_capacity(len + room);
+    for part in parts {
+        request.push_str(part);
+    }
     request
 }
 
 /// The same of a message that came whole: its bytes, in base64, are written into the request and
 /// nowhere else.
-fn encode_raw(admitted: &Admitted<'_>, message: RawMessage<'_>, end: &str, room: usize) -> String {
+fn encode_raw(
+    admitted: &Admitted<'_>,
+    message: RawMessage<'_>,
+    end: &str,
+    room: usize,
+) -> TextBuffer {
     let mut before = mailboxes(admitted);
     before.put(r#","Content":{"Raw":{"Data":""#);
     let parts = [message.fields, message.rest];
     let message_len = parts.iter().map(|part| part.len()).sum();
     let data_len = encoded_len(message_len, true).expect("a message in memory has a size");
     let len = before.0.len() + data_len + end.len();
-    let mut request = String::with_capacity(len + room);
+    let mut request = TextBuffer::with_capacity(len + room);
     request.push_str(&before.0);
     let mut data = EncoderStringWriter::from_consumer(&mut request, &STANDARD);
     for part in parts {
@@ -202,12 +211,19 @@ impl Json {
 
     /// A text, in quotes.
     fn text(&mut self, text: &str) {
-        // RFC 8259 section 7: these alone must be escaped.
-        if text.bytes().any(|b| matches!(b, b'"' | b'\\' | 0..=0x1f)) {
+        // RFC 8259 section 7: these alone must be escaped. Without stopping, that is quickly seen.
+        if text.bytes().fold(0, |any, b| any | u8::from(b < b' ')) != 0 {
             self.0.push_str(&serde_json::to_string(text).expect("a text becomes JSON"));
-        } else {
-            self.put("\"").put(text).put("\"");
+            return;
         }
+        self.put("\"");
+        let mut rest = text;
+        while let Some(at) = memchr2(b'"', b'\\', rest.as_bytes()) {
+            let (escaped, after) = rest.split_at(at + 1);
+            self.put(&escaped[..at]).put("\\").put(&escaped[at..]);
+            rest = after;
+        }
+        self.put(rest).put("\"");
     }
 
     fn list<T>(&mut self, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut Self, T)) {

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pillarbox::simulator::{Fault, Faults, Options};
+use pillarbox_judge::history::{Event, Post};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::behaviour::tls::{self, Certificate};
 use crate::kit::{
-    self, LocalService, NOON, PATIENCE, Server, Site, SmtpClient, accepted_id, auth_plain, codes,
-    message_with,
+    self, History, LocalService, NOON, ORGANISATION, PATIENCE, Server, Site, SmtpClient,
+    accepted_id, auth_plain, codes, message_with,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -638,42 +639,69 @@ async fn idle_slow_and_half_open_sessions_delay_nobody() {
 async fn clients_that_repeat_after_kills_lose_nothing_and_double_nothing() {
     const MESSAGES: usize = 60;
     let (site, mut server, mut address) = start().await;
+    let history = History::by_default("smtp", &site.simulator);
     let mut ids: Vec<Option<String>> = vec![None; MESSAGES];
     let mut kills = 0;
     while ids.iter().any(Option::is_none) {
-        let (site_key, at) = (server.key.clone(), address.clone());
-        let missing: Vec<usize> = (0..MESSAGES).filter(|number| ids[*number].is_none()).collect();
+        let (key, at, told) = (server.key.clone(), address.clone(), history.clone());
+        let mut known = ids.clone();
         let client = tokio::spawn(async move {
-            let mut answered = Vec::new();
-            let Ok(mut client) = SmtpClient::login(&at, &site_key).await else { return answered };
-            for number in missing {
-                let message = MESSAGE.replace("1@", &format!("{number}@"));
-                let Ok(reply) = client.submit(&["bob@example.org"], &message).await else { break };
-                let Some(id) = accepted_id(&reply) else { break };
-                answered.push((number, id.to_owned()));
+            let Ok(mut client) = SmtpClient::login(&at, &key).await else { return known };
+            for (number, id) in known.iter_mut().enumerate().filter(|(_, id)| id.is_none()) {
+                match submit_and_tell(&mut client, number, false, &told).await {
+                    Some(accepted) => *id = Some(accepted),
+                    None => break,
+                }
             }
-            answered
+            known
         });
         if kills < 4 {
             tokio::time::sleep(Duration::from_millis(fastrand::u64(5..60))).await;
             server.kill();
+            history.write(&Event::Killed { at: history.now() });
             kills += 1;
             server = site.start();
             address = server.process.smtp_listening();
         }
-        for (number, id) in client.await.unwrap() {
-            ids[number] = Some(id);
-        }
+        ids = client.await.unwrap();
     }
-    let mut client = Client::login(&address, &server.key).await;
+    let mut client = SmtpClient::login(&address, &server.key).await.unwrap();
     for (number, id) in ids.iter().enumerate() {
-        let id = id.as_ref().unwrap();
-        server.record(id).await;
-        let message = MESSAGE.replace("1@", &format!("{number}@"));
-        let again = client.submit(&["bob@example.org"], &message).await;
-        assert_eq!(&self::id(&again), id);
+        server.record(id.as_ref().unwrap()).await;
+        assert_eq!(&submit_and_tell(&mut client, number, true, &history).await, id);
     }
     let listed = site.done(&["message", "list", "--limit", "100", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["messages"].as_array().unwrap().len(), MESSAGES, "none is doubled");
+    let summary = history.finish(&server.base, &server.key, &site.simulator).await;
+    println!("{summary:?}");
+    assert_eq!((summary.messages, summary.killed), (MESSAGES, kills));
+}
+
+/// Submits the message of this number and writes down what the client was told; gives the id if it is
+/// accepted. The message's own id is its key. A reply does not say that it is a replay: the client
+/// knows it, if it has had one before.
+async fn submit_and_tell(
+    client: &mut SmtpClient,
+    number: usize,
+    is_known: bool,
+    history: &History,
+) -> Option<String> {
+    let message = MESSAGE.replace("1@", &format!("{number}@"));
+    let message = message.replace("Subject: Hello", &format!("Subject: Hello {number}"));
+    let began = history.now();
+    let reply = client.submit(&["bob@example.org"], &message).await.ok();
+    let id = reply.as_deref().and_then(accepted_id).map(str::to_owned);
+    let refused = || reply.as_ref().map(|reply| reply[..3].parse().unwrap());
+    history.write(&Event::Post(Post {
+        began,
+        ended: history.now(),
+        organisation: ORGANISATION.to_owned(),
+        key: Some(format!("{number}@example.com")),
+        subject: format!("Hello {number}"),
+        status: if id.is_some() { Some(200) } else { refused() },
+        id: id.clone(),
+        replayed: is_known,
+    }));
+    id
 }

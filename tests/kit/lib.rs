@@ -22,7 +22,7 @@ mod smtp;
 
 pub(crate) use database::is_on_postgres;
 pub(crate) use dev::DevProcess;
-pub(crate) use history::History;
+pub(crate) use history::{History, ORGANISATION};
 pub(crate) use local::{
     LocalService, NOON, accept, add_api_key, add_organisation, at_once, get, local_config,
     open_store, send_with_key, ses_client, store_api_key,

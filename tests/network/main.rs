@@ -2,7 +2,8 @@
 //! while.
 //!
 //! Everywhere, each request of the clients that behave is answered with success while an attack
-//! goes on, and afterwards the process has no more files open than before. The long form also
+//! goes on, and afterwards the process has no more files open than before. What these clients were
+//! told is judged, too: each of their messages is sent once, and no other. The long form also
 //! holds their 99th percentile to three times what it is without the attack, with more
 //! connections: `cargo test --release --features long --test network -- --nocapture
 //! --test-threads 1`; `NETWORK_SECONDS` says how long each measurement takes.
@@ -55,7 +56,8 @@ fn length() -> Duration {
 async fn withstand(kind: Kind, connections: usize, patrons: Patrons, more: &str) {
     // Those who attack and those who behave come from one address here, as from a proxy.
     let more = format!("trusted_proxies = [\"127.0.0.0/8\"]\n{more}");
-    let site = Running::start(&more, None).await;
+    let mut site = Running::start(&more, None).await;
+    site.write_history(&format!("{kind:?}"));
     let before = site.process.open_files();
     let (mut calm, mut attacked) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -73,6 +75,7 @@ async fn withstand(kind: Kind, connections: usize, patrons: Patrons, more: &str)
     }
     site.until_open_files_are(before).await;
     patrons.arrive(&site).await.measure(Duration::from_millis(100)).await;
+    site.judge().await;
     let attacked = Figures::median(attacked);
     println!("{kind:?}, {connections} connections: {attacked}");
     assert!(attacked.p99 < HELD_UP, "{kind:?}: {attacked}");

@@ -1,11 +1,13 @@
 //! Clients that behave: every request of theirs is answered with success, and how soon.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use crate::client::{Client, get, post};
+use crate::kit::History;
 use crate::site::{Running, Target};
 
 /// How many there are.
@@ -25,6 +27,7 @@ pub(crate) enum Patrons {
 /// Clients that are being served.
 pub(crate) struct Served {
     target: Target,
+    history: Option<History>,
     /// A connection each, for those that keep one.
     clients: Vec<Option<Client>>,
 }
@@ -38,7 +41,7 @@ impl Patrons {
             let client = if keeps { Some(Client::connect(&target).await.unwrap()) } else { None };
             clients.push(client);
         }
-        let mut served = Served { target, clients };
+        let mut served = Served { target, history: site.history.clone(), clients };
         // The first requests pay for what is made at first use.
         served.measure(Duration::from_millis(50)).await;
         served
@@ -56,12 +59,12 @@ impl Served {
         let end = Instant::now() + length;
         let mut tasks = JoinSet::new();
         for client in self.clients.drain(..) {
-            let target = self.target.clone();
+            let (target, history) = (self.target.clone(), self.history.clone());
             tasks.spawn(async move {
                 let mut client = client;
                 let mut taken = Vec::new();
                 loop {
-                    taken.extend(visit(&mut client, &target).await);
+                    taken.extend(visit(&mut client, &target, history.as_ref()).await);
                     if Instant::now() >= end {
                         return (client, taken);
                     }
@@ -78,23 +81,43 @@ impl Served {
     }
 }
 
+/// A subject that no other message has.
+pub(crate) fn subject() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("Hello {}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Sends a message and reads it; how long each took, connecting included.
-async fn visit(client: &mut Option<Client>, target: &Target) -> [Duration; 2] {
-    let start = Instant::now();
+async fn visit(
+    client: &mut Option<Client>,
+    target: &Target,
+    history: Option<&History>,
+) -> [Duration; 2] {
+    let (start, subject) = (Instant::now(), subject());
+    let began = history.map_or(0, History::now);
     let mut new = match client {
         Some(_) => None,
         None => Some(Client::connect(target).await.unwrap()),
     };
     let connection = client.as_mut().or(new.as_mut()).expect("one of the two is there");
-    let accepted = connection.ask(post(target, "Hello")).await.unwrap();
+    let accepted = connection.ask(post(target, &subject)).await.unwrap();
     assert_eq!(accepted.status, 200, "{}", accepted.body);
     let posted = start.elapsed();
     let answer: serde_json::Value = serde_json::from_str(&accepted.body).unwrap();
-    let path = format!("/emails/{}", answer["id"].as_str().unwrap());
+    let id = answer["id"].as_str().unwrap();
+    if let Some(history) = history {
+        history.write_post(began, &subject, Some((accepted.status, Some(id))));
+    }
+    let path = format!("/emails/{id}");
+    let began = history.map_or(0, History::now);
     let start = Instant::now();
     let record = connection.ask(get(target, &path)).await.unwrap();
     assert_eq!(record.status, 200, "{}", record.body);
-    [posted, start.elapsed()]
+    let read = start.elapsed();
+    if let Some(history) = history {
+        history.write_read(began, &serde_json::from_str(&record.body).unwrap());
+    }
+    [posted, read]
 }
 
 /// How long requests took.

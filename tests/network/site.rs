@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pillarbox::simulator::{Options, Simulator};
 
-use crate::kit::{self, PATIENCE, Process};
+use crate::kit::{self, History, PATIENCE, Process};
 
 /// Address that clients connect to, with their key.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub(crate) struct Running {
     site: kit::Site,
     pub(crate) process: Process,
     address: SocketAddr,
+    /// What the clients that behave were told, for the judge.
+    pub(crate) history: Option<History>,
 }
 
 impl Running {
@@ -30,7 +32,23 @@ impl Running {
         command.env("RUST_LOG", "warn,pillarbox::service=info");
         let process = Process::spawn(command);
         let address = process.listening().parse().unwrap();
-        Self { site, process, address }
+        Self { site, process, address, history: None }
+    }
+
+    /// Has the clients that behave write a history of this name from now on.
+    pub(crate) fn write_history(&mut self, name: &str) {
+        let name = format!("network-{name}");
+        self.history = Some(History::by_default(&name, &self.site.simulator));
+    }
+
+    /// Ends the history, and has it judged: each message of these clients was sent, and no other.
+    pub(crate) async fn judge(&self) {
+        let history = self.history.as_ref().expect("it was begun");
+        let base = format!("http://{}", self.address);
+        let summary = history.finish(&base, &self.site.key, &self.site.simulator).await;
+        println!("{summary:?}");
+        assert!(summary.messages > 0 && summary.sent == summary.messages, "{summary:?}");
+        assert_eq!(summary.entries, summary.messages, "{summary:?}");
     }
 
     pub(crate) fn simulator(&self) -> &Simulator {

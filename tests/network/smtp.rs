@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::attack::{Attack, DRIP};
-use crate::kit::{SmtpClient, accepted_id};
-use crate::patrons::{Figures, PATRONS, PAUSE, Patrons};
+use crate::kit::{History, SmtpClient, accepted_id};
+use crate::patrons::{Figures, PATRONS, PAUSE, Patrons, subject};
 use crate::site::{Running, Target};
 use crate::{HELD_UP, ROUNDS, length};
 
@@ -22,12 +22,15 @@ const OTHER_FILES: usize = 1_000;
 /// Larger than the sessions of both together, and than twice those that log in.
 const LISTEN: &str = "max_connections = 13000\ntrusted_proxies = [\"127.0.0.0/8\"]\n\
                       [smtp]\nlisten = \"127.0.0.1:0\"\n";
-const MESSAGE: &str = "From: ann@example.com\r\nSubject: Hello\r\n\r\nHow are you?\r\n";
 
 /// Hands a message over, which must be accepted.
-async fn submit(session: &mut SmtpClient) -> io::Result<()> {
-    let reply = session.submit(&["bob@example.org"], MESSAGE).await?;
-    accepted_id(&reply).map(drop).ok_or_else(|| io::Error::other(reply.clone()))
+async fn submit(session: &mut SmtpClient, history: &History) -> io::Result<()> {
+    let (began, subject) = (history.now(), subject());
+    let message = format!("From: ann@example.com\r\nSubject: {subject}\r\n\r\nHow are you?\r\n");
+    let reply = session.submit(&["bob@example.org"], &message).await?;
+    let id = accepted_id(&reply).ok_or_else(|| io::Error::other(reply.clone()))?;
+    history.write_post(began, &subject, Some((200, Some(id))));
+    Ok(())
 }
 
 /// One session's life, in one of five ways; counts once it does its harm.
@@ -58,10 +61,13 @@ async fn misuse(number: usize, target: &Target, harmed: &AtomicUsize) -> io::Res
 }
 
 /// Clients of SMTP that behave: half keep their session, half begin a new one for each message.
-struct Submitters(Vec<Option<SmtpClient>>);
+struct Submitters {
+    sessions: Vec<Option<SmtpClient>>,
+    history: History,
+}
 
 impl Submitters {
-    async fn arrive(target: &Target) -> Self {
+    async fn arrive(target: &Target, history: &History) -> Self {
         let mut sessions = Vec::new();
         for number in 0..PATRONS {
             let stays = number.is_multiple_of(2);
@@ -71,24 +77,24 @@ impl Submitters {
                 None
             });
         }
-        Self(sessions)
+        Self { sessions, history: history.clone() }
     }
 
     /// Submits messages for a while.
     async fn measure(&mut self, target: &Target, length: Duration) -> Figures {
         let end = Instant::now() + length;
         let mut tasks = JoinSet::new();
-        for mut session in self.0.drain(..) {
-            let target = target.clone();
+        for mut session in self.sessions.drain(..) {
+            let (target, history) = (target.clone(), self.history.clone());
             tasks.spawn(async move {
                 let mut taken = Vec::new();
                 loop {
                     let start = Instant::now();
                     if let Some(session) = &mut session {
-                        submit(session).await.unwrap();
+                        submit(session, &history).await.unwrap();
                     } else {
                         let login = SmtpClient::login(target.address, &target.key).await;
-                        submit(&mut login.unwrap()).await.unwrap();
+                        submit(&mut login.unwrap(), &history).await.unwrap();
                     }
                     taken.push(start.elapsed());
                     if Instant::now() >= end {
@@ -100,7 +106,7 @@ impl Submitters {
         }
         let mut all = Vec::new();
         for (session, taken) in tasks.join_all().await {
-            self.0.push(session);
+            self.sessions.push(session);
             all.extend(taken);
         }
         Figures::of(all)
@@ -117,7 +123,9 @@ fn sessions() -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_idle_slow_and_half_open_sessions() {
-    let site = Running::start(LISTEN, None).await;
+    let mut site = Running::start(LISTEN, None).await;
+    site.write_history("Smtp");
+    let history = site.history.clone().expect("it was begun");
     let address = site.process.smtp_listening().parse().unwrap();
     let target = Target { address, ..site.target() };
     let hostile = Target { address, ..site.add_organisation("hostile") };
@@ -126,7 +134,7 @@ async fn silent_idle_slow_and_half_open_sessions() {
     let (mut calm, mut attacked) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut clients = Patrons::All.arrive(&site).await;
-        let mut submitters = Submitters::arrive(&target).await;
+        let mut submitters = Submitters::arrive(&target, &history).await;
         submitters.measure(&target, Duration::from_millis(50)).await;
         if cfg!(feature = "long") {
             let measured =
@@ -149,6 +157,7 @@ async fn silent_idle_slow_and_half_open_sessions() {
         attack.end().await;
     }
     site.until_open_files_are(before).await;
+    site.judge().await;
     let (attacked_http, attacked_smtp) = medians(attacked);
     println!("{sessions} sessions: HTTP {attacked_http}; SMTP {attacked_smtp}");
     assert!(attacked_http.p99 < HELD_UP, "{attacked_http}");

@@ -6,11 +6,14 @@ import socket
 import threading
 import time
 
+from clients import MARKER
 from service import PATIENCE, SLOW, UNIT, check, wait_for
 
 # Lives in the loop of kills, and in the torture.
 KILLS = 5
-ROUNDS = int(os.environ.get("SYSTEMD_ROUNDS") or 12)
+ROUNDS = int(os.environ.get("SYSTEMD_ROUNDS") or 8)
+# How many of the youngest messages are asked for.
+SAMPLE = 50
 # What the messages of ten more lives may take, in bytes.
 GROWTH = 32 << 20
 
@@ -57,11 +60,11 @@ def killed_in_a_loop(site):
 def restarted_by_systemd(site):
     """`systemctl restart` under load, also of a process that is being started again anyway."""
     service = site.service
-    under_load(site, "restarted", lambda: service.ends_a_process("systemctl", "restart", UNIT), 2)
+    under_load(site, "restarted", lambda: service.machine.run("systemctl", "restart", UNIT), 2)
 
     def kill_and_restart():
         service.kill()
-        service.ends_a_process("systemctl", "restart", UNIT)
+        service.machine.run("systemctl", "restart", UNIT)
 
     under_load(site, "killed-and-restarted", kill_and_restart)
 
@@ -70,7 +73,7 @@ def restart_in_place(site):
     """`pillarbox restart` keeps the process."""
     service = site.service
     before, restarts = service.pid, service.restarts
-    service.ends_a_process("pillarbox", "restart")
+    service.machine.run("pillarbox", "restart")
     check(service.state == "active", f"the unit is {service.state} after a restart in place")
     check(service.pid == before, "systemd started another process")
     check(service.restarts == restarts, "systemd counts a restart")
@@ -119,7 +122,7 @@ def broken_configuration(site):
     endings = [lambda: None]
     if service.keeps_bodies:
         # An operator who mends it does not wait for the next start.
-        endings.append(lambda: service.ends_a_process("systemctl", "restart", UNIT))
+        endings.append(lambda: service.machine.run("systemctl", "restart", UNIT))
     for number, ending in enumerate(endings):
         service.configure(SLOW)
         load = site.load(f"broken-{number}")
@@ -173,7 +176,7 @@ def waiting_connections(site):
         for client in clients:
             client.start()
         time.sleep(0.3)
-        service.ends_a_process(*way)
+        machine.run(*way)
         time.sleep(0.5)
         stopped.set()
         for client in clients:
@@ -202,13 +205,14 @@ def torture(site):
     service, machine = site.service, site.machine
     ends = {
         "kill": service.kill,
-        "systemctl restart": lambda: service.ends_a_process("systemctl", "restart", UNIT),
+        "systemctl restart": lambda: service.machine.run("systemctl", "restart", UNIT),
     }
     if service.knows("restart"):
         ends["pillarbox restart"] = lambda: restart_in_place(site)
     if service.keeps_bodies:
         ends["start that fails"] = lambda: fail_once(site)
     service.configure(SLOW)
+    before = service.calls_at_kills()
     load = site.load("torture")
     counts = dict.fromkeys(ends, 0)
     for _ in range(ROUNDS):
@@ -229,8 +233,9 @@ def torture(site):
     load.stop()
     check(load.refused == 0, f"{load.refused} connections were refused")
     lost = service.settle(load.accepted, may_lose=not service.keeps_bodies)
-    sent_twice = sum(len(calls) > 1 for calls in service.provider.calls.values())
-    print(f"    {counts}: {len(load.accepted)} accepted, {lost} lost, {sent_twice} sent again so far")
+    under_way, again = (now - then for now, then in zip(service.calls_at_kills(), before))
+    print(f"    {counts}: {len(load.accepted)} accepted, {lost} lost; {under_way} calls were under way at "
+          f"a kill, {again} messages were sent again; up to {service.slowest / 1000} ms between")
 
 
 def fail_once(site):
@@ -250,12 +255,18 @@ def ten_restarts(site):
     before = anonymous_files()
     check(before or not service.keeps_bodies, "no process has the bodies in a file in memory")
     for number in range(10):
-        service.kill() if number % 2 else service.ends_a_process("systemctl", "restart", UNIT)
+        service.kill() if number % 2 else service.machine.run("systemctl", "restart", UNIT)
         service.wait_until_up()
     check_kept(site)
     # While messages wait: afterwards there is nothing to be found.
+    service.check_the_search()
+    waiting = service.pending(load.accepted[-SAMPLE:])
     service.check_no_body_is_in_a_file()
     after = anonymous_files()
+    in_memory = in_anonymous_files(MARKER.encode())
+    if service.keeps_bodies:
+        check(service.pending(waiting), f"of {len(waiting)} messages that waited, none does any more")
+        check(in_memory, "the bodies are not in memory either")
     load.stop()
     check(after.keys() == before.keys(), f"files in memory were {before} and are {after}")
     check(sum(after.values()) < sum(before.values()) + GROWTH, f"they grew from {before} to {after}")
@@ -264,18 +275,34 @@ def ten_restarts(site):
     service.check_no_body_is_in_a_file()
 
 
-def anonymous_files():
-    """The bytes of each file that is in memory alone (memfd) and that any process has open."""
-    files = {}
+def anonymous_links():
+    """Each file that is in memory alone (memfd) and that a process has open: inode and a link to it."""
+    found = {}
     for link in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
         try:
             # systemd has some of its own, for a moment each.
             if os.readlink(link).startswith("/memfd:") and "systemd" not in os.readlink(link):
-                known = os.stat(link)
-                files[known.st_ino] = known.st_blocks * 512
+                found[os.stat(link).st_ino] = link
         except OSError:
             pass
-    return files
+    return found
+
+
+def anonymous_files():
+    """The bytes of each such file."""
+    return {inode: os.stat(link).st_blocks * 512 for inode, link in anonymous_links().items()}
+
+
+def in_anonymous_files(text):
+    """Whether one of these files holds a text."""
+    for link in anonymous_links().values():
+        with open(link, "rb") as file:
+            rest = b""
+            while part := file.read(1 << 20):
+                if text in rest + part:
+                    return True
+                rest = part[-len(text):]
+    return False
 
 
 def memory(name):
@@ -293,9 +320,9 @@ def look_at_swap(site):
     used = machine.run("cat", f"{group}/memory.swap.current", check=False)
     if used.returncode != 0:
         site.not_checked.append(
-            f"swap and shared memory of {unit}: this machine shows no memory controller in a container"
+            f"SWAP AND SHARED MEMORY OF {unit}: this machine shows no memory controller in a container"
         )
     else:
         check(used.stdout.strip() == "0", f"{unit} has {used.stdout.strip()} bytes in swap")
     if memory("SwapTotal") == 0:
-        site.not_checked.append("bodies in swap: this machine has no swap")
+        site.not_checked.append("BODIES IN SWAP: this machine has no swap")

@@ -96,6 +96,15 @@ class Machine:
         line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "NSpid:")
         return line.split()[1:]
 
+    def process(self, number):
+        """The number of a process here, which has another one in the container."""
+        depth = len(self._levels("self")) + 1
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            levels = self._levels(entry.name)
+            if len(levels) == depth and levels[-1] == str(number):
+                return int(entry.name)
+        raise AssertionError(f"the container has no process {number}")
+
     def run(self, *command, check=True, stdin=None, timeout=300):
         """Runs a program in the container as root."""
         result = subprocess.run(

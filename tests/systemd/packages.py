@@ -1,11 +1,16 @@
 """Scenarios: upgrades of the package."""
 
 import pathlib
+import re
+import socket
+import threading
 import time
 
+import lives
 from service import INSTALL, SERVICE_FILE, SLOW, UNIT, check
 
 WORK = pathlib.Path("/srv/pillarbox-packages")
+SOCKET = "/run/pillarbox/admin.sock"
 POLICY = "/usr/sbin/policy-rc.d"
 
 
@@ -34,7 +39,7 @@ def upgrade(site, package, name):
     load = site.load(name)
     time.sleep(2)
     before = service.pid
-    printed = service.ends_a_process(*INSTALL, str(package)).stdout
+    printed = service.machine.run(*INSTALL, str(package)).stdout
     service.wait_until_up()
     time.sleep(0.5)
     load.stop()
@@ -93,18 +98,122 @@ def upgrade_with_a_broken_configuration(site):
     check("imagined" in printed, f"the package does not say why: {printed}")
     service.send("broken-upgrade")
     service.configure()
-    service.ends_a_process("pillarbox", "restart")
+    service.machine.run("pillarbox", "restart")
     check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
     service.settle()
 
 
 def upgrade_of_a_stopped_service(site):
-    """A service that the operator stopped stays stopped."""
+    """What the operator stopped stays stopped; the next upgrade is again one of a running service."""
     service, machine = site.service, site.machine
-    machine.systemctl("stop", "pillarbox.socket", UNIT)
-    service.install(repack(site, "0.1.6"))
-    check(service.state == "inactive", f"the service is {service.state}")
-    machine.systemctl("start", "pillarbox.socket", UNIT)
+    for version, stopped in (("0.1.6", ("pillarbox.socket", UNIT)), ("0.1.7", (UNIT,))):
+        machine.systemctl("stop", *stopped)
+        service.install(repack(site, version))
+        check(service.state == "inactive", f"the service is {service.state}")
+        listening = machine.systemctl("is-active", "pillarbox.socket", check=False)
+        expected = "inactive" if "pillarbox.socket" in stopped else "active"
+        check(listening == expected, f"the socket is {listening}")
+        if expected == "active":
+            # By this connection.
+            service.api.close()
+            service.send(f"started-by-{version}")
+        else:
+            machine.systemctl("start", "pillarbox.socket", UNIT)
+        service.wait_until_up()
+        check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
+        service.settle()
+    accepted, stayed, printed = upgrade(site, repack(site, "0.1.8"), "after-stops")
+    check(stayed or not service.knows("restart"), f"systemd started another process: {printed}")
+    service.settle(accepted, may_lose=not service.keeps_bodies)
+
+
+def upgrade_while_starts_fail(site):
+    """The upgrade that mends failing starts finds every body."""
+    service = site.service
+    if not service.keeps_bodies:
+        return
+    service.configure(SLOW)
+    load = site.load("failing")
+    time.sleep(1.5)
+    load.stop()
+    lives.break_and_kill(site)
+    service.configure(SLOW, reload=False)
+    service.install(repack(site, "0.1.9"))
     service.wait_until_up()
-    service.send("started-again")
+    lives.check_kept(site)
+    service.settle(load.accepted)
+
+
+def upgrade_of_a_service_that_cannot_restart(site):
+    """If the running version does not know the call, systemd starts the new one."""
+    service = site.service
+    if not service.knows("restart"):
+        return
+    early = EarlyVersion(service.machine.file(SOCKET))
+    accepted, stayed, printed = upgrade(site, repack(site, "0.1.10"), "early")
+    check(early.was_asked, f"it was not asked to restart: {printed}")
+    check(not stayed, f"the old process runs on: {printed}")
+    check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
+    service.settle(accepted, may_lose=not service.keeps_bodies)
+
+
+class EarlyVersion:
+    """Stands before the administration socket until it is asked for a restart, a call that version
+    0.1.0 does not know. All other calls go through."""
+
+    def __init__(self, path):
+        self.was_asked = False
+        self._path, self._service = path, path.with_name("moved.sock")
+        path.rename(self._service)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        while True:
+            client, _ = self._listener.accept()
+            threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    def _answer(self, client):
+        with client:
+            call = whole_message(client)
+            if call.startswith(b"POST /restart "):
+                # The service goes on with its own, which the next one replaces.
+                self._service.rename(self._path)
+                self.was_asked = True
+                answer = b'{"error":{"code":"UnknownCall","message":"what is that"}}'
+                client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n"
+                               b"Content-Length: %d\r\n\r\n%s" % (len(answer), answer))
+            elif call:
+                with socket.socket(socket.AF_UNIX) as service:
+                    service.connect(str(self._service))
+                    service.sendall(call)
+                    client.sendall(whole_message(service))
+
+
+def whole_message(connection):
+    """Reads a request or a response that says how long it is; nothing if there is none."""
+    read = b""
+    while part := connection.recv(1 << 16):
+        read += part
+        head, end, body = read.partition(b"\r\n\r\n")
+        length = re.search(rb"(?im)^content-length: *(\d+)", head)
+        if end and len(body) >= int(length[1] if length else 0):
+            break
+    return read
+
+
+def removed_and_installed_again(site):
+    """A package that was removed and is installed again starts, with its data."""
+    service, machine = site.service, site.machine
+    machine.run("dpkg", "--remove", "pillarbox")
+    check(service.state == "inactive", f"the service is {service.state} after its removal")
+    printed = service.install(site.package).stdout
+    check(service.state == "active", f"the service is {service.state}: {printed}")
+    check(machine.systemctl("is-active", "pillarbox.socket") == "active", "the socket is off")
+    for unit in ("pillarbox.service", "pillarbox.socket"):
+        check(machine.systemctl("is-enabled", unit) == "enabled", f"{unit} is not enabled")
+    service.wait_until_up()
+    service.send("installed-again")
     service.settle()

@@ -16,12 +16,12 @@ PORT = 9100
 
 
 class Provider:
-    """Answers after `latency` seconds; while `holds` is set, no call is answered at all."""
+    """Answers after `latency` seconds."""
 
     def __init__(self, history):
         self.latency = 0.05
-        self.holds = threading.Event()
-        # When each call for a message began and was answered, in microseconds; never answered: None.
+        # When each call for a message began and ended, in microseconds; not yet ended: None. It ends
+        # when its answer is given, or cannot be.
         self.calls = {}
         self._history = history
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class Provider:
         destination = call.get("Destination", {})
         recipients = [one for kind in ("To", "Cc", "Bcc") for one in destination.get(f"{kind}Addresses") or []]
         message = tags["pillarbox-message-id"]
-        timing = {"began": self._history.now(), "answered": None}
+        timing = {"began": self._history.now(), "ended": None}
         self._history.write(
             "provider", at=timing["began"], organisation=tags["pillarbox-organisation"],
             id=message, subject=subject, recipients=recipients,
@@ -49,12 +49,8 @@ class Provider:
             self.calls.setdefault(message, []).append(timing)
         return message, timing
 
-    def answer(self, timing):
-        """Waits until the answer is due."""
-        time.sleep(self.latency)
-        while self.holds.is_set():
-            time.sleep(0.05)
-        timing["answered"] = self._history.now()
+    def end(self, timing):
+        timing["ended"] = self._history.now()
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -88,8 +84,11 @@ def _handler(provider):
                 self.close_connection = True
                 return
             message, timing = provider.take(json.loads(body))
-            provider.answer(timing)
-            self._reply({"MessageId": f"ses-{message}"})
+            time.sleep(provider.latency)
+            try:
+                self._reply({"MessageId": f"ses-{message}"})
+            finally:
+                provider.end(timing)
 
         def _reply(self, document):
             body = json.dumps(document).encode()

@@ -76,6 +76,28 @@ fn keys_given_twice_are_refused_at_any_level_and_in_any_spelling() {
 }
 
 #[test]
+fn a_key_given_twice_is_found_in_objects_of_every_size() {
+    for count in 1..=2 * FEW_MEMBERS {
+        let members = (0..count).map(|n| format!("\"k{n}\":{{\"k0\":1}},"));
+        let members = members.collect::<Vec<_>>().concat();
+        assert!(parse_object(format!("{{{members}\"k{count}\":1}}").as_bytes()).is_ok());
+        for again in 0..count {
+            let text = format!("{{{members}\"k{again}\":1}}");
+            let expected = format!("the key \"k{again}\" is given twice");
+            assert!(problem(&text).contains(&expected), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_control_character_in_a_string_is_refused_whatever_white_space_there_is() {
+    for text in ["{\"a\":\"b\nc\"}", "{\n\t\"a\": \"b\\n\tc\"\r\n}", "{\"a\n\":1}"] {
+        assert!(problem(text).starts_with("a string has a control character in it"), "{text}");
+    }
+    assert!(parse_object(b"{\n\t\"a\": \"b\\nc\"\r\n}").is_ok());
+}
+
+#[test]
 fn depth_counts_the_outermost_object_as_one() {
     let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
     assert!(parse_object(nested(MAX_DEPTH - 1).as_bytes()).is_ok());

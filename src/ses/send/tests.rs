@@ -57,7 +57,8 @@ fn admitted(request: SendRequest<'_>) -> Admitted<'_> {
 fn encoded(draft: Draft<'_>, configuration_set: Option<&str>) -> Bytes {
     let admitted = admitted(SendRequest::parse(draft).unwrap());
     let organisation = "acme".parse().unwrap();
-    encode(&admitted, ID.parse().unwrap(), &organisation, &with_set(configuration_set), 0).into()
+    let options = with_set(configuration_set);
+    encode(&admitted, ID.parse().unwrap(), &organisation, &options, 0).to_vec().into()
 }
 
 fn with_set(configuration_set: Option<&str>) -> RequestOptions {
@@ -112,7 +113,7 @@ fn a_message_that_came_whole_goes_as_it_is_with_the_envelopes_recipients() {
             "ConfigurationSetName": "set",
             "ConfigurationOverrides": tracking_off(),
         });
-        assert_eq!(serde_json::from_str::<Value>(&request).unwrap(), expected);
+        assert_eq!(serde_json::from_slice::<Value>(&request).unwrap(), expected);
     }
 }
 
@@ -142,6 +143,7 @@ fn a_request_goes_without_the_override_only_if_that_is_said() {
     let organisation = "acme".parse().unwrap();
     let admitted = admitted(SendRequest::parse(draft()).unwrap());
     let bare = encode(&admitted, ID.parse().unwrap(), &organisation, &never, 0);
+    let bare = String::from_utf8(bare.to_vec()).unwrap();
     assert!(!bare.contains("ConfigurationOverrides"), "{bare}");
     assert_eq!(without_override(&encoded(draft(), None)).unwrap(), bare);
     assert_eq!(without_override(bare.as_bytes()), None);
@@ -514,4 +516,18 @@ async fn expired_fixed_credentials_are_refused_once_and_not_repeated() {
     let server = Server::start(Answer::error(403, "ExpiredTokenException", "expired")).await;
     assert_eq!(kind(&outcome(&server).await), ProblemKind::SetupFault);
     assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
+fn a_text_is_escaped_as_serde_json_escapes_it() {
+    let ends =
+        ["", "\"", "\\", "\\\"", "\n", "\u{1f}", " ", "\u{7f}", "\u{2028}", "ü", "\u{1f4ee}"];
+    for (start, end) in ends.iter().flat_map(|start| ends.map(|end| (start, end))) {
+        for middle in ["", "a", "\"a\" <b@example.com>", "\\n\"\"\\\\", "a\tb", "Grüße"] {
+            let text = format!("{start}{middle}{end}");
+            let mut json = Json(String::new());
+            json.text(&text);
+            assert_eq!(json.0, serde_json::to_string(&text).unwrap(), "{text:?}");
+        }
+    }
 }

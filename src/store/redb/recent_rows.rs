@@ -4,12 +4,13 @@
 //! instead, unless all of these rows are behind the range. A batch that removes such a row is
 //! published at once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
+use crate::store::id_hasher::IdMap;
 use crate::store::redb::changes::row_changes;
 use crate::store::redb::tables::{IdKey, Visibility, visibility};
 use crate::store::redb::{read_lock, write_lock};
@@ -24,7 +25,7 @@ pub(super) struct RecentRows {
 
 #[derive(Debug, Default)]
 struct Rows {
-    by_key: HashMap<(u8, IdKey), Bytes>,
+    by_key: IdMap<(u8, IdKey), Bytes>,
     /// The least key of each table.
     least: BTreeMap<u8, IdKey>,
 }

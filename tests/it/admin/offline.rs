@@ -11,6 +11,7 @@ use pillarbox::domain::id::MessageIds;
 use pillarbox::domain::organisation::DomainState;
 use pillarbox::domain::request::Draft;
 use pillarbox::store::Store;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::admin::{pillarbox, write_config};
 use crate::kit::{self, Finished, NOON};
@@ -142,6 +143,41 @@ async fn a_socket_that_may_not_be_used_is_an_error_and_no_reason_to_use_the_file
     assert_eq!(denied.code, 1, "{denied:?}");
     assert!(denied.err.contains("run the command as the service's user"), "{denied:?}");
     assert!(!offline.directory.path().join("pillarbox.redb").exists());
+}
+
+#[tokio::test]
+async fn a_service_of_another_version_has_an_exit_code_of_its_own() {
+    let offline = Offline::new();
+    let socket = offline.directory.path().join("admin.sock");
+    let answer = |status: &str, code: &str| {
+        let error = format!(r#"{{"error":{{"code":"{code}","message":"it is of 0.1.0"}}}}"#);
+        format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{error}", error.len())
+    };
+    let by_path = ["restart", "--socket", socket.to_str().unwrap()];
+    let by_configuration = ["restart", "--config", &offline.config];
+    for (answer, code) in [
+        (answer("404 Not Found", "UnknownCall"), 76),
+        (answer("400 Bad Request", "InvalidCall"), 76),
+        (answer("422 Unprocessable Entity", "Refused"), 1),
+    ] {
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let service = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut asked = Vec::new();
+                // Some connections only try whether somebody listens.
+                while !asked.ends_with(b"}") && stream.read_buf(&mut asked).await.unwrap() > 0 {}
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        for arguments in [&by_path, &by_configuration] {
+            let finished = pillarbox(arguments).await;
+            assert_eq!(finished.code, code, "{finished:?}");
+            assert!(finished.err.contains("it is of 0.1.0"), "{finished:?}");
+        }
+        service.abort();
+        fs::remove_file(&socket).unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
 //! Batches: all messages of one request, or none of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pillarbox::simulator::Options;
+use pillarbox_judge::history::{Event, Post};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::behaviour::certificate::metric;
-use crate::kit::{Server, Site, answer, message, message_with, refusal};
+use crate::kit::{History, ORGANISATION, Server, Site, answer, message, message_with, refusal};
 
 const ACCEPTED: &str = "pillarbox_accepted_messages_total";
 
@@ -198,4 +200,81 @@ async fn a_batch_that_finds_no_room_leaves_nothing_and_one_of_replays_needs_none
     assert_eq!(replays[0]["id"], first[1]["id"]);
     assert!(replays.iter().all(|replay| replay["replayed"] == true));
     assert_eq!(metric(&server, ACCEPTED).await, Some(taken));
+}
+
+/// Messages of one batch. The next batch repeats half of them.
+const OF_A_BATCH: usize = 10;
+
+/// Posts a batch and writes down what the client was told of each of its messages; returns true if it
+/// is accepted.
+async fn post_and_tell(server: &Server, batch: usize, history: &History) -> bool {
+    let first = batch * OF_A_BATCH / 2;
+    let keys: Vec<_> = (first..first + OF_A_BATCH).map(|n| format!("key {n}")).collect();
+    let emails = keys.iter().map(|key| {
+        let mut email = with_key(key);
+        email["subject"] = json!(key);
+        email
+    });
+    let body = json!({ "emails": emails.collect::<Vec<_>>() });
+    let began = history.now();
+    let told = async {
+        let response = post(server, &body).send().await.ok()?;
+        let status = response.status().as_u16();
+        Some((status, serde_json::from_str::<Value>(&response.text().await.ok()?).unwrap()))
+    };
+    let told = told.await;
+    for (n, key) in keys.into_iter().enumerate() {
+        let one = told.as_ref().map(|(_, body)| &body["emails"][n]);
+        history.write(&Event::Post(Post {
+            began,
+            ended: history.now(),
+            organisation: ORGANISATION.to_owned(),
+            key: Some(key.clone()),
+            subject: key,
+            status: told.as_ref().map(|(status, _)| *status),
+            id: one.and_then(|one| one["id"].as_str()).map(str::to_owned),
+            replayed: one.is_some_and(|one| one["replayed"] == true),
+        }));
+    }
+    told.is_some_and(|(status, _)| status == 200)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_that_share_messages_and_are_repeated_after_kills_double_nothing() {
+    const BATCHES: usize = 24;
+    const KILLS: usize = 4;
+    let site = Site::new().await;
+    let history = History::by_default("batches", &site.simulator);
+    let mut left: Vec<usize> = (0..BATCHES).collect();
+    for kills in 0.. {
+        let server = Arc::new(site.start());
+        let mut posts = JoinSet::new();
+        for &batch in &left {
+            let (server, history) = (Arc::clone(&server), history.clone());
+            posts.spawn(async move { (batch, post_and_tell(&server, batch, &history).await) });
+        }
+        if kills < KILLS {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(1..40))).await;
+            server.signal("KILL");
+        }
+        let mut all_are_accepted = true;
+        for (batch, is_accepted) in posts.join_all().await {
+            all_are_accepted &= is_accepted;
+            // Some are repeated all the same.
+            if is_accepted && batch % 3 != 0 {
+                left.retain(|one| *one != batch);
+            }
+        }
+        if kills < KILLS {
+            history.write(&Event::Killed { at: history.now() });
+        }
+        if kills < KILLS || !all_are_accepted {
+            continue;
+        }
+        let summary = history.finish(&server.base, &server.key, &site.simulator).await;
+        println!("{summary:?}");
+        let messages = (BATCHES + 1) * OF_A_BATCH / 2;
+        assert_eq!((summary.messages, summary.killed), (messages, KILLS));
+        return;
+    }
 }

@@ -149,6 +149,8 @@ async fn what_was_cancelled_before_a_kill_stays_cancelled() {
     let server = start(&site, &manager);
     let ids = send(&server, 2).await;
     site.done(&["message", "cancel", &ids[0]]);
+    // A call that is under way ends first.
+    server.wait_for(&ids[0], "failed").await;
     server.kill();
     site.simulator.set_faults(Faults::none());
     let server = start(&site, &manager);

@@ -76,7 +76,8 @@ pub enum Refusal {
     MayBeOpen,
 }
 
-/// A post of one message. Each element of a batch is a post of its own.
+/// A post of one message. Each element of a batch is a post of its own, and so is a submission over
+/// SMTP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Post {
@@ -86,12 +87,13 @@ pub struct Post {
     pub ended: u64,
     /// The organisation of the key.
     pub organisation: String,
-    /// The idempotency key.
+    /// The idempotency key; over SMTP, the message's own id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The subject, which tells messages without a key apart.
     pub subject: String,
-    /// The answer's status; none if no whole answer arrived.
+    /// The answer's status; none if no whole answer arrived. Over SMTP, it is 200 if the message is
+    /// accepted, else the reply's code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The id, if the status is 200.

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails where something is not as it must be")]
 
-use pillarbox_judge::history::{Accepted, Cancelled, Event, Suppressed};
+use pillarbox_judge::history::{
+    Accepted, Answers, Cancelled, Entry, Event, OnUnknown, Post, Read, Refusal, Run, Suppressed,
+};
 use pillarbox_judge::{judge, read};
 
 /// Recorded by the test that kills the service, in two lives of the process.
@@ -22,6 +24,32 @@ fn broken(change: impl FnOnce(&mut Vec<Event>)) -> String {
     contradiction.guarantee.to_owned()
 }
 
+/// Asserts that the history is still right after the change.
+fn right(change: impl FnOnce(&mut Vec<Event>)) {
+    let mut history = recorded();
+    change(&mut history);
+    judge(&history).unwrap();
+}
+
+/// How the run was set up.
+fn run(history: &mut [Event]) -> &mut Run {
+    match &mut history[0] {
+        Event::Run(run) => run,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The first post with a key that made a message.
+fn first_made(history: &[Event]) -> Post {
+    let made = history.iter().find_map(|event| match event {
+        Event::Post(post) if !post.replayed && post.key.is_some() && post.id.is_some() => {
+            Some(post.clone())
+        }
+        _ => None,
+    });
+    made.unwrap()
+}
+
 /// The message that the provider took first.
 fn first_sent(history: &[Event]) -> Accepted {
     let accepted = history
@@ -31,7 +59,7 @@ fn first_sent(history: &[Event]) -> Accepted {
 }
 
 /// Changes the last read of a message.
-fn last_read<'a>(history: &'a mut [Event], id: &str) -> &'a mut pillarbox_judge::history::Read {
+fn last_read<'a>(history: &'a mut [Event], id: &str) -> &'a mut Read {
     let last = history.iter_mut().rev().find_map(|event| match event {
         Event::Read(read) if read.id == id => Some(read),
         _ => None,
@@ -96,13 +124,8 @@ fn a_key_with_two_ids_is_found() {
 #[test]
 fn a_replay_that_made_a_message_again_is_found() {
     let guarantee = broken(|history| {
-        let again = history.iter().find_map(|event| match event {
-            Event::Post(post) if !post.replayed && post.key.is_some() && post.id.is_some() => {
-                Some(post.clone())
-            }
-            _ => None,
-        });
-        history.push(Event::Post(again.unwrap()));
+        let again = first_made(history);
+        history.push(Event::Post(again));
     });
     assert_eq!(guarantee, "One key makes one message in 24 hours, also if it is used at one time.");
 }
@@ -312,4 +335,272 @@ fn a_history_with_a_line_that_is_none_is_not_read() {
     assert!(read(cut.as_bytes()).is_err());
     let (_, without_run) = RECORDED.split_once('\n').unwrap();
     assert!(read(without_run.as_bytes()).is_err());
+}
+
+#[test]
+fn a_refusal_with_an_id_is_found() {
+    let guarantee = broken(|history| {
+        let post = history.iter_mut().find_map(|event| match event {
+            Event::Post(post) if post.id.is_some() => Some(post),
+            _ => None,
+        });
+        post.unwrap().status = Some(503);
+    });
+    assert_eq!(guarantee, "200 comes with an id, and nothing else does.");
+}
+
+#[test]
+fn a_key_is_free_after_24_hours_and_no_sooner() {
+    const DAY: u64 = 24 * 3_600 * 1_000_000;
+    let again_at = |at: u64| {
+        let post = |id: &str, at| {
+            Event::Post(Post {
+                began: at,
+                ended: at + 5,
+                organisation: "acme".to_owned(),
+                key: Some("k".to_owned()),
+                subject: "Hello".to_owned(),
+                status: Some(200),
+                id: Some(id.to_owned()),
+                replayed: false,
+            })
+        };
+        let read = |id: &str, at| {
+            Event::Read(Read {
+                began: at + 10,
+                ended: at + 15,
+                id: id.to_owned(),
+                status: Some("failed".to_owned()),
+                attempts: 0,
+            })
+        };
+        let run = recorded().swap_remove(0);
+        judge(&[run, post("a", 100), read("a", 100), post("b", at), read("b", at)])
+    };
+    again_at(100 + DAY).unwrap();
+    // The second answer was there before the window of the first one could be over.
+    let guarantee = again_at(100 + DAY - 10).unwrap_err().guarantee;
+    assert_eq!(guarantee, "One key makes one message in 24 hours, also if it is used at one time.");
+}
+
+#[test]
+fn an_id_that_two_keys_or_two_organisations_got_is_found() {
+    let changes: [fn(&mut Post); 2] = [
+        |post| post.key = Some("another".to_owned()),
+        |post| post.organisation = "another".to_owned(),
+    ];
+    for change in changes {
+        let guarantee = broken(|history| {
+            let mut other = Post { replayed: true, ..first_made(history) };
+            change(&mut other);
+            history.push(Event::Post(other));
+        });
+        assert_eq!(guarantee, "Each message has an id of its own.");
+    }
+}
+
+#[test]
+fn an_acknowledged_message_that_was_gone_for_a_while_is_found() {
+    let guarantee = broken(|history| {
+        let post = first_made(history);
+        let (began, id) = (post.ended + 1, post.id.unwrap());
+        let gone = Read { began, ended: began + 1, id, status: None, attempts: 0 };
+        history.push(Event::Read(gone));
+    });
+    assert_eq!(guarantee, "Each message that was acknowledged is there and becomes final.");
+}
+
+/// Adds a read of the message that the provider took first, which ends before all others began.
+fn read_before(history: &mut Vec<Event>, status: &str) {
+    let id = first_sent(history).id;
+    let reads = history.iter().filter_map(|event| match event {
+        Event::Read(read) if read.id == id => Some(read.began),
+        _ => None,
+    });
+    let ended = reads.min().unwrap() - 1;
+    let (began, status) = (ended - 1, Some(status.to_owned()));
+    history.push(Event::Read(Read { began, ended, id, status, attempts: 1 }));
+}
+
+#[test]
+fn a_final_status_that_becomes_another_one_is_found() {
+    let guarantee = broken(|history| read_before(history, "suppressed"));
+    assert_eq!(
+        guarantee,
+        "A final status stays, unless an event proves that the provider took the message."
+    );
+    right(|history| read_before(history, "failed"));
+    right(|history| read_before(history, "sending"));
+}
+
+#[test]
+fn a_failure_that_becomes_success_though_the_provider_never_took_the_message_is_found() {
+    let guarantee = broken(|history| {
+        read_before(history, "failed");
+        let id = first_sent(history).id;
+        history.retain(|event| !matches!(event, Event::Provider(one) if one.id == id));
+    });
+    assert_eq!(
+        guarantee,
+        "A final status stays, unless an event proves that the provider took the message."
+    );
+}
+
+#[test]
+fn a_message_that_was_sent_before_the_provider_took_it_is_found() {
+    let guarantee = broken(|history| {
+        let id = first_sent(history).id;
+        let late = last_read(history, &id).ended + 1;
+        for event in history.iter_mut() {
+            if let Event::Provider(one) = event
+                && one.id == id
+            {
+                one.at = late;
+            }
+        }
+    });
+    assert_eq!(
+        guarantee,
+        "A message is sent only if the provider took it, by one attempt at least."
+    );
+}
+
+#[test]
+fn a_message_that_is_sent_more_often_than_attempted_is_found() {
+    const GUARANTEE: &str = "A message is sent again only if the answer to an attempt was lost.";
+    // With another attempt after a lost answer, as far as attempts are counted.
+    let twice = |on_unknown, answers, attempts| {
+        move |history: &mut Vec<Event>| {
+            run(history).on_unknown = on_unknown;
+            run(history).answers = answers;
+            let again = first_sent(history);
+            last_read(history, &again.id).attempts = attempts;
+            history.push(Event::Provider(again));
+        }
+    };
+    right(twice(OnUnknown::Retry, Answers::MayBeLost, 2));
+    for (on_unknown, answers, attempts) in [
+        (OnUnknown::Retry, Answers::MayBeLost, 1),
+        (OnUnknown::Retry, Answers::Arrive, 2),
+        (OnUnknown::Fail, Answers::MayBeLost, 2),
+    ] {
+        assert_eq!(broken(twice(on_unknown, answers, attempts)), GUARANTEE);
+    }
+}
+
+#[test]
+fn a_message_whose_posts_were_all_refused_and_that_is_sent_is_found() {
+    let sent_after = |refusal, status| {
+        move |history: &mut Vec<Event>| {
+            run(history).refusal = refusal;
+            let (mut sent, mut post) = (first_sent(history), first_made(history));
+            sent.id = "refused".to_owned();
+            sent.subject = "refused".to_owned();
+            post.subject.clone_from(&sent.subject);
+            post.key = None;
+            post.id = None;
+            post.status = status;
+            history.extend([Event::Post(post), Event::Provider(sent)]);
+        }
+    };
+    right(sent_after(Refusal::MayBeOpen, Some(503)));
+    right(sent_after(Refusal::Definite, None));
+    for (refusal, status) in
+        [(Refusal::Definite, 503), (Refusal::MayBeOpen, 422), (Refusal::MayBeOpen, 451)]
+    {
+        let guarantee = broken(sent_after(refusal, Some(status)));
+        assert_eq!(guarantee, "A message that was refused is not sent.");
+    }
+}
+
+#[test]
+fn a_suppression_counts_for_its_organisation_and_once_all_can_know_it() {
+    let suppressed = |delay, before: u64, organisation: Option<&'static str>| {
+        move |history: &mut Vec<Event>| {
+            run(history).suppression_delay = delay;
+            let sent = first_sent(history);
+            history.push(Event::Suppressed(Suppressed {
+                ended: sent.at - before,
+                organisation: organisation.map_or(sent.organisation, str::to_owned),
+                address: sent.recipients[0].clone(),
+            }));
+            // Those that were sent later went to other addresses.
+            for event in history.iter_mut() {
+                if let Event::Provider(one) = event
+                    && one.id != sent.id
+                {
+                    one.recipients.clear();
+                }
+            }
+        }
+    };
+    right(suppressed(10, 10, None));
+    right(suppressed(10, 11, Some("another")));
+    let guarantee = broken(suppressed(10, 11, None));
+    assert_eq!(guarantee, "Nothing is sent to a suppressed address.");
+}
+
+/// The last page with entries of the reader that got the most.
+fn last_page(history: &mut [Event]) -> &mut Vec<Entry> {
+    let mut counts = std::collections::BTreeMap::new();
+    for event in history.iter() {
+        if let Event::Feed(page) = event {
+            *counts.entry(page.reader.clone()).or_insert(0) += page.entries.len();
+        }
+    }
+    let (longest, _) = counts.into_iter().max_by_key(|(_, count)| *count).unwrap();
+    let last = history.iter_mut().rev().find_map(|event| match event {
+        Event::Feed(page) if page.reader == longest && !page.entries.is_empty() => Some(page),
+        _ => None,
+    });
+    &mut last.unwrap().entries
+}
+
+#[test]
+fn an_end_that_the_feed_tells_twice_or_wrong_is_found() {
+    const GUARANTEE: &str = "The feed tells each end of a message once.";
+    for kind in ["email.sent", "email.failed", "email.suppressed"] {
+        let guarantee = broken(|history| {
+            let message = first_sent(history).id;
+            let (id, kind) = ("another".to_owned(), kind.to_owned());
+            last_page(history).push(Entry { id, kind, message });
+        });
+        assert_eq!(guarantee, GUARANTEE, "{kind} after email.sent");
+        if kind == "email.sent" {
+            continue;
+        }
+        let guarantee = broken(|history| {
+            let sent = first_sent(history).id;
+            for event in history.iter_mut() {
+                let Event::Feed(page) = event else { continue };
+                for entry in &mut page.entries {
+                    if entry.message == sent && entry.kind == "email.sent" {
+                        kind.clone_into(&mut entry.kind);
+                    }
+                }
+            }
+        });
+        assert_eq!(guarantee, GUARANTEE, "{kind} in the place of email.sent");
+    }
+}
+
+#[test]
+fn an_entry_that_one_of_two_receivers_missed_is_found() {
+    let other = |history: &mut Vec<Event>, missed: usize| {
+        let deliveries = history.iter().filter_map(|event| match event {
+            Event::Webhook(delivery) => Some(delivery.clone()),
+            _ => None,
+        });
+        let deliveries: Vec<_> = deliveries.collect();
+        let missed = deliveries.first().filter(|_| missed > 0).map(|one| one.entry.id.clone());
+        for mut delivery in deliveries {
+            if Some(&delivery.entry.id) != missed.as_ref() {
+                delivery.receiver = "another".to_owned();
+                history.push(Event::Webhook(delivery));
+            }
+        }
+    };
+    right(|history| other(history, 0));
+    let guarantee = broken(|history| other(history, 1));
+    assert_eq!(guarantee, "A webhook's receiver gets each entry.");
 }
