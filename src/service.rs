@@ -169,7 +169,6 @@ impl Service {
         let sqs_queue = sqs_queue(config, &ses)?;
         let queue = Arc::new(MessageQueue::new(bodies.store, memory_limit::pending_bytes(config)));
         let dispatcher = dispatcher(config, &store, &queue, &ses, &clock);
-        let began = (Instant::now(), clock.now());
         let survived = dispatcher.take_up(bodies.survivors);
         let intake = intake(config, &store, &queue, &clock);
         let listeners = Listeners::bind(config, inherited).await?;
@@ -188,7 +187,7 @@ impl Service {
         let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let body_facts = hand_over::body_facts(&queue, survived, began, arena.as_ref(), &refused);
+        let body_facts = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
         let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };

@@ -18,9 +18,9 @@ use tracing::{error, info, warn};
 use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::{Restarts, own_command_line};
 use crate::body_store::BodyStore;
+use crate::clock::Clock;
 use crate::config::KeepBodies;
 use crate::dispatch::{LAST_CALLS, Phase, Rest};
-use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 use crate::service::bodies::{self, RefusedArena};
 use crate::service::fd_store::{self, Kept, Stored};
@@ -121,7 +121,7 @@ impl Arena {
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
     survived_messages: usize,
-    began: (Instant, Timestamp),
+    clock: &Clock,
     arena: Option<&Arc<Arena>>,
     refused: &Arc<Mutex<Vec<RefusedArena>>>,
 ) -> Arc<BodyFacts> {
@@ -134,7 +134,8 @@ pub(super) fn body_facts(
     Arc::new(BodyFacts {
         queue: Arc::clone(queue),
         survived_messages,
-        began,
+        // Requests are not answered yet, so what is pending was accepted earlier.
+        began: (Instant::now(), clock.now()),
         keeper: Box::new(keeper),
         unreadable: Box::new(move || reasons(&told)),
         drop_unreadable: Box::new(move || give_up(&given_up, dropped.as_ref())),
