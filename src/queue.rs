@@ -343,6 +343,11 @@ impl MessageQueue {
         self.lock().live(id)
     }
 
+    /// Returns true if a message is pending and was accepted before this time.
+    pub fn is_pending_since_before(&self, id: MessageId, time: Instant) -> bool {
+        self.lock().accepted_before(id, time)
+    }
+
     /// Sets what keeps every message from being sent, for readers to see.
     pub fn set_obstacle(&self, obstacle: Option<Failure>) {
         self.lock().obstacle = obstacle;

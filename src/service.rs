@@ -187,7 +187,7 @@ impl Service {
         let conditions = Arc::clone(&live.conditions);
         let key = PageKey::generate()?;
         let page = key.url(listeners.operators.1);
-        let body_facts = hand_over::body_facts(&queue, survived, arena.as_ref(), &refused);
+        let body_facts = hand_over::body_facts(&queue, survived, &clock, arena.as_ref(), &refused);
         let facts = facts(config, &listeners, &intake, &body_facts, &page)?;
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };

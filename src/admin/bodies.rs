@@ -5,8 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::admin::{Admin, Call, Place, Refusal};
+use crate::domain::id::MessageId;
+use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 
 /// Tells of the bodies.
@@ -89,6 +92,8 @@ pub struct BodyFacts {
     pub queue: Arc<MessageQueue>,
     /// How many of them went on at the start.
     pub survived_messages: usize,
+    /// The start, by the clock of messages and by that of records.
+    pub began: (Instant, Timestamp),
     /// Tells who keeps them.
     pub keeper: Box<dyn Fn() -> Keeper + Send + Sync>,
     /// Tells why bodies of an earlier process cannot be used, if there are such.
@@ -104,6 +109,13 @@ impl fmt::Debug for BodyFacts {
 }
 
 impl BodyFacts {
+    /// Time at which this process took up a message that waited when the one before it ended; `None`
+    /// if it did not, or is not pending any more.
+    pub fn restarted_at(&self, id: MessageId) -> Option<Timestamp> {
+        let (began, at) = self.began;
+        self.queue.is_pending_since_before(id, began).then_some(at)
+    }
+
     /// What operators see.
     pub fn show(&self) -> Bodies {
         let usage = self.queue.bodies().usage();

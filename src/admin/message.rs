@@ -120,6 +120,9 @@ pub struct MessageShown {
     pub events: Vec<EventView>,
     /// What happened to each recipient.
     pub timelines: Vec<Timeline>,
+    /// Time of the service's last start, if the message is pending and waited then already.
+    #[serde(rename = "restartedAt", default, skip_serializing_if = "Option::is_none")]
+    pub restarted_at: Option<String>,
 }
 
 /// What happened to one recipient.
@@ -197,9 +200,12 @@ impl Call for MessageShow {
     async fn answer(self, admin: &Admin) -> Result<MessageShown, Refusal> {
         let id = message_id(&self.id)?;
         // Before the row: a message that is settled in between is shown as settled.
-        let live = match &admin.place {
-            Place::Service { live, .. } => live.message(id),
-            Place::File => None,
+        let (live, restarted_at) = match &admin.place {
+            Place::Service { live, facts, .. } => {
+                let bodies = facts.as_ref().map(|facts| &facts.bodies);
+                (live.message(id), bodies.and_then(|bodies| bodies.restarted_at(id)))
+            }
+            Place::File => (None, None),
         };
         let message =
             admin.store.message(id, admin.clock.window_time()).await?.ok_or_else(|| {
@@ -212,6 +218,7 @@ impl Call for MessageShow {
         Ok(MessageShown {
             timelines: timelines(&message.recipients, &events),
             events: events.iter().map(EventView::from).collect(),
+            restarted_at: restarted_at.map(|at| at.to_string()),
             view: admin.view(message, live.as_ref()),
         })
     }

@@ -253,6 +253,7 @@ fn shown(shown: &MessageShown) -> String {
     let metadata = record.metadata.iter().flatten();
     lines.extend(metadata.map(|(name, value)| ("metadata", format!("{name}={value}"))));
     lines.push(("attempts", record.attempts.to_string()));
+    lines.extend(shown.restarted_at.clone().map(|at| ("restarted", at)));
     lines.extend(record.error.as_ref().map(|error| ("error", failure(error))));
     lines.extend(record.sent_at.clone().map(|at| ("sent", at)));
     lines.extend(record.ses_message_id.clone().map(|id| ("SES's id", id)));

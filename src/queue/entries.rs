@@ -257,6 +257,12 @@ impl Entries {
         })
     }
 
+    pub(super) fn accepted_before(&self, id: MessageId, time: Instant) -> bool {
+        self.by_id
+            .get(&id)
+            .is_some_and(|entry| self.queue.times.of_moment(entry.accepted_at) < time)
+    }
+
     pub(super) fn remaining(&self) -> Vec<(MessageId, u32, Acceptance)> {
         let left = self.by_id.iter().map(|entry| {
             let acceptance = match entry.place {

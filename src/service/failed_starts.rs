@@ -2,6 +2,7 @@
 //! gives the unit up, so such a start ends as one to be repeated, and the starts come less and less
 //! often.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -47,7 +48,10 @@ impl HandedBodies {
         let arenas = names.split(':').enumerate().filter(|(_, name)| is_arena(name));
         let path =
             |index: usize| Path::new("/proc/self/fd").join((FIRST_DESCRIPTOR + index).to_string());
-        let paths: Vec<_> = arenas.map(|(index, _)| path(index)).collect();
+        let mut paths: Vec<PathBuf> = arenas.map(|(index, _)| path(index)).collect();
+        // The service manager may have several descriptors of one memory.
+        let mut seen = BTreeSet::new();
+        paths.retain(|path| fs::metadata(path).is_ok_and(|found| seen.insert(found.ino())));
         (!paths.is_empty()).then_some(Self { paths })
     }
 

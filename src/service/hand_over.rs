@@ -18,6 +18,7 @@ use tracing::{error, info, warn};
 use crate::admin::bodies::{BodyFacts, Keeper};
 use crate::admin::restart::{Restarts, own_command_line};
 use crate::body_store::BodyStore;
+use crate::clock::Clock;
 use crate::config::KeepBodies;
 use crate::dispatch::{LAST_CALLS, Phase, Rest};
 use crate::queue::MessageQueue;
@@ -120,6 +121,7 @@ impl Arena {
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
     survived_messages: usize,
+    clock: &Clock,
     arena: Option<&Arc<Arena>>,
     refused: &Arc<Mutex<Vec<RefusedArena>>>,
 ) -> Arc<BodyFacts> {
@@ -132,6 +134,8 @@ pub(super) fn body_facts(
     Arc::new(BodyFacts {
         queue: Arc::clone(queue),
         survived_messages,
+        // Requests are not answered yet, so what is pending was accepted earlier.
+        began: (Instant::now(), clock.now()),
         keeper: Box::new(keeper),
         unreadable: Box::new(move || reasons(&told)),
         drop_unreadable: Box::new(move || give_up(&given_up, dropped.as_ref())),

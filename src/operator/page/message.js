@@ -65,6 +65,7 @@ function draw(message) {
 function entries(message) {
   const found = [entry(message.createdAt, "accepted", "plain", "pillarbox accepted it")];
   if (message.sentAt) found.push(entry(message.sentAt, "sent", "plain", "the provider accepted it"));
+  if (message.restartedAt) found.push(entry(message.restartedAt, "restarted", "plain", "the service was restarted while it waited"));
   for (const event of message.events) {
     const outcome = outcomeOfEvent(event.type);
     const detail = Object.entries(event.detail).map(([name, value]) => `${name}: ${value}`);

@@ -25,6 +25,9 @@ const page = await open(PAGE);
 await page.locator("#link.live").waitFor();
 assert.equal(page.url(), `${origin}/`);
 await page.getByText("Nothing is wrong").waitFor();
+// In a sentence: how many bodies wait, and what they survive.
+await page.locator("#bodies").getByText("Pending messages: 0 bodies in ").waitFor();
+assert.ok((await page.locator("#bodies").textContent()).includes("They survive pillarbox restart, and no other end of the process: "));
 
 // A message shows by itself, and whatever it says is text.
 await tab(page, "Messages");

@@ -414,6 +414,33 @@ async fn a_restart_in_place_goes_on_to_say_which_bodies_cannot_be_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_waited_over_a_restart_says_so_as_long_as_it_waits() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let old = send(&server, 1).await.remove(0);
+    let shown = |id: &str| -> Value {
+        let shown = site.done(&["message", "show", id, "--json"]);
+        serde_json::from_slice(&shown.stdout).unwrap()
+    };
+    assert!(shown(&old)["restartedAt"].is_null());
+    server.kill();
+    let server = start(&site, &manager);
+    let new = send(&server, 1).await.remove(0);
+    let restarted_at = shown(&old)["restartedAt"].as_str().unwrap().to_owned();
+    assert!(restarted_at.as_str() >= shown(&old)["createdAt"].as_str().unwrap());
+    assert!(restarted_at.as_str() <= shown(&new)["createdAt"].as_str().unwrap());
+    assert!(shown(&new)["restartedAt"].is_null());
+    Finished::run(site.command(&["restart", "--json"])).await.json();
+    assert!(shown(&old)["restartedAt"].as_str().unwrap() > restarted_at.as_str());
+    let text = String::from_utf8(site.done(&["message", "show", &new]).stdout).unwrap();
+    assert!(text.contains("restarted:"), "{text}");
+    site.simulator.set_faults(Faults::none());
+    all_sent(&server, &[old.clone(), new]).await;
+    assert!(shown(&old)["restartedAt"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_two_arenas_a_start_takes_that_of_its_own_data() {
     let (site, manager) = site(SOON, Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::Throttled));
@@ -504,6 +531,10 @@ async fn a_start_that_fails_says_how_many_messages_wait() {
     let ids = send(&server, 7).await;
     wait_until_tried(&server, &ids[0]).await;
     server.kill();
+    // It counts once, however many descriptors the manager has of it.
+    let memory = manager.take("arena").remove(0);
+    manager.keep("arena", memory.try_clone().unwrap());
+    manager.keep("arena", memory);
     site.reconfigure("operator_listen", "operator_lisen");
     let failed = Finished::run(manager.command(&site)).await;
     assert_eq!(failed.code, 75, "{failed:?}");

@@ -195,12 +195,14 @@ async fn a_signal_during_a_restart_makes_a_stop_of_it() {
     let server = manager.start(&site);
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
-    let restarting = tokio::spawn(Finished::run(site.command(&["restart"])));
+    let restarting = tokio::spawn(Finished::run(site.command(&["restart", "--json"])));
     until_logged(&server, "handing over").await;
     server.terminate().await;
-    restarting.abort();
     assert_eq!(site.simulator.accepted_total(), 1);
-    assert_eq!(site.start().record(&id).await["status"], "sent");
+    let server = site.start();
+    assert_eq!(server.record(&id).await["status"], "sent");
+    // A service manager would start another process, for which the command waits.
+    restarting.await.unwrap().json();
 }
 
 #[tokio::test(flavor = "multi_thread")]
