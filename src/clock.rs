@@ -298,15 +298,7 @@ impl Clock {
 
     /// Returns the time by which windows are judged: now, unless the wall clock is in doubt.
     pub fn window_time(&self) -> WindowTime {
-        if let Some((state, stored)) = self.last_look() {
-            return WindowTime::new(corrected(&state.corrections, stored), &state.corrections);
-        }
-        let state = self.look();
-        let now = match state.doubt {
-            Some(doubt) => doubt.kept.frozen_at,
-            None => corrected(&state.corrections, state.stored),
-        };
-        WindowTime::new(now, &state.corrections)
+        self.record_and_window_time().1
     }
 
     /// Returns [`Clock::record_time`] and [`Clock::window_time`] of one look at the clock.
@@ -315,7 +307,13 @@ impl Clock {
             let now = corrected(&state.corrections, stored);
             return (stored, WindowTime::new(now, &state.corrections));
         }
-        (self.record_time(), self.window_time())
+        let state = self.look();
+        let now = match state.doubt {
+            Some(doubt) => doubt.kept.frozen_at,
+            None => corrected(&state.corrections, state.stored),
+        };
+        let stored = state.record_time(self.0.source.since_boot());
+        (stored, WindowTime::new(now, &state.corrections))
     }
 
     /// Returns the doubt that holds the window time back, if there is one.

@@ -63,7 +63,6 @@ mod damage;
 mod directory;
 mod error;
 mod feed_entries;
-mod id_hasher;
 mod interface;
 mod limits;
 mod listing;

@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::str::Utf8Error;
 use std::sync::OnceLock;
 
 use memchr::{memchr, memchr2};
@@ -122,7 +121,7 @@ impl fmt::Display for JsonError {
 
 /// Reads a document that is one object.
 pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
-    let text = utf8(bytes).map_err(|error| {
+    let text = simdutf8::compat::from_utf8(bytes).map_err(|error| {
         let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]);
         let valid = valid.expect("checked up to here");
         error_at(valid, valid.len(), "the body is not UTF-8".into())
@@ -143,12 +142,6 @@ pub fn parse_object(bytes: &[u8]) -> Result<Json<'_>, JsonError> {
         None => Ok(object),
         Some(_) => Err(parser.error("something follows the JSON object")),
     }
-}
-
-/// Reads text. The standard library tells where it ends to be UTF-8, but takes several times as long
-/// for a text that is not all ASCII.
-fn utf8(bytes: &[u8]) -> Result<&str, Utf8Error> {
-    simdutf8::basic::from_utf8(bytes).or_else(|_| std::str::from_utf8(bytes))
 }
 
 fn error_at(text: &str, at: usize, problem: Cow<'_, str>) -> JsonError {

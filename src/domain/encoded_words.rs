@@ -54,8 +54,13 @@ pub fn decode(text: &str) -> String {
 /// Returns true if a text has an encoded word in it, or what others take for one: `=?`, and `?=`
 /// after it.
 pub fn looks_encoded(text: &str) -> bool {
+    first_sign(text).is_some_and(|start| text[start + 2..].contains("?="))
+}
+
+/// Returns where an encoded word may begin first.
+pub(in crate::domain) fn first_sign(text: &str) -> Option<usize> {
     // Hardly any text has the sign, and to see that takes a fraction of the time.
-    text.contains('=') && text.find("=?").is_some_and(|start| text[start + 2..].contains("?="))
+    if text.contains('=') { text.find("=?") } else { None }
 }
 
 /// Encoded words that follow each other in one charset.

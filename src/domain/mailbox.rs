@@ -13,7 +13,7 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 use mail_builder::headers::Header;
 use mail_builder::headers::address::Address as HeaderAddress;
 
-use crate::domain::encoded_words::looks_encoded;
+use crate::domain::encoded_words::{first_sign, looks_encoded};
 
 /// The longest domain name in its ASCII form, in octets (RFC 5321 section 4.5.3.1.2).
 const DOMAIN_MAX_OCTETS: usize = 255;
@@ -265,7 +265,7 @@ impl<'a> Mailbox<'a> {
     pub fn to_header(&self) -> String {
         let address = joined(self.address.local, &self.address.domain);
         let Some(name) = &self.display_name else { return address };
-        if name.contains('=') && name.contains("=?") {
+        if first_sign(name).is_some() {
             return format!("{} <{address}>", encoded_words(name));
         }
         let mut folded = Vec::with_capacity(name.len() * 2 + 80);

@@ -211,8 +211,8 @@ impl Json {
 
     /// A text, in quotes.
     fn text(&mut self, text: &str) {
-        // RFC 8259 section 7: these alone must be escaped. Without stopping, that is quickly seen.
-        if text.bytes().fold(0, |any, b| any | u8::from(b < b' ')) != 0 {
+        // RFC 8259 section 7: these, quotes and backslashes must be escaped.
+        if text.bytes().any(|b| b < b' ') {
             self.0.push_str(&serde_json::to_string(text).expect("a text becomes JSON"));
             return;
         }

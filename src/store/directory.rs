@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use rustc_hash::FxHashMap;
 use subtle::ConstantTimeEq;
 
 use crate::domain::api_key::ApiKeyHash;
@@ -18,7 +19,6 @@ use crate::domain::organisation::{
 use crate::domain::time::Timestamp;
 use crate::domain::webhook::{Webhook, WebhookId};
 use crate::store::error::DamagedRow;
-use crate::store::id_hasher::IdMap;
 use crate::store::record::webhooks::decode_webhook;
 use crate::store::record::{decode_api_key, decode_domain, decode_organisation};
 
@@ -36,7 +36,7 @@ pub(super) struct OrganisationIndex {
     /// By number.
     pub(super) webhooks: Vec<Webhook>,
     /// Positions in `api_keys` by the first bytes of the hash.
-    keys_by_prefix: IdMap<[u8; 8], Vec<usize>>,
+    keys_by_prefix: FxHashMap<[u8; 8], Vec<usize>>,
     /// Rows that cannot be read: whoever they would let in or let send is refused.
     pub(super) damaged: Vec<DamagedRow>,
 }
@@ -144,7 +144,7 @@ fn prefix(hash: &ApiKeyHash) -> [u8; 8] {
 
 /// When each key was last used, and what of it is stored; in milliseconds.
 #[derive(Debug, Default, Clone)]
-pub(super) struct KeyUse(IdMap<u32, Arc<Times>>);
+pub(super) struct KeyUse(FxHashMap<u32, Arc<Times>>);
 
 #[derive(Debug, Default)]
 struct Times {

@@ -15,6 +15,7 @@ use prometheus::{Firing, Prometheus};
 use site::Monitored;
 
 pub(crate) mod faults;
+mod injections;
 pub(crate) mod prometheus;
 pub(crate) mod site;
 

@@ -7,6 +7,8 @@ mod encryption;
 #[cfg(feature = "interop")]
 mod nodes;
 #[cfg(feature = "interop")]
+mod pace;
+#[cfg(feature = "interop")]
 mod proxy;
 #[cfg(feature = "interop")]
 mod races;

@@ -13,8 +13,7 @@ use std::ops::{Deref, RangeBounds};
 
 use bytes::Bytes;
 use redb::{AccessGuard, Key, StorageError, Value};
-
-use crate::store::id_hasher::IdMap;
+use rustc_hash::FxHashMap;
 
 /// Length that stands for a row that was removed; no value is so long.
 const REMOVED: u32 = u32::MAX;
@@ -42,7 +41,7 @@ struct TableChanges {
     /// In the order in which they were made.
     places: Vec<Place>,
     /// The last change of each row whose key is as long as a message's id.
-    by_id: IdMap<[u8; 16], Place>,
+    by_id: FxHashMap<[u8; 16], Place>,
 }
 
 /// Where a change begins.

@@ -9,8 +9,8 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 
-use crate::store::id_hasher::IdMap;
 use crate::store::redb::changes::row_changes;
 use crate::store::redb::tables::{IdKey, Visibility, visibility};
 use crate::store::redb::{read_lock, write_lock};
@@ -25,7 +25,7 @@ pub(super) struct RecentRows {
 
 #[derive(Debug, Default)]
 struct Rows {
-    by_key: IdMap<(u8, IdKey), Bytes>,
+    by_key: FxHashMap<(u8, IdKey), Bytes>,
     /// The least key of each table.
     least: BTreeMap<u8, IdKey>,
 }

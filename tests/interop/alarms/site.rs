@@ -331,3 +331,8 @@ pub(crate) fn is(metrics: &Metrics, sample: &str, number: u32) -> bool {
 pub(crate) fn message(to: &[&str]) -> Value {
     json!({ "from": "ann@example.com", "to": to, "subject": "Hello", "text": "How are you?" })
 }
+
+/// Whether the provider is impaired by this cause.
+pub(crate) fn impaired(metrics: &Metrics, cause: &str) -> bool {
+    is(metrics, &format!("pillarbox_provider_impaired{{cause=\"{cause}\"}}"), 1)
+}
