@@ -26,11 +26,12 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::Acceptance;
+use crate::domain::message::{Acceptance, Cancellation};
 use crate::domain::time::Timestamp;
 
 use layout::{
-    ArenaHead, BLOCK_BYTES, BlockHead, CallRecord, LIVE_AT, LiveRecord, RecordHead, Seed,
+    ArenaHead, BLOCK_BYTES, BlockHead, CANCEL_MARK_AT, CallRecord, CancelMark, LIVE_AT, LiveRecord,
+    RecordHead, Seed,
 };
 use room::{Freed, Memory, Place, Placed, Room, Size, Slot, block_offset};
 use scan::Found;
@@ -145,6 +146,8 @@ pub struct Survivor {
     pub accepted_at: Instant,
     /// How it stood.
     pub live: LiveState,
+    /// Why it is not to be sent again, if it was cancelled while its call was under way.
+    pub cancellation: Option<Cancellation>,
     /// The body.
     pub body: Body,
 }
@@ -224,6 +227,7 @@ impl BodyStore {
             key: found.head.key,
             accepted_at: arena.moments.instant(found.head.accepted_at),
             live: arena.live(found.live),
+            cancellation: found.cancelled.0,
             body: Body::new(arena, found.slot),
         });
         let survivors = survivors.collect();
@@ -410,6 +414,13 @@ impl Body {
             return Err(io::Error::other("the provider's id is longer than the message"));
         }
         self.arena.write(&bytes, place.offset() + LIVE_AT as u64)
+    }
+
+    /// Writes down that its message is not to be sent again.
+    pub fn cancel(&self, id: MessageId, why: Cancellation) -> io::Result<()> {
+        let mark = CancelMark(Some(why)).encode(self.arena.seed, id);
+        let room = self.arena.room();
+        self.arena.write(&mark, room.place(self.slot).offset() + CANCEL_MARK_AT as u64)
     }
 }
 

@@ -432,9 +432,7 @@ impl<P: Provider> Dispatcher<P> {
             let id = survivor.id;
             match self.queue.take_up(survivor) {
                 Ok(TakenUp::Waits) => {}
-                Ok(TakenUp::Sent { claim, ses_message_id, sent_at }) => {
-                    ended.push((claim, Transition::Sent { ses_message_id, sent_at }));
-                }
+                Ok(TakenUp::Ends(claim, end)) => ended.push((claim, end)),
                 // Its mark in the store stays, and the next start settles it.
                 Err(error) => error!(%id, %error, "the body of a pending message cannot be read"),
             }

@@ -15,8 +15,7 @@ use crate::body_store::{BodyStore, CallState, LiveState, NewBody, Survivor};
 use crate::domain::envelope::Envelope;
 use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::mailbox::DomainName;
-use crate::domain::message::{Acceptance, Cancellation, Failure};
-use crate::domain::time::Timestamp;
+use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 
 use claim::INTERRUPTED_WAIT;
 use entries::{Entries, Past};
@@ -88,15 +87,8 @@ pub struct Pending {
 pub enum TakenUp {
     /// It waits for an attempt.
     Waits,
-    /// The provider has accepted it, which is not in the store yet.
-    Sent {
-        /// The message.
-        claim: Claim,
-        /// The provider's identifier for it.
-        ses_message_id: String,
-        /// When the provider accepted it.
-        sent_at: Timestamp,
-    },
+    /// The provider has accepted it, or it was cancelled, and that is not in the store yet.
+    Ends(Claim, Transition),
 }
 
 /// The pending messages of all organisations.
@@ -170,7 +162,7 @@ impl MessageQueue {
     /// Takes up a message that outlived its process and is still pending. It is due as it was then, and
     /// at once if a call was under way. Fails if its body cannot be read.
     pub fn take_up(self: &Arc<Self>, survivor: Survivor) -> io::Result<TakenUp> {
-        let Survivor { id, organisation, key: _, accepted_at, live, body } = survivor;
+        let Survivor { id, organisation, key: _, accepted_at, live, cancellation, body } = survivor;
         let envelope = Envelope::from_text(body.envelope()?);
         let encoded = body.content_len();
         let message = PendingMessage {
@@ -186,24 +178,25 @@ impl MessageQueue {
         let reservation = self.budget.reserve_always(organisation, encoded);
         let held = HeldMessage { message, reservation };
         let LiveState { attempts, acceptance, due, call } = live;
-        let taken_up = match call {
-            CallState::Idle => {
-                let past = Past { attempts, acceptance, interruption: Interruption::None };
-                self.lock().take_up(held, due, past);
-                TakenUp::Waits
-            }
+        let (acceptance, interruption, due) = match &call {
             CallState::UnderWay => {
-                let (acceptance, interruption) = (Acceptance::Possible, Interruption::EndOfProcess);
-                let past = Past { attempts, acceptance, interruption };
-                self.lock().take_up(held, Instant::now(), past);
-                TakenUp::Waits
+                (Acceptance::Possible, Interruption::EndOfProcess, Instant::now())
             }
+            CallState::Idle | CallState::Answered { .. } => (acceptance, Interruption::None, due),
+        };
+        let past = Past { attempts, acceptance, interruption, cancellation };
+        let end = match call {
             CallState::Answered { ses_message_id, sent_at } => {
-                let past = Past { attempts, acceptance, interruption: Interruption::None };
-                let taken = self.lock().take_up_claimed(held, past);
-                let claim = Claim::new(taken, self);
-                TakenUp::Sent { claim, ses_message_id, sent_at }
+                Some(Transition::Sent { ses_message_id, sent_at })
             }
+            _ => cancellation.map(|why| why.transition(acceptance)),
+        };
+        let taken_up = if let Some(end) = end {
+            let taken = self.lock().take_up_claimed(held, past);
+            TakenUp::Ends(Claim::new(taken, self), end)
+        } else {
+            self.lock().take_up(held, due, past);
+            TakenUp::Waits
         };
         self.changed.notify_one();
         Ok(taken_up)

@@ -9,7 +9,7 @@ use twox_hash::XxHash3_64;
 
 use crate::body_store::{ArenaOwner, NotTaken};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::Acceptance;
+use crate::domain::message::{Acceptance, Cancellation};
 
 /// Bytes of a block. The first block of the arena has its head.
 pub(super) const BLOCK_BYTES: u64 = 256 * 1024;
@@ -130,6 +130,8 @@ pub(super) struct RecordHead {
     pub(super) content_check: u64,
 }
 
+/// Where a record says that its message was cancelled: see [`CancelMark`].
+pub(super) const CANCEL_MARK_AT: usize = 33;
 /// Where the live state begins in a record.
 pub(super) const LIVE_AT: usize = 60;
 
@@ -147,7 +149,7 @@ impl RecordHead {
         (Self::BYTES as u64 + content_len).next_multiple_of(ALIGNMENT)
     }
 
-    /// Writes all but the live state, which stays zero.
+    /// Writes all but the mark of a cancellation and the live state, which stay zero.
     pub(super) fn encode(&self, seed: Seed, generation: u64) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.request_len.to_le_bytes());
@@ -158,7 +160,7 @@ impl RecordHead {
         bytes[32] = u8::from(self.key.is_some());
         bytes[36..44].copy_from_slice(&self.accepted_at.to_le_bytes());
         bytes[44..52].copy_from_slice(&self.content_check.to_le_bytes());
-        let check = seed.check(&[&generation.to_le_bytes(), &bytes[..52]]);
+        let check = Self::check(&bytes, seed, generation);
         bytes[52..60].copy_from_slice(&check.to_le_bytes());
         bytes
     }
@@ -166,8 +168,7 @@ impl RecordHead {
     /// Returns `None` if no record of this use of the block begins here.
     pub(super) fn decode(bytes: &[u8], seed: Seed, generation: u64) -> Option<Self> {
         let bytes = bytes.get(..Self::BYTES)?;
-        let check = seed.check(&[&generation.to_le_bytes(), &bytes[..52]]);
-        if check != u64::from_le_bytes(part(bytes, 52)) {
+        if Self::check(bytes, seed, generation) != u64::from_le_bytes(part(bytes, 52)) {
             return None;
         }
         Some(Self {
@@ -186,10 +187,49 @@ impl RecordHead {
         (bytes[32] == 1).then(|| KeyId(u32::from_le_bytes(part(bytes, 28))))
     }
 
+    /// The check value of a head, which may be marked as cancelled later.
+    fn check(bytes: &[u8], seed: Seed, generation: u64) -> u64 {
+        let behind = CANCEL_MARK_AT + CancelMark::BYTES;
+        seed.check(&[&generation.to_le_bytes(), &bytes[..CANCEL_MARK_AT], &bytes[behind..52]])
+    }
+
     /// Makes the record that begins here one of another use of blocks.
     pub(super) fn move_to(record: &mut [u8], seed: Seed, generation: u64) {
-        let check = seed.check(&[&generation.to_le_bytes(), &record[..52]]);
+        let check = Self::check(record, seed, generation);
         record[52..60].copy_from_slice(&check.to_le_bytes());
+    }
+}
+
+/// Mark of a message that is not to be sent again, whatever its call comes to. It is apart from the
+/// live state, which others write at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CancelMark(pub(super) Option<Cancellation>);
+
+impl CancelMark {
+    pub(super) const BYTES: usize = 3;
+
+    pub(super) fn encode(self, seed: Seed, id: MessageId) -> [u8; Self::BYTES] {
+        let code = match self.0 {
+            None => return [0; Self::BYTES],
+            Some(Cancellation::ByOperator) => 1,
+            Some(Cancellation::OrganisationRemoved) => 2,
+            Some(Cancellation::DomainRemoved) => 3,
+        };
+        let [first, second, ..] = seed.check(&[id.as_bytes(), &[code]]).to_le_bytes();
+        [code, first, second]
+    }
+
+    /// Reads the mark of a record that begins here. Returns `None` if it is damaged.
+    pub(super) fn decode(record: &[u8], seed: Seed, id: MessageId) -> Option<Self> {
+        let bytes: [u8; Self::BYTES] = part(record, CANCEL_MARK_AT);
+        let mark = Self(match bytes[0] {
+            0 => None,
+            1 => Some(Cancellation::ByOperator),
+            2 => Some(Cancellation::OrganisationRemoved),
+            3 => Some(Cancellation::DomainRemoved),
+            _ => return None,
+        });
+        (mark.encode(seed, id) == bytes).then_some(mark)
     }
 }
 
@@ -349,6 +389,26 @@ mod tests {
         assert_eq!(changed(0, b'x'), NotTaken::Foreign);
         assert_eq!(changed(16, 2), NotTaken::Newer { version: 2 });
         assert_eq!(changed(30, 9), NotTaken::Damaged);
+    }
+
+    #[test]
+    fn a_cancellation_is_read_as_it_was_marked_and_no_bit_of_it_may_change() {
+        use Cancellation::{ByOperator, DomainRemoved, OrganisationRemoved};
+        for why in [None, Some(ByOperator), Some(OrganisationRemoved), Some(DomainRemoved)] {
+            let mark = CancelMark(why);
+            let mut bytes = record().encode(SEED, 8);
+            let mark_at = CANCEL_MARK_AT..CANCEL_MARK_AT + CancelMark::BYTES;
+            bytes[mark_at.clone()].copy_from_slice(&mark.encode(SEED, ID));
+            assert_eq!(RecordHead::decode(&bytes, SEED, 8), Some(record()));
+            assert_eq!(CancelMark::decode(&bytes, SEED, ID), Some(mark));
+            for place in mark_at {
+                for bit in 0..8 {
+                    let mut bytes = bytes;
+                    bytes[place] ^= 1 << bit;
+                    assert_eq!(CancelMark::decode(&bytes, SEED, ID), None);
+                }
+            }
+        }
     }
 
     proptest! {

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use crate::body_store::layout::{BLOCK_BYTES, BlockHead, CallRecord, LiveRecord, RecordHead, Seed};
+use crate::body_store::layout::{
+    BLOCK_BYTES, BlockHead, CallRecord, CancelMark, LiveRecord, RecordHead, Seed,
+};
 use crate::body_store::room::{Room, Slot, block_offset};
 
 /// Record that is whole.
@@ -14,6 +16,7 @@ pub(super) struct Found {
     pub(super) head: RecordHead,
     /// `None` if its check value is wrong.
     pub(super) live: Option<LiveRecord>,
+    pub(super) cancelled: CancelMark,
 }
 
 /// Finds all whole records, and takes them into `room`. A record that was being moved may be found
@@ -62,18 +65,20 @@ fn scan_run(
         let content = record.get(RecordHead::BYTES..).and_then(|rest| rest.get(..content_len));
         let is_answered = matches!(&live, Some(LiveRecord { call: CallRecord::Answered(..), .. }));
         // An answer lies where the content was.
-        if content
-            .is_some_and(|content| is_answered || seed.of_content(content) == head.content_check)
+        let is_whole = content
+            .is_some_and(|content| is_answered || seed.of_content(content) == head.content_check);
+        if let Some(cancelled) = CancelMark::decode(record, seed, head.id)
+            && is_whole
         {
-            whole.push((filled, head, live));
+            whole.push((filled, head, live, cancelled));
         }
         let len = RecordHead::record_len(head.content_len());
         filled += usize::try_from(len).expect("it was in memory");
     }
     room.found_run(first, run, filled as u64);
-    for (at, head, live) in whole {
+    for (at, head, live, cancelled) in whole {
         let slot = room.found(first, block_offset(first) + at as u64, &head);
-        found.push(Found { slot, head, live });
+        found.push(Found { slot, head, live, cancelled });
     }
 }
 

@@ -115,12 +115,13 @@ pub(super) struct Past {
     pub(super) attempts: u32,
     pub(super) acceptance: Acceptance,
     pub(super) interruption: Interruption,
+    pub(super) cancellation: Option<Cancellation>,
 }
 
 impl Default for Past {
     fn default() -> Self {
         let (acceptance, interruption) = (Acceptance::Excluded, Interruption::None);
-        Self { attempts: 0, acceptance, interruption }
+        Self { attempts: 0, acceptance, interruption, cancellation: None }
     }
 }
 
@@ -128,7 +129,7 @@ impl Entry {
     /// Packs a message, due at `due`.
     fn new(held: HeldMessage, due: Due, times: DueTimes, past: Past, place: Place) -> Self {
         let HeldMessage { message, reservation } = held;
-        let Past { attempts, acceptance, interruption } = past;
+        let Past { attempts, acceptance, interruption, cancellation } = past;
         Self {
             id: message.id,
             sender_domain: message.sender_domain,
@@ -142,7 +143,7 @@ impl Entry {
             attempts,
             acceptance,
             place,
-            cancellation: None,
+            cancellation,
             interruption,
         }
     }
@@ -172,6 +173,17 @@ impl Entry {
             acceptance: self.acceptance,
             interruption: self.interruption,
             cancellation: self.cancellation,
+        }
+    }
+
+    /// Has the message end once its claim does, also if a later process takes it up.
+    fn cancel(&mut self, bodies: &BodyStore, why: Cancellation) {
+        if self.cancellation.is_some() {
+            return;
+        }
+        self.cancellation = Some(why);
+        if let Err(error) = bodies.hold(&self.body).cancel(self.id, why) {
+            tracing::error!(id = %self.id, %error, "a kill would forget that it was cancelled");
         }
     }
 
@@ -478,12 +490,12 @@ impl Entries {
                     taken.push(entry.claim(&self.bodies, self.queue.times));
                 }
                 Place::Calling(_) | Place::Returning(_) => {
-                    entry.cancellation.get_or_insert(why);
+                    entry.cancel(&self.bodies, why);
                     selected.calls_under_way += 1;
                 }
                 // Its holder is about to end it. Should it be dropped, the next one will.
                 Place::Claimed(_) => {
-                    entry.cancellation.get_or_insert(why);
+                    entry.cancel(&self.bodies, why);
                     selected.not_pending += 1;
                 }
             }

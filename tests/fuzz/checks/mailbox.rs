@@ -27,11 +27,13 @@ pub(crate) fn check(data: &[u8]) {
     let list = message.from().and_then(|from| from.as_list()).expect("a list of addresses");
     assert_eq!(list.len(), 1, "{header}");
     let address = list[0].address().expect("an address");
-    let domain = address.rsplit_once('@').expect("a domain").1;
-    assert_eq!(domain, mailbox.address().domain().as_str(), "{header}");
-    // The other parser reads a quoted local part as it should not; what ends it is refused by us.
+    // The other parser reads a quoted local part as it should not, a parenthesis in it as a comment;
+    // what ends it is refused by us.
     let ours = mailbox.address().to_string();
     if !ours.starts_with('"') {
         assert_eq!(address, ours, "{header}");
+    } else if !ours.contains('(') {
+        let domain = address.rsplit_once('@').expect("a domain").1;
+        assert_eq!(domain, mailbox.address().domain().as_str(), "{header}");
     }
 }

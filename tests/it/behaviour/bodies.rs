@@ -161,6 +161,31 @@ async fn what_was_cancelled_before_a_kill_stays_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_cancelled_during_its_call_is_not_tried_again_after_a_kill() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Slow));
+    let server = start(&site, &manager);
+    let ids = send(&server, 2).await;
+    for id in &ids {
+        server.wait_for(id, "sending").await;
+    }
+    let cancelled = site.done(&["message", "cancel", &ids[0], "--json"]);
+    let cancelled: Value = serde_json::from_slice(&cancelled.stdout).unwrap();
+    assert_eq!(cancelled, json!({"cancelled": 0, "callsUnderWay": 1, "notPending": 0}));
+    assert_eq!(server.record(&ids[0]).await["status"], "sending", "its call is under way");
+    server.kill();
+    site.simulator.set_faults(Faults::none());
+    let server = start(&site, &manager);
+    let record = server.wait_for(&ids[0], "failed").await;
+    assert_eq!(record["error"]["code"], "cancelled", "{record}");
+    let message = record["error"]["message"].as_str().unwrap();
+    assert!(message.contains("is unknown"), "the call's outcome: {record}");
+    assert_eq!(record["attempts"], 1, "{record}");
+    all_sent(&server, &ids[1..]).await;
+    assert_eq!(site.simulator.accepted_total(), 3, "the other one is sent a second time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recipient_suppressed_before_a_kill_is_not_written_to_after_it() {
     let (site, manager) = site(SOON, Options::default()).await;
     site.simulator.set_faults(Faults::always(Fault::Throttled));
