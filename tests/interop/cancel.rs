@@ -9,16 +9,22 @@ use tokio::time::sleep;
 use crate::kit::{PATIENCE, Server, Site, message};
 use crate::nodes::Nodes;
 
+/// So long after the first refusal the provider is not called: no message has a call under way.
+const WITHOUT_CALLS: Duration = Duration::from_secs(20);
+
 /// Two nodes that both hold messages which the provider does not take.
 async fn holding(database: &str) -> (Nodes, [Server; 2], [Vec<String>; 2]) {
     let (nodes, first) = Nodes::new(database).await;
-    let second = nodes.start(1);
+    drop(first);
+    let servers = [0, 1].map(|number| {
+        let without_calls = format!("[sending]\nretry_initial = \"{WITHOUT_CALLS:?}\"\n");
+        nodes.sites[number].reconfigure("[sending]\n", &without_calls);
+        nodes.start(number)
+    });
     nodes.sites[0].simulator.set_faults(Faults::always(Fault::SendingPaused));
-    let servers = [first, second];
     let mut ids = [Vec::new(), Vec::new()];
     for (server, ids) in servers.iter().zip(&mut ids) {
         ids.push(server.send(&message()).await);
-        // After the first refusal, nothing is called for a while.
         let end = Instant::now() + PATIENCE;
         while server.record(&ids[0]).await["error"]["code"] != "sending_paused" {
             assert!(Instant::now() < end, "it is not paused");
@@ -116,7 +122,7 @@ async fn a_node_that_does_not_answer_is_named() {
     assert_eq!(organisations, json!({"organisations": []}), "it is removed all the same");
     // What it held ends as its turn comes.
     servers[1].signal("CONT");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WITHOUT_CALLS + PATIENCE;
     loop {
         let shown = json_of(one, &["message", "show", &ids[1][0]]);
         if shown["status"] == "failed" {
