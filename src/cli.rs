@@ -42,8 +42,8 @@ mod webhook;
 const EXIT_USAGE: u8 = 2;
 /// Exit codes in the help.
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a fault of the service's own, \
-                          71 the service's stop lost messages, 75 start the service again, 76 the \
-                          service is of another version, 78 wrong configuration.";
+                          71 the service's stop lost messages, 75 start the service again, 78 wrong \
+                          configuration.";
 /// What the program is called.
 const NAME: &str = "pillarbox";
 

@@ -14,8 +14,9 @@ use crate::store::{ConnectError as StoreConnectError, CopyError, OpenError, Rest
 const EXIT_FAILED: u8 = 1;
 /// Exit code of a service whose stop ended messages as `body_lost_on_restart`.
 const EXIT_BODIES_LOST: u8 = 71;
-/// Exit code if the service is of a version that does not know the call: `EX_PROTOCOL` of sysexits.h.
-const EXIT_OTHER_VERSION: u8 = 76;
+/// Exit code if the service is to be started again, because it is of a version that does not know the
+/// call: `EX_TEMPFAIL` of sysexits.h.
+const EXIT_START_AGAIN: u8 = 75;
 /// Exit code for a wrong configuration: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIGURATION: u8 = 78;
 
@@ -244,8 +245,8 @@ impl CliError {
                 | ServiceError::Connect(StoreConnectError::MadeByDev),
             ) => EXIT_CONFIGURATION,
             Self::BodiesLost { .. } => EXIT_BODIES_LOST,
-            Self::Call(CallError::OtherVersion(_)) => EXIT_OTHER_VERSION,
-            Self::Connect(error) if error.is_other_version() => EXIT_OTHER_VERSION,
+            Self::Call(CallError::OtherVersion(_)) => EXIT_START_AGAIN,
+            Self::Connect(error) if error.is_other_version() => EXIT_START_AGAIN,
             Self::Connect(_)
             | Self::Call(_)
             | Self::Refused(_)

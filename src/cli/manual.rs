@@ -30,13 +30,9 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ),
     (
         "75",
-        "The supervisor is to start the service again: the other nodes took this one for dead, or a \
-         start failed that was handed the bodies of pending messages (pillarbox serve).",
-    ),
-    (
-        "76",
-        "The running service is of a version that does not know what it was asked. Use the pillarbox \
-         of that version, or start the service again.",
+        "The service is to be started again: the other nodes took this one for dead, or a start failed \
+         that was handed the bodies of pending messages (pillarbox serve); or the running service is \
+         of a version that does not know what it was asked (other commands).",
     ),
     ("78", "The configuration is wrong. Standard error names every key at fault."),
 ];

@@ -156,8 +156,8 @@ async fn a_service_of_another_version_has_an_exit_code_of_its_own() {
     let by_path = ["restart", "--socket", socket.to_str().unwrap()];
     let by_configuration = ["restart", "--config", &offline.config];
     for (answer, code) in [
-        (answer("404 Not Found", "UnknownCall"), 76),
-        (answer("400 Bad Request", "InvalidCall"), 76),
+        (answer("404 Not Found", "UnknownCall"), 75),
+        (answer("400 Bad Request", "InvalidCall"), 75),
         (answer("422 Unprocessable Entity", "Refused"), 1),
     ] {
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
