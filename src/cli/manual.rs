@@ -14,7 +14,7 @@ use crate::cli::examples;
 use crate::config::{DefaultOrExample, reference};
 
 /// Exit codes, with what each means.
-const EXIT_CODES: [(&str, &str); 8] = [
+const EXIT_CODES: [(&str, &str); 7] = [
     ("0", "The command did what it says."),
     (
         "1",
