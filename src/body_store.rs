@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation};
+use crate::domain::message::{Acceptance, Cancellation, Failure};
 use crate::domain::time::Timestamp;
 
 use layout::{
@@ -131,6 +131,8 @@ pub enum CallState {
         /// When the provider accepted it.
         sent_at: Timestamp,
     },
+    /// The message has failed, and that is not in the store yet.
+    Failed(Failure),
 }
 
 /// Body that was found in an arena, with its message's state.
@@ -240,8 +242,8 @@ impl BodyStore {
         let head = read_head(&file)?;
         let mut room = Room::default();
         let found = without_copies(scan::scan(&file, head.seed, &mut room)?, &mut room);
-        let is_answered = |live: &LiveRecord| matches!(live.call, CallRecord::Answered(..));
-        Ok(found.iter().filter(|found| !found.live.as_ref().is_some_and(is_answered)).count())
+        let is_over = |found: &Found| found.live.as_ref().is_some_and(|live| live.call.is_over());
+        Ok(found.iter().filter(|found| !is_over(found)).count())
     }
 
     fn with(file: File, seed: Seed, room: Room) -> Self {
@@ -252,7 +254,11 @@ impl BodyStore {
     /// Goes on in the place of the earlier process: from here on, dropped bodies are gone.
     pub fn own(&self) {
         self.0.is_owned.store(true, Ordering::SeqCst);
-        let freed = self.0.room().free_empty();
+        let freed = {
+            let mut room = self.0.room();
+            let unused = room.take_all_free();
+            unused.into_iter().chain(room.free_empty()).collect::<Vec<_>>()
+        };
         for freed in freed {
             self.0.give_back(freed);
         }
@@ -282,20 +288,28 @@ impl BodyStore {
             due: head.accepted_at,
             call: CallRecord::Idle,
         };
-        let live = live.encode(self.0.seed, new.id);
+        let live = live.encode(self.0.seed, new.id, content.len() as u64);
+        let live = live.expect("a call that has not begun takes no room");
         let mut room = self.0.room();
+        if room.is_full_for(content.len() as u64) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let placed = room.put(head.request_len, head.envelope_len, random);
         let body = Body::new(&self.0, placed.slot);
         let mut bytes = head.encode(self.0.seed, placed.generation);
         bytes[LIVE_AT..].copy_from_slice(&live);
         let written = match placed.size {
-            // Others wait: a record behind this one is found by the length in the head of this one.
+            // Others wait: a record behind this one is found by the length in the head of this one, and
+            // it may be moved once they go on.
             Size::Small => {
                 let written = self.0.begin(&placed, [&bytes, content]);
+                if written.is_err() {
+                    room.give_up(&placed);
+                }
                 drop(room);
                 written
             }
-            // Nobody else writes to its blocks, so others need not wait for it.
+            // Nobody else writes to its blocks, and it is not moved, so others need not wait for it.
             Size::Large => {
                 let begun = self.0.begin(&placed, [&bytes, &[]]);
                 drop(room);
@@ -395,7 +409,7 @@ impl Body {
         }
     }
 
-    /// Writes the state of its message. An answer takes the place of the content.
+    /// Writes the state of its message. What is known of its end takes the place of the content.
     pub fn set_live(&self, id: MessageId, live: &LiveState) -> io::Result<()> {
         let call = match &live.call {
             CallState::Idle => CallRecord::Idle,
@@ -403,16 +417,15 @@ impl Body {
             CallState::Answered { ses_message_id, sent_at } => {
                 CallRecord::Answered(sent_at.unix_millis(), ses_message_id.clone())
             }
+            CallState::Failed(failure) => CallRecord::Failed(failure.clone()),
         };
         let due = self.arena.moments.nanos(live.due);
         let live = LiveRecord { attempts: live.attempts, acceptance: live.acceptance, due, call };
-        let bytes = live.encode(self.arena.seed, id);
+        let bytes = live
+            .encode(self.arena.seed, id, self.content_len() as u64)
+            .ok_or_else(|| io::Error::other("the end of its call is longer than the message"))?;
         let room = self.arena.room();
         let place = room.place(self.slot);
-        let room_for_it = (RecordHead::BYTES - LIVE_AT) as u64 + place.content_len();
-        if bytes.len() as u64 > room_for_it {
-            return Err(io::Error::other("the provider's id is longer than the message"));
-        }
         self.arena.write(&bytes, place.offset() + LIVE_AT as u64)
     }
 
@@ -539,18 +552,25 @@ impl Arena {
 
     fn relocate(&self, room: &mut Room, slot: Slot, freed: &mut Vec<Freed>) -> io::Result<()> {
         let old = room.place(slot);
+        if room.is_full_for(old.content_len()) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let len = RecordHead::BYTES as u64 + old.content_len();
         let mut record =
             self.read(old.offset(), usize::try_from(len).map_err(io::Error::other)?)?;
         let placed = room.place_anew(slot, random);
         RecordHead::move_to(&mut record, self.seed, placed.generation);
-        self.begin(&placed, [&record, &[]])?;
+        freed.extend(placed.freed.clone());
+        if let Err(error) = self.begin(&placed, [&record, &[]]) {
+            room.give_up(&placed);
+            return Err(error);
+        }
         // From here on the copy counts. Until its head is invalid, the old one is the same.
         self.moves.fetch_add(1, Ordering::SeqCst);
-        self.write(&[0; RecordHead::BYTES - LIVE_AT], old.offset() + LIVE_AT as u64)?;
+        let made_invalid =
+            self.write(&[0; RecordHead::BYTES - LIVE_AT], old.offset() + LIVE_AT as u64);
         freed.extend(room.move_to(&placed));
-        freed.extend(placed.freed);
-        Ok(())
+        made_invalid
     }
 
     fn live(&self, record: Option<LiveRecord>) -> LiveState {
@@ -565,6 +585,7 @@ impl Arena {
             CallRecord::Answered(at, ses_message_id) => {
                 CallState::Answered { ses_message_id, sent_at: Timestamp::from_unix_millis(at) }
             }
+            CallRecord::Failed(failure) => CallState::Failed(failure),
         };
         LiveState { attempts, acceptance, due: self.moments.instant(due), call }
     }

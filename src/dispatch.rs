@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::config::OnUnknown;
 use crate::domain::attempt::Provider;
 use crate::domain::id::OrganisationId;
-use crate::domain::message::{Acceptance, Transition};
+use crate::domain::message::Transition;
 use crate::domain::retry::Backoff;
 use crate::in_flight::InFlight;
 use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage, TakenUp};
@@ -565,7 +565,7 @@ impl<P: Provider> Dispatcher<P> {
             Err(error) => {
                 error!(id = %claim.id(), %error, "the store cannot be read; the message waits");
                 let due = Instant::now() + self.settings().backoff.ceiling(1);
-                if let Some((claim, end)) = claim.put_back(due, Acceptance::Excluded) {
+                if let Some((claim, end)) = claim.put_back_untried(due) {
                     self.end(claim, end, attempts);
                 }
             }
@@ -679,12 +679,17 @@ async fn wake_at(wait: Wait, phase: Phase) {
 /// Ends with the time to drain or to hand over.
 async fn over(mut phase: watch::Receiver<Phase>) {
     loop {
-        let now = *phase.borrow_and_update();
-        if let Some(end) = now.last_end() {
-            return sleep_until(end).await;
-        }
-        if phase.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        let end = phase.borrow_and_update().last_end();
+        let ends = async {
+            match end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        // A stop during a restart ends later.
+        tokio::select! {
+            () = ends => return,
+            Ok(()) = phase.changed() => {}
         }
     }
 }

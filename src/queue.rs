@@ -87,7 +87,7 @@ pub struct Pending {
 pub enum TakenUp {
     /// It waits for an attempt.
     Waits,
-    /// The provider has accepted it, or it was cancelled, and that is not in the store yet.
+    /// The provider has accepted it, or it has failed, and that is not in the store yet.
     Ends(Claim, Transition),
 }
 
@@ -182,13 +182,16 @@ impl MessageQueue {
             CallState::UnderWay => {
                 (Acceptance::Possible, Interruption::EndOfProcess, Instant::now())
             }
-            CallState::Idle | CallState::Answered { .. } => (acceptance, Interruption::None, due),
+            CallState::Idle | CallState::Answered { .. } | CallState::Failed(_) => {
+                (acceptance, Interruption::None, due)
+            }
         };
         let past = Past { attempts, acceptance, interruption, cancellation };
         let end = match call {
             CallState::Answered { ses_message_id, sent_at } => {
                 Some(Transition::Sent { ses_message_id, sent_at })
             }
+            CallState::Failed(failure) => Some(Transition::Failed { failure, acceptance }),
             _ => cancellation.map(|why| why.transition(acceptance)),
         };
         let taken_up = if let Some(end) = end {

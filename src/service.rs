@@ -339,6 +339,9 @@ impl Service {
             until + if rest == Rest::Kept { LAST_CALLS } else { Duration::ZERO } + LONGEST_END;
         if timeout_at(end, self.stop_in_order(until, rest)).await.is_err() {
             error!("the stop took too long; what is left is settled at the next start");
+            if rest == Rest::Kept {
+                queue.bodies().leave();
+            }
         }
         let left = queue.pending().messages as u64;
         let (left_pending, unrecorded) = match rest {

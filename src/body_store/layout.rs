@@ -3,13 +3,11 @@
 //! Each check is a hash whose seed is random and in the arena's head. So bytes that a client chose are
 //! never taken for a head, and a scan follows lengths: it never searches.
 
-use std::ops::Deref;
-
 use twox_hash::XxHash3_64;
 
 use crate::body_store::{ArenaOwner, NotTaken};
 use crate::domain::id::{KeyId, MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation};
+use crate::domain::message::{Acceptance, Cancellation, Failure, FailureCode};
 
 /// Bytes of a block. The first block of the arena has its head.
 pub(super) const BLOCK_BYTES: u64 = 256 * 1024;
@@ -24,13 +22,17 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seed(pub(super) u64);
 
-/// The most bytes of a head that are checked together: a message's id and an answered call.
-const MAX_CHECKED_BYTES: usize = 192;
+/// The most bytes that are checked without an allocation.
+const FEW_BYTES: usize = 192;
 
 impl Seed {
     /// The check value of a head's parts.
     fn check(self, parts: &[&[u8]]) -> u64 {
-        let (mut all, mut len) = ([0; MAX_CHECKED_BYTES], 0);
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > FEW_BYTES {
+            return XxHash3_64::oneshot_with_seed(self.0, &parts.concat());
+        }
+        let (mut all, mut len) = ([0; FEW_BYTES], 0);
         for part in parts {
             all[len..len + part.len()].copy_from_slice(part);
             len += part.len();
@@ -243,93 +245,112 @@ pub(super) struct LiveRecord {
     pub(super) call: CallRecord,
 }
 
-/// A record's call, as it is written.
+/// A record's call, as it is written. What is known of its end lies where the content was, which nobody
+/// needs any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CallRecord {
     Idle,
     UnderWay,
-    /// The provider accepted the message: time in milliseconds, and its id. They lie where the
-    /// content was, which nobody needs any more.
+    /// The provider accepted the message: time in milliseconds, and its id.
     Answered(u64, String),
+    /// The message has failed.
+    Failed(Failure),
 }
 
 const IDLE: u8 = 0;
 const UNDER_WAY: u8 = 1;
 const ANSWERED: u8 = 2;
-/// The longest id of the provider that is kept. Its ids have 60 bytes.
-const MAX_SES_ID_BYTES: usize = 128;
+const FAILED: u8 = 3;
+/// The longest end that is kept. The provider's ids have 60 bytes, and its longest explanations about
+/// 300.
+const MAX_END_BYTES: usize = 512;
+/// Stands between the texts of an end.
+const SEPARATOR: char = '\0';
+
+impl CallRecord {
+    /// True if what is known of its end lies where the content was.
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(self, Self::Answered(..) | Self::Failed(_))
+    }
+
+    /// Returns the byte that tells it, and what is known of its end: at most `room` bytes, or `None` if
+    /// that is too little. A long explanation of a failure is cut.
+    fn encode(&self, room: usize) -> Option<(u8, Vec<u8>)> {
+        let room = room.min(MAX_END_BYTES);
+        Some(match self {
+            Self::Idle => (IDLE, Vec::new()),
+            Self::UnderWay => (UNDER_WAY, Vec::new()),
+            Self::Answered(at, ses_id) => {
+                let end = [at.to_le_bytes().as_slice(), ses_id.as_bytes()].concat();
+                (ANSWERED, Some(end).filter(|end| end.len() <= room)?)
+            }
+            Self::Failed(Failure { code, message, provider_code }) => {
+                let (code, provider) = (code.as_str(), provider_code.as_deref().unwrap_or(""));
+                let mut end = format!("{code}{SEPARATOR}{provider}{SEPARATOR}");
+                let left = room.checked_sub(end.len())?;
+                end.push_str(&message[..message.floor_char_boundary(left)]);
+                (FAILED, end.into_bytes())
+            }
+        })
+    }
+
+    /// Returns `None` if no version of the service has written it.
+    fn decode(state: u8, end: &[u8]) -> Option<Self> {
+        Some(match state {
+            IDLE => Self::Idle,
+            UNDER_WAY => Self::UnderWay,
+            ANSWERED => {
+                let (at, ses_id) = end.split_at_checked(8)?;
+                let ses_id = String::from_utf8(ses_id.to_vec()).ok()?;
+                Self::Answered(u64::from_le_bytes(part(at, 0)), ses_id)
+            }
+            FAILED => {
+                let mut texts = str::from_utf8(end).ok()?.splitn(3, SEPARATOR);
+                let code = texts.next()?;
+                let code = FailureCode::ALL.into_iter().find(|known| known.as_str() == code)?;
+                let provider_code = texts.next()?;
+                let provider_code = (!provider_code.is_empty()).then(|| provider_code.to_owned());
+                Self::Failed(Failure { code, message: texts.next()?.to_owned(), provider_code })
+            }
+            _ => return None,
+        })
+    }
+}
 
 impl LiveRecord {
     /// Bytes from [`LIVE_AT`] to the content.
     const BYTES: usize = RecordHead::BYTES - LIVE_AT;
-    /// Those of an answered call, with the provider's id.
-    const MAX_BYTES: usize = Self::BYTES + 8 + MAX_SES_ID_BYTES;
 
-    /// Writes the live state and, of an answered call, the beginning of the content.
-    pub(super) fn encode(&self, seed: Seed, id: MessageId) -> LiveBytes {
-        let mut bytes = [0; Self::MAX_BYTES];
-        let mut len = Self::BYTES;
-        let (state, answer) = match &self.call {
-            CallRecord::Idle => (IDLE, None),
-            CallRecord::UnderWay => (UNDER_WAY, None),
-            CallRecord::Answered(at, ses_id) => (ANSWERED, Some((at, ses_id))),
-        };
+    /// Writes the live state and, of a call that is over, the beginning of the content, which has
+    /// `content_len` bytes. Returns `None` if the content is too short for that.
+    pub(super) fn encode(&self, seed: Seed, id: MessageId, content_len: u64) -> Option<Vec<u8>> {
+        let room = usize::try_from(content_len).unwrap_or(usize::MAX);
+        let (state, end) = self.call.encode(room)?;
+        let mut bytes = vec![0; Self::BYTES];
         bytes[4..8].copy_from_slice(&self.attempts.to_le_bytes());
         bytes[8] = state;
         bytes[9] = u8::from(self.acceptance == Acceptance::Possible);
+        let end_len = u16::try_from(end.len()).expect("an end has at most 512 bytes");
+        bytes[10..12].copy_from_slice(&end_len.to_le_bytes());
         bytes[12..20].copy_from_slice(&self.due.to_le_bytes());
-        if let Some((at, ses_id)) = answer {
-            let ses_id = &ses_id.as_bytes()[..ses_id.len().min(MAX_SES_ID_BYTES)];
-            bytes[10] = u8::try_from(ses_id.len()).expect("an id has at most 128 bytes");
-            bytes[len..len + 8].copy_from_slice(&at.to_le_bytes());
-            len += 8;
-            bytes[len..len + ses_id.len()].copy_from_slice(ses_id);
-            len += ses_id.len();
-        }
-        let check = live_check(seed, id, &bytes[..len]);
+        bytes.extend_from_slice(&end);
+        let check = live_check(seed, id, &bytes);
         bytes[..4].copy_from_slice(&check);
-        LiveBytes { bytes, len }
+        Some(bytes)
     }
 
     /// Reads the live state of a record that begins here. Returns `None` if its check value is wrong.
     pub(super) fn decode(record: &[u8], seed: Seed, id: MessageId) -> Option<Self> {
         let live = record.get(LIVE_AT..)?;
-        let state = *live.get(8)?;
-        let answer_len = match state {
-            IDLE | UNDER_WAY => 0,
-            ANSWERED => 8 + usize::from(live[10]),
-            _ => return None,
-        };
-        let live = live.get(..Self::BYTES + answer_len)?;
+        let end_len = usize::from(u16::from_le_bytes(part(live.get(..Self::BYTES)?, 10)));
+        let live = live.get(..Self::BYTES + end_len)?;
         if live_check(seed, id, live) != live[..4] {
             return None;
         }
-        let call = match state {
-            IDLE => CallRecord::Idle,
-            UNDER_WAY => CallRecord::UnderWay,
-            _ => {
-                let (at, ses_id) = live[Self::BYTES..].split_at(8);
-                let ses_id = String::from_utf8(ses_id.to_vec()).ok()?;
-                CallRecord::Answered(u64::from_le_bytes(part(at, 0)), ses_id)
-            }
-        };
+        let call = CallRecord::decode(live[8], &live[Self::BYTES..])?;
         let acceptance = if live[9] == 0 { Acceptance::Excluded } else { Acceptance::Possible };
         let attempts = u32::from_le_bytes(part(live, 4));
         Some(Self { attempts, acceptance, due: u64::from_le_bytes(part(live, 12)), call })
-    }
-}
-
-/// Live state as bytes.
-pub(super) struct LiveBytes {
-    bytes: [u8; LiveRecord::MAX_BYTES],
-    len: usize,
-}
-
-impl Deref for LiveBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 
@@ -414,19 +435,24 @@ mod tests {
     proptest! {
         #[test]
         fn live_states_read_as_they_were_written_and_no_byte_may_change(
-            attempts: u32, due: u64, possible: bool, state in 0_u8..3, at: u64,
-            ses_id in "[0-9a-f-]{0,80}", place: prop::sample::Index, bit in 0_u32..8,
+            attempts: u32, due: u64, possible: bool, state in 0_u8..4, at: u64,
+            ses_id in "[0-9a-f-]{0,80}", message in ".{0,120}", place: prop::sample::Index, bit in 0_u32..8,
         ) {
             let call = match state {
                 IDLE => CallRecord::Idle,
                 UNDER_WAY => CallRecord::UnderWay,
-                _ => CallRecord::Answered(at, ses_id),
+                ANSWERED => CallRecord::Answered(at, ses_id),
+                _ => CallRecord::Failed(Failure {
+                    code: FailureCode::ProviderRejected,
+                    message,
+                    provider_code: Some(ses_id).filter(|code| !code.is_empty()),
+                }),
             };
             let acceptance = if possible { Acceptance::Possible } else { Acceptance::Excluded };
             let live = LiveRecord { attempts, acceptance, due, call };
             let mut bytes = record().encode(SEED, 8).to_vec();
             bytes.truncate(LIVE_AT);
-            bytes.extend_from_slice(&live.encode(SEED, ID));
+            bytes.extend_from_slice(&live.encode(SEED, ID, 3040).unwrap());
             prop_assert_eq!(LiveRecord::decode(&bytes, SEED, ID), Some(live));
             prop_assert_eq!(RecordHead::decode(&bytes, SEED, 8), Some(record()));
 

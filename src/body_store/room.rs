@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use crate::body_store::layout::{ALIGNMENT, BLOCK_BYTES, BlockHead, RecordHead};
 
-/// Content from which on a record has blocks of its own.
-const LARGE_BYTES: u64 = BLOCK_BYTES / 4;
+/// Bytes that an arena has at most, because places count in multiples of [`ALIGNMENT`].
+const MAX_BYTES: u64 = u32::MAX as u64 * ALIGNMENT;
 /// Free blocks whose memory is kept, because to write into it again takes half of the time.
 const MAX_WARM_BLOCKS: usize = 32;
 /// Bytes of partly used blocks that are let be beside a fifth of what is alive.
@@ -141,10 +141,16 @@ pub(super) struct Placed {
 /// Size of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// It shares its block.
+    /// It shares its block, and may be moved.
     Small,
-    /// It has blocks of its own, and stays where it is.
+    /// It has more blocks than one, of its own, and stays where it is.
     Large,
+}
+
+impl Size {
+    fn of(record_len: u64) -> Self {
+        if BlockHead::BYTES as u64 + record_len > BLOCK_BYTES { Self::Large } else { Self::Small }
+    }
 }
 
 /// Blocks that are not used any more, and not yet by others: [`Room::reuse`] comes after what is to be
@@ -225,14 +231,14 @@ impl Room {
     ) -> Placed {
         let content_len = u64::from(request_len) + u64::from(envelope_len);
         let len = RecordHead::record_len(content_len);
-        let (block, new_run, freed) = self.room_for(len, content_len > LARGE_BYTES, generation);
+        let size = Size::of(len);
+        let (block, new_run, freed) = self.room_for(len, size, generation);
         let at = self.append(block, len);
         let place = Place { at, request_len, envelope_len, holders: 1 };
         let slot = self.places.add(place);
         self.usage.records += 1;
         self.take_in(slot, block, len);
         let generation = self.runs[&block].generation;
-        let size = if content_len > LARGE_BYTES { Size::Large } else { Size::Small };
         Placed { slot, place, generation, new_run, size, freed }
     }
 
@@ -240,10 +246,32 @@ impl Room {
     pub(super) fn place_anew(&mut self, slot: Slot, generation: impl FnOnce() -> u64) -> Placed {
         let old = *self.places.get(slot);
         let len = old.record_len();
-        let (block, new_run, freed) = self.room_for(len, false, generation);
+        let (block, new_run, freed) = self.room_for(len, Size::Small, generation);
         let place = Place { at: self.append(block, len), ..old };
         let generation = self.runs[&block].generation;
         Placed { slot, place, generation, new_run, size: Size::Small, freed }
+    }
+
+    /// True if there may be no room for a record with this content, however much memory there is.
+    pub(super) fn is_full_for(&self, content_len: u64) -> bool {
+        let len = BlockHead::BYTES as u64 + RecordHead::record_len(content_len);
+        block_offset(self.end).saturating_add(len.next_multiple_of(BLOCK_BYTES)) > MAX_BYTES
+    }
+
+    /// Gives up the rest of a block, because a record there could not be written: a scan would not
+    /// find what came behind it.
+    pub(super) fn give_up(&mut self, placed: &Placed) {
+        self.current = self.current.filter(|current| *current != placed.place.block());
+    }
+
+    /// Takes out all free blocks, whatever an earlier process has left in them.
+    pub(super) fn take_all_free(&mut self) -> Vec<Freed> {
+        let free = std::mem::take(&mut self.free).into_iter();
+        free.map(|(first, blocks)| Freed {
+            blocks: first..first + blocks,
+            memory: Memory::GivenBack,
+        })
+        .collect()
     }
 
     /// Takes the record to the place that [`Room::place_anew`] found.
@@ -313,6 +341,9 @@ impl Room {
         if self.usage.records == 0 {
             // After a large backlog there would be many.
             self.places = Places::default();
+            for run in self.runs.values_mut() {
+                run.slots.clear();
+            }
         } else {
             self.places.free(slot);
         }
@@ -348,10 +379,10 @@ impl Room {
     fn room_for(
         &mut self,
         len: u64,
-        is_large: bool,
+        size: Size,
         generation: impl FnOnce() -> u64,
     ) -> (u32, Option<(u32, BlockHead)>, Option<Freed>) {
-        let current = self.current.filter(|_| !is_large);
+        let current = self.current.filter(|_| size == Size::Small);
         if let Some(current) = current.filter(|first| self.runs[first].filled + len <= BLOCK_BYTES)
         {
             return (current, None, None);
@@ -361,7 +392,10 @@ impl Room {
         let head = BlockHead { blocks, generation: generation() };
         let first = self.take_free(blocks);
         self.add_run(first, head, BlockHead::BYTES as u64);
-        let full = if is_large { None } else { self.current.replace(first) };
+        let full = match size {
+            Size::Small => self.current.replace(first),
+            Size::Large => None,
+        };
         let freed = full.and_then(|full| {
             self.runs.get_mut(&full).expect("the run is in use").slots.shrink_to_fit();
             // Until now it was kept for the next record.

@@ -5,9 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use crate::body_store::layout::{
-    BLOCK_BYTES, BlockHead, CallRecord, CancelMark, LiveRecord, RecordHead, Seed,
-};
+use crate::body_store::layout::{BLOCK_BYTES, BlockHead, CancelMark, LiveRecord, RecordHead, Seed};
 use crate::body_store::room::{Room, Slot, block_offset};
 
 /// Record that is whole.
@@ -63,10 +61,10 @@ fn scan_run(
         let live = LiveRecord::decode(record, seed, head.id);
         let content_len = usize::try_from(head.content_len()).expect("it was in memory");
         let content = record.get(RecordHead::BYTES..).and_then(|rest| rest.get(..content_len));
-        let is_answered = matches!(&live, Some(LiveRecord { call: CallRecord::Answered(..), .. }));
-        // An answer lies where the content was.
+        // What is known of its end lies where the content was.
+        let is_over = live.as_ref().is_some_and(|live| live.call.is_over());
         let is_whole = content
-            .is_some_and(|content| is_answered || seed.of_content(content) == head.content_check);
+            .is_some_and(|content| is_over || seed.of_content(content) == head.content_check);
         if let Some(cancelled) = CancelMark::decode(record, seed, head.id)
             && is_whole
         {

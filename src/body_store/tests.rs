@@ -315,3 +315,83 @@ fn a_large_backlog_goes_back_to_the_kernel() {
     drop(bodies);
     assert!(memory(&store) <= 9 << 20, "{}", memory(&store));
 }
+
+/// Others come, go and are moved while a body of any size is being put in.
+#[test]
+fn bodies_are_whole_that_were_put_in_while_others_moved() {
+    let store = BodyStore::create(OWNER).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let store = &store;
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(u64::from(thread));
+                let mut kept: Vec<(Body, String)> = Vec::new();
+                for n in 0..8_000 {
+                    let number = thread as usize * 10_000 + n;
+                    let len = match random.usize(..30) {
+                        0 => random.usize(66_000..70_000),
+                        1 => random.usize(70_000..300_000),
+                        _ => random.usize(3_000..20_000),
+                    };
+                    let text = content(number, len);
+                    let id = MessageId::from_bytes([thread; 16]);
+                    let body = put(store, id, &text, len - 50);
+                    assert_eq!(body.request().unwrap(), &text.as_bytes()[..len - 50]);
+                    kept.push((body, text));
+                    while kept.len() > 1_000 {
+                        let (body, text) = kept.swap_remove(random.usize(..kept.len()));
+                        assert_eq!(body.request().unwrap(), &text.as_bytes()[..text.len() - 50]);
+                    }
+                }
+            });
+        }
+    });
+    assert!(store.0.moves.load(Ordering::SeqCst) > 20, "records have moved");
+}
+
+#[test]
+fn a_second_backlog_of_fewer_and_larger_messages_is_freed_as_the_first_was() {
+    let (store, mut id) = (BodyStore::create(OWNER).unwrap(), ids());
+    drop((0..5_000).map(|n| put(&store, id(), &content(n, 300), 200)).collect::<Vec<_>>());
+    let mut second: Vec<Body> =
+        (0..2_000).map(|n| put(&store, id(), &content(n, 20_000), 200)).collect();
+    // One is left of those in the block that the first backlog had begun.
+    second.drain(1..9);
+    let mut left: Vec<Body> =
+        second.into_iter().enumerate().filter(|(n, _)| n % 10 == 0).map(|(_, body)| body).collect();
+    left.truncate(100);
+    assert_eq!(store.usage().records, 100);
+}
+
+/// Memory may be short for a moment.
+#[test]
+fn a_body_that_could_not_be_put_in_hides_none_that_follows() {
+    let memory = memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let file = File::from(memory);
+    let head = ArenaHead { owner: OWNER, seed: Seed(5) };
+    file.write_all_at(&head.encode(), 0).unwrap();
+    let (store, _) = BodyStore::take_over(file.try_clone().unwrap().into(), OWNER).unwrap();
+    store.own();
+    let mut id = ids();
+    let first: Vec<Body> = (0..30).map(|n| put(&store, id(), &content(n, 10_000), 100)).collect();
+    let kept = put(&store, id(), &content(1, 10_000), 100);
+    // Its block is free, and what was put in last lies behind it.
+    drop(first);
+    rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::GROW).unwrap();
+    let (lost, next) = (id(), id());
+    let text = content(2, 100_000);
+    let new = NewBody {
+        id: lost,
+        organisation: ACME,
+        key: None,
+        accepted_at: Instant::now(),
+        content: text.as_bytes(),
+        request_len: 100,
+    };
+    store.put(&new).unwrap_err();
+    let put_in = put(&store, next, &content(3, 10_000), 100);
+    let (_, survivors) = next_process(&store).unwrap();
+    let found: Vec<MessageId> = survivors.iter().map(|survivor| survivor.id).collect();
+    assert!(found.contains(&next) && !found.contains(&lost), "{found:?}");
+    drop((kept, put_in));
+}

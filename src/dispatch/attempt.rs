@@ -258,7 +258,7 @@ impl<P: Provider> Dispatcher<P> {
         self.not_sent(claim, problem).await;
     }
 
-    async fn not_sent(&self, claim: Claim, problem: Problem) {
+    async fn not_sent(&self, mut claim: Claim, problem: Problem) {
         let is_held = self.refusals.refused(claim.message.organisation, claim.id(), &problem);
         let failure = if is_held { problem.to_held_failure() } else { problem.to_failure() };
         let acceptance = problem.kind.acceptance();
@@ -272,6 +272,7 @@ impl<P: Provider> Dispatcher<P> {
         };
         if gives_up {
             info!(target: "pillarbox::message", id = %claim.id(), reason = problem.message, "given up");
+            claim.has_failed(&failure, acceptance);
             self.finish(claim, Transition::Failed { failure, acceptance }).await;
             return;
         }

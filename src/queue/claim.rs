@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::body_store::{CallState, LiveState};
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Acceptance, Cancellation, Transition};
+use crate::domain::message::{Acceptance, Cancellation, Failure, Transition};
 use crate::domain::time::Timestamp;
 use crate::queue::entries::{Entries, PutBack, Taken};
 use crate::queue::{MessageQueue, PendingMessage};
@@ -105,6 +105,13 @@ impl Claim {
         self.keep(CallState::Idle, Instant::now());
     }
 
+    /// Takes note that the message has failed, so that a later process does not send it, whatever
+    /// happens before that is in the store.
+    pub fn has_failed(&mut self, failure: &Failure, acceptance: Acceptance) {
+        self.acceptance = self.acceptance.or(acceptance);
+        self.keep(CallState::Failed(failure.clone()), Instant::now());
+    }
+
     /// Writes down, for a later process, how the message stands.
     fn keep(&self, call: CallState, due: Instant) {
         let (attempts, acceptance) = (self.attempts, self.acceptance);
@@ -128,8 +135,25 @@ impl Claim {
 
     /// Puts the message back to where it was before its first call, as [`Claim::put_back`] does.
     pub fn put_back_as_new(self) -> Option<(Self, Transition)> {
-        self.keep(CallState::Idle, self.message.accepted_at);
+        self.keep(self.state_without_call(), self.message.accepted_at);
         self.give_back(Entries::put_back_as_new)
+    }
+
+    /// Puts the message back, due at `due`, without anything having become of it; else as
+    /// [`Claim::put_back`] does.
+    pub fn put_back_untried(self, due: Instant) -> Option<(Self, Transition)> {
+        self.keep(self.state_without_call(), due);
+        self.give_back(|entries, id| entries.put_back_untried(id, due))
+    }
+
+    /// State of its call if none was made in this process: what an earlier one has left open stays so.
+    fn state_without_call(&self) -> CallState {
+        match self.interruption {
+            Interruption::EndOfProcess => CallState::UnderWay,
+            Interruption::None | Interruption::BeforeCall | Interruption::DuringCall => {
+                CallState::Idle
+            }
+        }
     }
 
     fn give_back(

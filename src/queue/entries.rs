@@ -404,6 +404,10 @@ impl Entries {
         self.put_back_at(id, self.queue.times.of_retry(due))
     }
 
+    pub(super) fn put_back_untried(&mut self, id: MessageId, due: Instant) -> PutBack {
+        self.put_back_at(id, self.queue.times.of_retry(due))
+    }
+
     pub(super) fn put_back_as_new(&mut self, id: MessageId) -> PutBack {
         let Some(entry) = self.by_id.get(&id) else { return PutBack::Gone(None) };
         let accepted_at = self.queue.times.of_moment(entry.accepted_at);
