@@ -174,7 +174,7 @@ impl Service {
         let listeners = Listeners::bind(config, inherited).await?;
         // Nothing can fail any more but for a fault of the system's.
         let arena = Arena::store(queue.bodies().clone(), config.sending.keep_bodies, bodies.stored);
-        let refused = Arc::new(Mutex::new(bodies.refused));
+        let refused = Arc::new(Mutex::new(bodies::without_unwanted(bodies.refused)));
 
         let (phase, phases) = watch::channel(Phase::Running);
         let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
@@ -584,7 +584,10 @@ fn facts(
         events: event_route(config),
         page: page.clone(),
         bodies: Arc::clone(bodies),
-        restarts: Arc::new(Restarts::new(config.sending.keep_bodies == KeepBodies::Yes)?),
+        restarts: Arc::new(Restarts::new(
+            config.sending.keep_bodies == KeepBodies::Yes,
+            check::node_database(config),
+        )?),
         identity: identity.map_err(|source| ServiceError::System { what, source })?,
     })
 }

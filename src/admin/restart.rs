@@ -83,10 +83,40 @@ pub struct ProgramCheck {
     /// The newest format of the arena that it reads.
     #[serde(default = "first_arena_format")]
     pub arena_format: u32,
-    /// True if its store is on a database of several nodes.
-    pub is_on_database: bool,
+    /// True if it goes on with the bodies of pending messages.
+    #[serde(default = "keeps")]
+    pub keeps_bodies: bool,
+    /// The database of several nodes that its store is on, if any.
+    #[serde(default)]
+    pub database: Option<NodeDatabase>,
     /// The data directory; `None` if each start makes one.
     pub data_dir: Option<PathBuf>,
+}
+
+/// Database that a node works on, and the node's name there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDatabase {
+    /// Hosts with their ports.
+    pub hosts: Vec<String>,
+    /// The database's name.
+    pub name: String,
+    /// The node's name.
+    pub node: String,
+}
+
+impl NodeDatabase {
+    /// True if the other one may be the same: hosts come and go.
+    fn may_be(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.node == other.node
+            && self.hosts.iter().any(|host| other.hosts.contains(host))
+    }
+}
+
+/// Answer of programs that do not tell whether they keep bodies.
+const fn keeps() -> bool {
+    true
 }
 
 /// Format that all programs read which know of `--check`.
@@ -99,15 +129,19 @@ const fn first_arena_format() -> u32 {
 pub struct Restarts {
     start: String,
     keeps_bodies: bool,
+    database: Option<NodeDatabase>,
     asked: watch::Sender<bool>,
 }
 
 impl Restarts {
     /// Restarts of a process that begins. `keeps_bodies`: what is pending goes over to the next
-    /// program.
-    pub fn new(keeps_bodies: bool) -> Result<Self, getrandom::Error> {
+    /// program. `database`: what the store is on.
+    pub fn new(
+        keeps_bodies: bool,
+        database: Option<NodeDatabase>,
+    ) -> Result<Self, getrandom::Error> {
         let start = format!("{:016x}", getrandom::u64()?);
-        Ok(Self { start, keeps_bodies, asked: watch::Sender::new(false) })
+        Ok(Self { start, keeps_bodies, database, asked: watch::Sender::new(false) })
     }
 
     /// Ends once a restart was asked for.
@@ -128,9 +162,9 @@ impl Call for Restart {
         let (from, facts) = running_program(admin)?;
         let restarts = &facts.restarts;
         let check = check_installed_program().await?;
-        facts.judge(&check, admin.store.is_shared())?;
+        facts.judge(&check)?;
         let (pending, _) = running_program(admin)?;
-        if pending.pending_messages > 0 && !restarts.keeps_bodies {
+        if pending.pending_messages > 0 && !(restarts.keeps_bodies && check.keeps_bodies) {
             return Err(Refusal::new(format!(
                 "messages are pending ({}), and nothing keeps their bodies for the next program; wait \
                  until they are sent, or stop the service, which sends what it can",
@@ -161,15 +195,20 @@ fn running_program(admin: &Admin) -> Result<(RunningProgram, &ServiceFacts), Ref
 
 impl ServiceFacts {
     /// Refuses a program that cannot go on with what this one has.
-    fn judge(&self, check: &ProgramCheck, is_on_database: bool) -> Result<(), Refusal> {
+    fn judge(&self, check: &ProgramCheck) -> Result<(), Refusal> {
         let is_other = check.data_dir.as_ref().is_some_and(|dir| !self.identity.works_on(dir));
-        if is_other || check.is_on_database != is_on_database {
+        let (own, next) = (&self.restarts.database, &check.database);
+        let is_same_database = match (own, next) {
+            (Some(own), Some(next)) => own.may_be(next),
+            (own, next) => own == next,
+        };
+        if is_other || !is_same_database {
             return Err(Refusal::new(
-                "the configuration now names another store or data directory, where pending messages \
+                "the configuration now names another store, node or data directory, where pending messages \
                  would be lost; nothing was changed. Put it back, or stop the service and start it",
             ));
         }
-        if !is_on_database && check.data_format < DATA_FORMAT {
+        if own.is_none() && check.data_format < DATA_FORMAT {
             return Err(Refusal::new(format!(
                 "the installed program, version {}, does not read the data file: it reads formats up \
                  to {}, and the file has {DATA_FORMAT}; nothing was changed. To go back, restore a \

@@ -134,6 +134,10 @@ impl RefusedArena {
     fn new(left: LeftArena, why: Unused) -> Self {
         let LeftArena { memory, keeper, .. } = left;
         match keeper {
+            _ if why == Unused::NotWanted => warn!(
+                "bodies of an earlier process are given up, because sending.keep_bodies is off: their \
+                 pending messages fail"
+            ),
             ArenaKeeper::Manager => error!(
                 %why,
                 "bodies of an earlier process cannot be used; the service manager keeps them until: \
@@ -143,6 +147,23 @@ impl RefusedArena {
         }
         Self { why, memory, keeper }
     }
+}
+
+/// Gives up arenas that are not wanted, once nothing can fail any more; returns the others.
+pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> {
+    let (unwanted, others): (Vec<_>, Vec<_>) =
+        refused.into_iter().partition(|one| one.why == Unused::NotWanted);
+    // Without bodies of its own that are kept, all that the manager has is unwanted.
+    if unwanted.iter().any(|one| one.keeper == ArenaKeeper::Manager)
+        && let Err(error) = fd_store::drop_stored()
+    {
+        error!(%error, "the service manager still keeps bodies that are not wanted; run: pillarbox bodies drop");
+        return unwanted.into_iter().chain(others).collect();
+    }
+    for RefusedArena { memory, .. } in &unwanted {
+        free(memory);
+    }
+    others
 }
 
 /// Gives up all bodies that the service manager has kept.

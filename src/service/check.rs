@@ -1,10 +1,10 @@
 //! `serve --check`: would this program start with this configuration? Opens nothing to write, and
 //! listens nowhere.
 
-use crate::admin::restart::ProgramCheck;
+use crate::admin::restart::{NodeDatabase, ProgramCheck};
 use crate::body_store::ARENA_FORMAT;
 use crate::clock::Clock;
-use crate::config::{Config, StoreConfig};
+use crate::config::{Config, KeepBodies, StoreConfig};
 use crate::service::{ServiceError, load_tls, postgres_server, ses_options, sqs_queue};
 use crate::ses::SesClient;
 use crate::ses::credentials::Credentials;
@@ -34,7 +34,18 @@ pub fn check(config: &Config) -> Result<ProgramCheck, ServiceError> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_format: DATA_FORMAT,
         arena_format: ARENA_FORMAT,
-        is_on_database: config.store != StoreConfig::Redb,
+        keeps_bodies: config.sending.keep_bodies == KeepBodies::Yes,
+        database: node_database(config),
         data_dir: Some(config.data_dir.clone()),
+    })
+}
+
+/// The database that a configuration names, if its store is on one.
+pub(super) fn node_database(config: &Config) -> Option<NodeDatabase> {
+    let StoreConfig::Postgres(postgres) = &config.store else { return None };
+    Some(NodeDatabase {
+        hosts: postgres.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect(),
+        name: postgres.database.clone(),
+        node: postgres.node.clone(),
     })
 }

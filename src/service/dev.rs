@@ -24,6 +24,7 @@ use crate::domain::mailbox::DomainName;
 use crate::domain::organisation::DomainState;
 use crate::domain::webhook::{SigningSecret, Webhook, WebhookUrl};
 use crate::operator::captured_mail::{Catcher, Caught, CaughtFile, Summary};
+use crate::service::check::node_database;
 use crate::service::error::TakenAddresses;
 use crate::service::hand_over::HandedOver;
 use crate::service::inherited;
@@ -94,7 +95,8 @@ pub fn check_dev(options: &DevOptions) -> ProgramCheck {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         data_format: DATA_FORMAT,
         arena_format: ARENA_FORMAT,
-        is_on_database: options.config.store != config::StoreConfig::Redb,
+        keeps_bodies: options.config.sending.keep_bodies == config::KeepBodies::Yes,
+        database: node_database(&options.config),
         data_dir: options.data_dir.clone(),
     }
 }
@@ -183,7 +185,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
                 }
                 Ended::Restart(next)
             }
-            HandedOver::Stopped(bodies_lost) => Ended::Stopped(bodies_lost),
+            HandedOver::Stopping(service) => Ended::Stopped(stop(*service, signals).await),
         }
     } else {
         Ended::Stopped(stop(service, signals).await)

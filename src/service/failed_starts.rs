@@ -5,17 +5,23 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
 use crate::body_store::{BodyStore, NotTaken};
-use crate::service::inherited::{ARENA, own_name};
+use crate::service::inherited::{ARENA, ArenaKeeper, own_name};
+use crate::service::signals::Signals;
 
 /// Exit code of a start to be repeated: `EX_TEMPFAIL` of sysexits.h.
 const EXIT_REPEAT: u8 = 75;
+/// Exit code of a failed start that a signal ended while it waited: it was stopped.
+const EXIT_STOPPED: u8 = 0;
 /// The longest wait before a failed start ends.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// The longest cause in the status line, in characters.
@@ -32,6 +38,7 @@ const BLOCK_BYTES: u64 = 512;
 pub struct HandedBodies {
     /// The descriptors of their memory, which stay open until the process ends.
     paths: Vec<PathBuf>,
+    keeper: ArenaKeeper,
 }
 
 impl HandedBodies {
@@ -43,21 +50,33 @@ impl HandedBodies {
             return None;
         }
         let names = env::var("LISTEN_FDNAMES").ok()?;
-        let own = own_name(ARENA);
-        let is_arena = |name: &str| name == ARENA || name == own;
-        let arenas = names.split(':').enumerate().filter(|(_, name)| is_arena(name));
+        // What the manager keeps outlives this process; what the program before has handed on does not.
+        let keeper = if names.split(':').any(|name| name == ARENA) {
+            ArenaKeeper::Manager
+        } else {
+            ArenaKeeper::Process
+        };
+        let wanted = match keeper {
+            ArenaKeeper::Manager => ARENA.to_owned(),
+            ArenaKeeper::Process => own_name(ARENA),
+        };
+        let arenas = names.split(':').enumerate().filter(|(_, name)| *name == wanted);
         let path =
             |index: usize| Path::new("/proc/self/fd").join((FIRST_DESCRIPTOR + index).to_string());
         let mut paths: Vec<PathBuf> = arenas.map(|(index, _)| path(index)).collect();
         // The service manager may have several descriptors of one memory.
         let mut seen = BTreeSet::new();
         paths.retain(|path| fs::metadata(path).is_ok_and(|found| seen.insert(found.ino())));
-        (!paths.is_empty()).then_some(Self { paths })
+        (!paths.is_empty()).then_some(Self { paths, keeper })
     }
 
-    /// Says how much is kept, and of how many messages. The store is not asked, which may be the one
-    /// that fails.
-    fn kept(&self) -> String {
+    /// Says how much is kept or lost, and of how many messages. The store is not asked, which may be
+    /// the one that fails.
+    fn summary(&self) -> String {
+        let end = match self.keeper {
+            ArenaKeeper::Manager => "are kept",
+            ArenaKeeper::Process => "are lost, because nobody keeps them",
+        };
         let bytes: u64 = self.paths.iter().map(|path| memory_bytes(path)).sum();
         let kib = bytes / 1024;
         let counted = self.paths.iter().map(|path| {
@@ -68,17 +87,18 @@ impl HandedBodies {
         match counted {
             Ok(counts) => {
                 let messages: usize = counts.iter().sum();
-                format!("the bodies of at most {messages} pending messages are kept ({kib} KiB)")
+                format!("the bodies of at most {messages} pending messages {end} ({kib} KiB)")
             }
             Err(why) => format!(
-                "{kib} KiB of memory with bodies of pending messages are kept; how many messages wait \
+                "{kib} KiB of memory with bodies of pending messages {end}; how many messages wait \
                  cannot be read: {why}"
             ),
         }
     }
 
     /// Ends a start that failed by `error`: tells the service manager, waits, and returns the exit
-    /// code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`].
+    /// code. The wait is twice that of the failed start before, and at most [`LONGEST_WAIT`]; a signal
+    /// ends it.
     pub fn failed(&self, error: &str) -> u8 {
         let failures = count_failure();
         let wait = wait_after(failures);
@@ -87,14 +107,40 @@ impl HandedBodies {
         let cause: String = cause.join(" ").chars().take(LONGEST_CAUSE).collect();
         let status = format!(
             "the start failed ({failures}): {cause}; {}; the next start is in {} s",
-            self.kept(),
+            self.summary(),
             wait.as_secs()
         );
-        // What cannot be told is in the log as well.
+        // Neither may be there to be told.
         let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
-        std::thread::sleep(wait);
-        EXIT_REPEAT
+        let _ = writeln!(io::stderr(), "pillarbox: {status}");
+        match wait_or_signal(wait) {
+            Waited::ToTheEnd => EXIT_REPEAT,
+            Waited::UntilASignal => EXIT_STOPPED,
+        }
     }
+}
+
+enum Waited {
+    ToTheEnd,
+    UntilASignal,
+}
+
+/// Waits. A signal that ends the process may have a handler by now, which stays until the end.
+fn wait_or_signal(wait: Duration) -> Waited {
+    let waiting = || {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        runtime.block_on(async {
+            let mut signals = Signals::new().ok()?;
+            Some(match timeout(wait, signals.next()).await {
+                Ok(()) => Waited::UntilASignal,
+                Err(_) => Waited::ToTheEnd,
+            })
+        })
+    };
+    waiting().unwrap_or_else(|| {
+        std::thread::sleep(wait);
+        Waited::ToTheEnd
+    })
 }
 
 fn memory_bytes(path: &Path) -> u64 {

@@ -173,8 +173,8 @@ fn give_up(refused: &Mutex<Vec<RefusedArena>>, arena: Option<&Arc<Arena>>) -> io
 pub(super) enum HandedOver {
     /// The next program may be executed.
     To(NextProgram),
-    /// A signal came first, and it stopped. It lost so many messages.
-    Stopped(u64),
+    /// A signal came first: the service is to stop.
+    Stopping(Box<Service>),
 }
 
 /// Program that goes on in this process, with what it gets.
@@ -255,7 +255,7 @@ impl Service {
         match ended {
             Some(Ok(())) => {}
             Some(Err(error)) => error!(%error, "the dispatcher's task failed"),
-            None => return HandedOver::Stopped(self.stop().await),
+            None => return HandedOver::Stopping(Box::new(self)),
         }
         if let Some(arena) = &self.next.arena {
             arena.known_by(until).await;

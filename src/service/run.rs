@@ -74,10 +74,13 @@ pub async fn serve(
                     handed_over = handed_over => handed_over,
                     never = &mut watch => match never {},
                 };
-                return Ok(match handed_over {
-                    HandedOver::To(next) => Ended::Restart(next),
-                    HandedOver::Stopped(bodies_lost) => Ended::Stopped(bodies_lost),
-                });
+                match handed_over {
+                    HandedOver::To(next) => return Ok(Ended::Restart(next)),
+                    HandedOver::Stopping(stopping) => {
+                        service = *stopping;
+                        break;
+                    }
+                }
             }
             _ = hangup.recv() => {
                 supervisor::reloading();

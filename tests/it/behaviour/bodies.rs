@@ -235,6 +235,22 @@ async fn with_keep_bodies_off_each_end_loses_the_bodies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_are_not_to_be_kept_any_more_are_given_up() {
+    let (site, manager) = site(SOON, Options::default()).await;
+    site.simulator.set_faults(Faults::always(Fault::Throttled));
+    let server = start(&site, &manager);
+    let id = server.send(&message()).await;
+    server.kill();
+    site.reconfigure("[sending]", "[sending]\nkeep_bodies = false");
+    let server = manager.start(&site);
+    let record = server.wait_for(&id, "failed").await;
+    assert_eq!(record["error"]["code"], "body_lost_on_restart", "{record}");
+    manager.wait_for("FDSTOREREMOVE=1", 1);
+    let told = status(&site)["conditions"].to_string();
+    assert!(!told.contains("bodies_unusable"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bodies_of_another_data_directory_are_not_taken() {
     if is_on_postgres() {
         return;

@@ -59,7 +59,8 @@ async fn tried(server: &Server, id: &str) -> Value {
     let end = Instant::now() + PATIENCE;
     loop {
         let record = server.record(id).await;
-        if !record["error"].is_null() {
+        // The reason is on the record just before the call has ended.
+        if !record["error"].is_null() && record["status"] != "sending" {
             return record;
         }
         assert!(Instant::now() < end, "no attempt has ended: {record}");

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::behaviour::dev::Dev;
 use crate::kit::{
-    Finished, Manager, PATIENCE, Server, Site, answer, is_on_postgres, message, pillarbox,
+    Finished, Manager, PATIENCE, Process, Server, Site, answer, is_on_postgres, message, pillarbox,
 };
 
 /// Restarts a service that must restart; gives what the command tells.
@@ -95,7 +95,7 @@ async fn a_configuration_that_would_not_start_refuses_the_restart() {
     for (from, to, reason) in [
         ("operator_listen", "operator_lisen", "operator_lisen"),
         ("[ses]", "[tls]\ncertificate = \"/none.crt\"\nkey = \"/none.key\"\n[ses]", "/none.crt"),
-        ("/data\"", "/other\"", "another store or data directory"),
+        ("/data\"", "/other\"", "another store, node or data directory"),
     ] {
         site.reconfigure(from, to);
         let socket = site.directory().join("admin.sock");
@@ -122,6 +122,13 @@ fn start_replaceable(site: &Site) -> (PathBuf, Server) {
 }
 
 /// Puts a script in the place of a program, as a package does: by another file of its name.
+/// The answer of this program to `--check`.
+async fn checked(site: &Site) -> Value {
+    let mut command = pillarbox(&["serve", "--check", "--json", "--config"]);
+    command.arg(site.config());
+    Finished::run(command).await.json()
+}
+
 fn replace(program: &Path, script: &str) {
     let new = program.with_extension("new");
     fs::write(&new, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -133,25 +140,37 @@ fn replace(program: &Path, script: &str) {
 async fn a_program_that_cannot_go_on_refuses_the_restart() {
     let site = Site::new().await;
     let (program, server) = start_replaceable(&site);
-    let check_of = |format: u64, is_on_database: bool, arena_format: u32| {
-        let document = json!({
-            "version": "9.9.9", "dataFormat": format, "isOnDatabase": is_on_database,
-            "dataDir": site.data_dir(), "arenaFormat": arena_format,
-        });
+    let own = checked(&site).await;
+    let check = |member: &str, value: Value| {
+        let mut document = own.clone();
+        document["version"] = json!("9.9.9");
+        document[member] = value;
         format!("echo '{document}'")
     };
-    let check = |format, is_on_database| check_of(format, is_on_database, 1);
+    let other = |member: &str, value: &str| {
+        let mut database = own["database"].clone();
+        database[member] = json!(value);
+        check("database", database)
+    };
     let mut cases = vec![
         (
             "echo 'unexpected argument --check' >&2; exit 2".to_owned(),
             "unexpected argument --check",
         ),
         ("echo started".to_owned(), "cannot be read"),
-        (check(99, !is_on_postgres()), "another store or data directory"),
-        (check_of(99, is_on_postgres(), 0), "9.9.9, does not read the bodies of pending messages"),
+        (check("dataDir", json!("/elsewhere")), "another store, node or data directory"),
+        (check("arenaFormat", json!(0)), "9.9.9, does not read the bodies of pending messages"),
     ];
-    if !is_on_postgres() {
-        cases.push((check(1, false), "9.9.9, does not read the data file"));
+    if is_on_postgres() {
+        let refused = "another store, node or data directory";
+        cases.push((check("database", Value::Null), refused));
+        cases.push((other("name", "other"), refused));
+        cases.push((other("node", "other"), refused));
+        let hosts = json!({"hosts": ["192.0.2.1:5432"], "name": own["database"]["name"],
+            "node": own["database"]["node"]});
+        cases.push((check("database", hosts), refused));
+    } else {
+        cases.push((check("dataFormat", json!(1)), "9.9.9, does not read the data file"));
     }
     for (script, reason) in cases {
         replace(&program, &script);
@@ -174,10 +193,8 @@ async fn a_program_that_cannot_go_on_refuses_the_restart() {
 async fn a_program_that_cannot_be_executed_ends_the_service_as_a_failed_start() {
     let site = Site::new().await;
     let (program, server) = start_replaceable(&site);
-    let report = json!({
-        "version": "9.9.9", "dataFormat": 99, "isOnDatabase": is_on_postgres(),
-        "dataDir": site.data_dir(),
-    });
+    let mut report = checked(&site).await;
+    report["version"] = json!("9.9.9");
     replace(&program, &format!("rm \"$0\"; echo '{report}'"));
     let failed = Finished::run(site.command(&["restart"])).await;
     assert_eq!(failed.code, 1, "{failed:?}");
@@ -266,6 +283,37 @@ async fn a_restart_that_would_lose_messages_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restart_into_a_configuration_that_keeps_no_bodies_waits_until_none_is_pending() {
+    let site = Site::with("[sending]", slow()).await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sending").await;
+    site.reconfigure("[sending]", "[sending]\nkeep_bodies = false");
+    let refused = Finished::run(site.command(&["restart"])).await;
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("nothing keeps their bodies"), "{refused:?}");
+    assert_eq!(server.record(&id).await["status"], "sending");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_a_stop_that_a_signal_during_a_restart_has_begun() {
+    let site = Site::with("", slow()).await;
+    let server = site.start();
+    let id = server.send(&message()).await;
+    server.wait_for(&id, "sending").await;
+    let restarting = tokio::spawn(Finished::run(site.command(&["restart", "--json"])));
+    until_logged(&server, "handing over").await;
+    server.signal("TERM");
+    until_logged(&server, "another signal ends it at once").await;
+    server.signal("TERM");
+    let begun = Instant::now();
+    let (code, log) = server.process.wait_at_most(PATIENCE);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{log}");
+    restarting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
     let site = Site::new().await;
     let manager = Manager::of(&site, 2, Vec::new());
@@ -298,6 +346,18 @@ async fn a_start_that_fails_with_bodies_is_repeated_and_says_why() {
     let wrong = "exec \"$0\" serve --no-such-option;";
     let failed = Finished::run(start_after(wrong)).await;
     assert_eq!(failed.code, 75, "{failed:?}");
+    // One that waits ends as soon as it is to, also if it has got as far as to wait for signals.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = format!("operator_listen = \"{}\"", taken.local_addr().unwrap());
+    site.reconfigure("operator_listen = \"127.0.0.1:0\"", &there);
+    let waiting = Process::spawn(start_after(""));
+    manager.wait_for("STATUS=the start failed (4)", 1);
+    let begun = Instant::now();
+    waiting.signal("TERM");
+    let (code, log) = waiting.wait_at_most(PATIENCE);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{log}");
+    site.reconfigure(&there, "operator_listen = \"127.0.0.1:0\"");
     let server = site.start_by(start_after(""));
     wait_until_idle(&server).await;
     manager.wait_for("READY=1", 1);
