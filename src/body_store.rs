@@ -92,11 +92,11 @@ impl From<io::Error> for NotTaken {
 pub struct NewBody<'a> {
     /// Its message.
     pub id: MessageId,
-    /// Whose it is.
+    /// Its organisation.
     pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at: Instant,
     /// The encoded request, and the envelope behind it.
     pub content: &'a [u8],
@@ -109,9 +109,9 @@ pub struct NewBody<'a> {
 pub struct LiveState {
     /// Calls to the provider that were started.
     pub attempts: u32,
-    /// Whether one of those that have ended may have been accepted.
+    /// Says if one of those that have ended may have been accepted.
     pub acceptance: Acceptance,
-    /// When the next attempt is due.
+    /// Time of the next attempt.
     pub due: Instant,
     /// Its call.
     pub call: CallState,
@@ -128,7 +128,7 @@ pub enum CallState {
     Answered {
         /// The provider's identifier.
         ses_message_id: String,
-        /// When the provider accepted it.
+        /// Time at which the provider accepted it.
         sent_at: Timestamp,
     },
     /// The message has failed, and that is not in the store yet.
@@ -140,15 +140,15 @@ pub enum CallState {
 pub struct Survivor {
     /// Its message.
     pub id: MessageId,
-    /// Whose it is.
+    /// Its organisation.
     pub organisation: OrganisationId,
     /// The API key that posted it, if it came with one.
     pub key: Option<KeyId>,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at: Instant,
-    /// How it stood.
+    /// State at the end of the earlier process.
     pub live: LiveState,
-    /// Why it is not to be sent again, if it was cancelled while its call was under way.
+    /// Reason not to send it again, if it was cancelled while its call was under way.
     pub cancellation: Option<Cancellation>,
     /// The body.
     pub body: Body,
@@ -165,7 +165,7 @@ struct Arena {
     /// stays in the memory: an earlier or later process has it as well.
     is_owned: AtomicBool,
     room: Mutex<Room>,
-    /// How often a record has moved. Changes before the record's old place is used again.
+    /// Number of moves of records. Changes before the record's old place is used again.
     moves: AtomicU64,
     moments: Moments,
 }
@@ -177,7 +177,7 @@ pub struct Body {
     hold: Hold,
 }
 
-/// Whether a handle still has to let its body go.
+/// Duty of a handle: it has to let its body go, or another one has it now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
     Held,

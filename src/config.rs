@@ -174,7 +174,7 @@ pub struct Sending {
     pub on_unknown: OnUnknown,
     /// How long a stopping process goes on sending.
     pub drain: Duration,
-    /// Whether the bodies of pending messages outlive the process.
+    /// Yes if the bodies of pending messages are to outlive the process.
     pub keep_bodies: KeepBodies,
 }
 

@@ -53,7 +53,7 @@ pub mod token_bucket;
 
 /// How many messages are looked at before others get their turn on the thread.
 const START_STEP: usize = 64;
-/// How long calls that are under way have to end, if another program goes on with what is pending.
+/// Time that calls under way have to end, if another program goes on with what is pending.
 pub const LAST_CALLS: Duration = Duration::from_secs(5);
 /// Attempts in memory for each call that may be under way: the others have ended, and wait for
 /// the store to take their outcome.
@@ -159,7 +159,7 @@ pub enum Phase {
     Draining {
         /// The end.
         until: Instant,
-        /// What follows for the rest.
+        /// Fate of the rest.
         rest: Rest,
     },
     /// It starts no call, and waits for those under way until this time at most: another program
@@ -623,8 +623,8 @@ impl<P: Provider> Dispatcher<P> {
 }
 
 impl Phase {
-    /// What it is at a time: a drain whose rest is kept cuts off no call that is about to end, because
-    /// its message would be sent again.
+    /// Returns the phase at a time. A drain whose rest is kept cuts off no call that is about to end,
+    /// because its message would be sent again.
     fn at(self, now: Instant) -> Self {
         match self {
             Self::Draining { until, rest: Rest::Kept } if now >= until => {

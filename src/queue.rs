@@ -119,7 +119,7 @@ impl MessageQueue {
         &self.budget
     }
 
-    /// Where the bodies are.
+    /// The arena with the bodies.
     pub fn bodies(&self) -> &BodyStore {
         &self.bodies
     }

@@ -648,7 +648,7 @@ fn event_processor(store: &Store, queue: &Arc<MessageQueue>, clock: &Clock) -> A
     Arc::new(EventProcessor::new(store.clone(), Arc::clone(queue), clock.clone()))
 }
 
-/// What answers operators, here and for other nodes.
+/// Returns the part that answers operators, here and for other nodes.
 fn administration_of(
     store: &Store,
     clock: &Clock,
@@ -659,7 +659,7 @@ fn administration_of(
     Arc::new(Admin::in_service(store.clone(), clock.clone(), ses.clone(), live, Some(facts)))
 }
 
-/// What the service shows of itself while it runs. `polled`: events, if they are received.
+/// Returns the view of the running service. `polled`: events, if they are received.
 fn live(
     dispatcher: &Arc<Dispatcher<SesClient>>,
     queue: &Arc<MessageQueue>,

@@ -12,7 +12,7 @@ use crate::domain::id::MessageId;
 use crate::domain::time::Timestamp;
 use crate::queue::MessageQueue;
 
-/// Tells of the bodies.
+/// Asks for the bodies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BodiesShow {}
@@ -26,15 +26,15 @@ pub struct BodiesDrop {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bodies {
-    /// How many.
+    /// Bodies in the arena.
     pub count: usize,
-    /// Bytes of them, with what is kept of their messages.
+    /// Bytes of them, with the records of their messages.
     pub bytes: u64,
     /// Bytes of memory that they take up.
     pub memory_bytes: u64,
     /// Acceptance of the oldest message; `None` if there is none.
     pub oldest_at: Option<String>,
-    /// Who keeps them while no process runs.
+    /// Keeper of them while no process runs.
     pub keeper: Keeper,
     /// Reason why bodies of an earlier process cannot be used, if the service manager has such.
     pub unreadable: Option<String>,
@@ -56,14 +56,14 @@ impl Bodies {
                 format!("They survive pillarbox restart, and no other end of the process: {reason}")
             }
             Keeper::NotWanted => {
-                "They survive no end of the process: sending.keep_bodies is off".to_owned()
+                "Each end of the process loses them: sending.keep_bodies is off".to_owned()
             }
         };
         format!("{} {bodies} in {kib} KiB of memory. {survive}", self.count)
     }
 }
 
-/// Who keeps the bodies while no process runs.
+/// Keeper of the bodies while no process runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Keeper {
@@ -71,7 +71,7 @@ pub enum Keeper {
     ServiceManager,
     /// Nobody but the program that a restart in place executes.
     Nobody {
-        /// Why.
+        /// Reason why nobody else keeps them.
         reason: String,
     },
     /// Nobody, because they are not to be kept.
@@ -86,11 +86,11 @@ pub struct BodiesDropped {
     pub dropped: bool,
 }
 
-/// What a running service knows of its bodies.
+/// Bodies of a running service, and access to their keeper.
 pub struct BodyFacts {
     /// The pending messages.
     pub queue: Arc<MessageQueue>,
-    /// How many of them went on at the start.
+    /// Messages that went on at the start.
     pub survived_messages: usize,
     /// The start, by the clock of messages and by that of records.
     pub began: (Instant, Timestamp),
@@ -116,7 +116,7 @@ impl BodyFacts {
         self.queue.is_pending_since_before(id, began).then_some(at)
     }
 
-    /// What operators see.
+    /// Returns what operators see.
     pub fn show(&self) -> Bodies {
         let usage = self.queue.bodies().usage();
         Bodies {
@@ -144,7 +144,10 @@ impl Call for BodiesDrop {
             return Ok(BodiesDropped { dropped: false });
         }
         (facts.drop_unreadable)().map_err(|error| {
-            Refusal::new(format!("the service manager cannot be told: {error}"))
+            Refusal::new(format!(
+                "the service manager cannot be reached, so it still keeps the bodies: {error}. \
+                 Repeat the command"
+            ))
         })?;
         Ok(BodiesDropped { dropped: true })
     }

@@ -1,17 +1,19 @@
 //! Restart: the service has the installed program checked, and executes it in its own place.
 //!
-//! The call begins it; whoever runs the service is told, and does it.
+//! The call only asks for it. The part that runs the service carries it out.
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::info;
 
@@ -20,13 +22,13 @@ use crate::body_store::ARENA_FORMAT;
 use crate::detached_thread;
 use crate::store::DATA_FORMAT;
 
-/// How long the check of the installed program may take.
+/// Longest time that the check of the installed program may take.
 const CHECK_TIMEOUT: Duration = Duration::from_mins(1);
-/// What the kernel adds to the path of a program whose file was replaced (proc(5), `/proc/PID/exe`).
+/// Suffix of the path of a program whose file was replaced, by the kernel (proc(5), `/proc/PID/exe`).
 const DELETED: &[u8] = b" (deleted)";
 /// Option of `serve` for one start alone: the next program must not give up what this one leaves.
 const DROP_BODIES: &str = "--drop-bodies";
-/// What the service manager tells this process alone.
+/// Variables by which the service manager speaks to this process alone.
 const OF_THIS_PROCESS: [&str; 6] = [
     "LISTEN_FDS",
     "LISTEN_PID",
@@ -50,11 +52,11 @@ pub struct AskRunningProgram {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningProgram {
-    /// Its version.
+    /// Version of pillarbox.
     pub version: String,
-    /// Its process.
+    /// Process id.
     pub process: u32,
-    /// A random number of its start.
+    /// Random number of the start.
     pub start: String,
     /// Messages that it has to send.
     pub pending_messages: usize,
@@ -76,7 +78,7 @@ pub struct RestartBegun {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramCheck {
-    /// Its version.
+    /// Version of the installed program.
     pub version: String,
     /// The newest format of the data file that it reads.
     pub data_format: u64,
@@ -124,7 +126,7 @@ const fn first_arena_format() -> u32 {
     1
 }
 
-/// Restarts of a service: whoever asks and whoever does it meet here.
+/// Restarts of a service: the call asks here for one, and the service waits here to be asked.
 #[derive(Debug)]
 pub struct Restarts {
     start: String,
@@ -246,25 +248,60 @@ pub fn own_command_line() -> io::Result<Command> {
 
 /// Has the installed program check itself, by the command line of this process.
 async fn check_installed_program() -> Result<ProgramCheck, Refusal> {
-    let failed = |error: io::Error| Refusal::new(format!("the program cannot be run: {error}"));
+    let failed = |error: io::Error| {
+        Refusal::new(format!(
+            "the installed program cannot be run: {error}; nothing was changed. Install pillarbox \
+             again, then repeat the command"
+        ))
+    };
     let mut command = own_command_line().map_err(failed)?;
     let name = command.get_program().display().to_string();
     command.args(["--check", "--json"]).stdin(Stdio::null());
     for variable in OF_THIS_PROCESS {
         command.env_remove(variable);
     }
-    let checked = detached_thread::run("program check", move || command.output());
-    let output = timeout(CHECK_TIMEOUT, checked).await;
+    let output = timeout(CHECK_TIMEOUT, output_of(command)).await;
     let output = output.map_err(|_| {
         Refusal::new(format!(
-            "the check of {name} took longer than {} s; nothing was changed",
+            "the check of {name} took longer than {} s and was ended; nothing was changed. Run pillarbox \
+             serve --check to see what it waits for",
             CHECK_TIMEOUT.as_secs()
         ))
     })?;
-    let output = output.and_then(|output| output).map_err(failed)?;
+    let output = output.map_err(failed)?;
     read(&output).map_err(|problem| {
         Refusal::new(format!("{name} would not start, so nothing was changed: {problem}"))
     })
+}
+
+/// Runs a program, and kills it if the returned future is dropped.
+async fn output_of(mut command: Command) -> io::Result<Output> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (started, process) = oneshot::channel();
+    let _running = KilledOnDrop(process);
+    let output = detached_thread::run("program check", move || {
+        let mut child = command.spawn()?;
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        if process.is_ok_and(|process| started.send(process).is_err()) {
+            child.kill()?;
+        }
+        child.wait_with_output()
+    });
+    output.await?
+}
+
+/// Program that is killed if nobody waits for it any more.
+struct KilledOnDrop(oneshot::Receiver<OwnedFd>);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        // A thread that starts the program later sees that this is closed, and kills it.
+        self.0.close();
+        if let Ok(process) = self.0.try_recv() {
+            // It fails if the program has ended.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
 }
 
 fn read(output: &Output) -> Result<ProgramCheck, String> {
@@ -276,4 +313,41 @@ fn read(output: &Output) -> Result<ProgramCheck, String> {
     }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("its answer to --check cannot be read ({error})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write as _};
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Returns once the other end of the pipe, which a program holds, is closed.
+    fn wait_for_end(mut pipe: io::PipeWriter) {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            match pipe.write(b"x") {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return,
+                result => assert_eq!(result.unwrap(), 1),
+            }
+            assert!(Instant::now() < end, "the program still runs");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_nobody_waits_for_any_more_is_killed() {
+        // Dropped before it is started, at about that time, and while it runs.
+        for patience in [0, 1, 200].map(Duration::from_millis) {
+            let (held, pipe) = io::pipe().unwrap();
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(held);
+            assert!(timeout(patience, output_of(command)).await.is_err(), "{patience:?}");
+            wait_for_end(pipe);
+        }
+        let mut command = Command::new("echo");
+        command.arg("done");
+        assert_eq!(output_of(command).await.unwrap().stdout, b"done\n");
+    }
 }

@@ -279,7 +279,7 @@ pub struct Sending {
     pub full_for: Vec<String>,
     /// The pace, in recipients per second; `None` is as fast as calls return.
     pub recipients_per_second: Option<f64>,
-    /// What a stop at this moment would lose or leave.
+    /// Messages that a stop at this moment would lose or leave.
     pub stop_would_lose: StopLoss,
     /// What is wrong with the AWS credentials, if anything is.
     pub account: Option<AccountProblem>,

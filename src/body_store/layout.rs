@@ -132,9 +132,9 @@ pub(super) struct RecordHead {
     pub(super) content_check: u64,
 }
 
-/// Where a record says that its message was cancelled: see [`CancelMark`].
+/// Offset in a record of the mark that its message was cancelled: see [`CancelMark`].
 pub(super) const CANCEL_MARK_AT: usize = 33;
-/// Where the live state begins in a record.
+/// Offset in a record at which the live state begins.
 pub(super) const LIVE_AT: usize = 60;
 
 impl RecordHead {

@@ -25,7 +25,7 @@ pub(super) type Slot = u32;
 /// Place and size of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where it begins, in multiples of [`ALIGNMENT`].
+    /// Offset in the arena, in multiples of [`ALIGNMENT`].
     at: u32,
     pub(super) request_len: u32,
     pub(super) envelope_len: u32,
@@ -34,12 +34,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where its head begins, in bytes.
+    /// Returns the offset of its head, in bytes.
     pub(super) fn offset(&self) -> u64 {
         u64::from(self.at) * ALIGNMENT
     }
 
-    /// Where its content begins, in bytes.
+    /// Returns the offset of its content, in bytes.
     pub(super) fn content(&self) -> u64 {
         self.offset() + RecordHead::BYTES as u64
     }
@@ -101,7 +101,7 @@ fn block_of(offset: u64) -> u32 {
     u32::try_from(offset / BLOCK_BYTES).expect("an arena has less than 2^32 blocks")
 }
 
-/// Where a block begins, in bytes.
+/// Returns the offset of a block, in bytes.
 pub(super) fn block_offset(block: u32) -> u64 {
     u64::from(block) * BLOCK_BYTES
 }
@@ -160,11 +160,11 @@ impl Size {
 pub(super) struct Freed {
     /// All of them. The head of the first is to be made invalid.
     pub(super) blocks: Range<u32>,
-    /// Whether their memory stays, or goes back to the kernel.
+    /// Fate of their memory.
     pub(super) memory: Memory,
 }
 
-/// What becomes of the memory of blocks that are free.
+/// Memory of free blocks: it stays, or goes back to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
     Kept,
@@ -191,7 +191,7 @@ pub(super) struct Room {
     free: BTreeMap<u32, u32>,
     /// Free blocks whose memory is kept.
     warm: BTreeSet<u32>,
-    /// How many are about to be.
+    /// Free blocks that are about to be warm.
     soon_warm: usize,
     /// First block that was never used.
     end: u32,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow};
+use crate::admin::bodies::{Bodies as Shown, BodiesDrop, BodiesDropped, BodiesShow, Keeper};
 use crate::cli::confirmation::Confirmation;
 use crate::cli::connect::Connection;
 use crate::cli::error::CliError;
@@ -38,7 +38,7 @@ impl Bodies {
                 {
                     Confirmation::confirm(&format!(
                         "This gives up bodies of an earlier process that cannot be used: {why}. It \
-                         ends no message: theirs have failed."
+                         ends 0 messages: the messages of these bodies have failed already."
                     ))?;
                 }
                 session.run(BodiesDrop {}, dropped).await
@@ -58,9 +58,19 @@ fn dropped(answer: &BodiesDropped) -> String {
 
 fn text(bodies: &Shown) -> String {
     let mut text = format!("bodies  {}\n", bodies.summary());
+    let _ = writeln!(text, "bytes   {} of bodies, {} of memory", bodies.bytes, bodies.memory_bytes);
     if let Some(oldest) = &bodies.oldest_at {
         let _ = writeln!(text, "oldest  {oldest}");
     }
+    let stop = match bodies.keeper {
+        Keeper::ServiceManager => {
+            "keeps them with systemd 254 and later, until systemctl clean --what=fdstore; earlier \
+             versions drop them"
+        }
+        Keeper::Nobody { .. } | Keeper::NotWanted => "loses those that the drain does not send",
+    };
+    let _ = writeln!(text, "stop    {stop}");
+    let _ = writeln!(text, "reboot  loses them");
     if let Some(why) = &bodies.unreadable {
         let _ = writeln!(
             text,

@@ -12,7 +12,7 @@ use crate::cli::connect::{Connection, Session};
 use crate::cli::error::CliError;
 use crate::operator::conditions::several;
 
-/// How long the next program may take to answer: it may have much to read.
+/// Longest time until the next program answers: it may have much to read.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -246,7 +246,7 @@ pub(super) fn region(given: &Given) -> Result<String, String> {
         .ok_or_else(|| "an AWS region's name, such as \"eu-west-1\"".to_owned())
 }
 
-/// Whether the bodies of pending messages outlive the process.
+/// Reads the key that has the bodies of pending messages outlive the process.
 pub(super) fn keep_bodies(given: &Given) -> Result<KeepBodies, String> {
     match (&given.value, given.variable_text()) {
         (ValueKind::Boolean(true), _) | (_, Some("true")) => Ok(KeepBodies::Yes),

@@ -43,7 +43,7 @@ impl<P: Provider> Dispatcher<P> {
         }
     }
 
-    /// Whether nothing is left at `now` that this process can still send before `until`.
+    /// Returns true if nothing is left at `now` that this process can still send before `until`.
     fn is_drained(&self, now: Instant, until: Instant) -> bool {
         let next = match self.queue.next(now, self.settings().max_in_flight) {
             _ if self.queue.pending().in_flight > 0 => now,

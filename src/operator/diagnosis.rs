@@ -228,7 +228,6 @@ fn queue(in_use: usize, max: usize, full_for: &[String]) -> Option<Condition> {
     }
 }
 
-/// The queue's memory, if much of it, or of an organisation's share, is in use and nothing is full.
 /// The budget, if the memory limit has lowered it.
 fn lowered(max: usize, configured: usize) -> Option<Condition> {
     (max < configured).then(|| {
@@ -241,6 +240,7 @@ fn lowered(max: usize, configured: usize) -> Option<Condition> {
     })
 }
 
+/// The queue's memory, if much of it, or of an organisation's share, is in use and nothing is full.
 fn filling(in_use: usize, max: usize, greatest_share: f64) -> Option<Condition> {
     #[expect(clippy::cast_precision_loss, reason = "for display")]
     let used = (in_use as f64 / max as f64).max(greatest_share);

@@ -23,7 +23,7 @@ struct ReadinessDocument {
 }
 
 /// Waits for a sign of life of the thread that writes the data file. A store that refuses, because
-/// the disk is full for example, gives it: a restart would only lose the pending bodies.
+/// the disk is full for example, gives it: a restart would not help, and could lose pending bodies.
 pub(super) async fn health(answered: impl Future<Output = ()>) -> Response<Full<Bytes>> {
     let (status, text) = match timeout(PATIENCE, answered).await {
         Ok(()) => (StatusCode::OK, "ok\n"),

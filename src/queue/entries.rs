@@ -27,9 +27,9 @@ pub(super) struct Entries {
     pub(super) queue: FairQueue,
     pub(super) in_flight: usize,
     pub(super) obstacle: Option<Failure>,
-    /// Where the bodies are.
+    /// The arena with the bodies.
     bodies: BodyStore,
-    /// What the messages' bytes are of.
+    /// Budget of the messages' bytes.
     budget: Budget,
 }
 
@@ -39,7 +39,7 @@ struct Entry {
     id: MessageId,
     sender_domain: DomainHash,
     accepted_at: Moment,
-    /// When it is due, if it waits.
+    /// Time of the next attempt, if it waits.
     due: Due,
     /// One more than the epoch of the suppressions that it was checked against; 0 if there is none.
     checked_in: u64,
@@ -64,7 +64,7 @@ impl Keyed for Entry {
     }
 }
 
-/// What an entry held. To be dropped once nothing is locked.
+/// Body and reservation of an entry. To be dropped once nothing is locked.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Removed {
@@ -109,7 +109,7 @@ enum Proof {
     Sent,
 }
 
-/// What happened to a message before it came into the queue.
+/// History of a message before it came into the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Past {
     pub(super) attempts: u32,

@@ -41,7 +41,7 @@ pub struct AcceptedMessage {
     pub key: Option<KeyId>,
     /// Its ready request to the provider, and its envelope.
     pub request: EncodedRequest,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at: Instant,
     /// The suppressions that it was checked against.
     pub suppression_epoch: u64,
@@ -52,7 +52,7 @@ pub struct AcceptedMessage {
 /// The ready request of a message to the provider and the message's envelope, as one text.
 pub struct EncodedRequest {
     pub(super) text: TextBuffer,
-    /// Where the request ends and the envelope begins.
+    /// Bytes of the request; the envelope begins there.
     pub(super) request_len: usize,
     pub(super) sender_domain: DomainHash,
     pub(super) recipients: u32,
@@ -91,11 +91,11 @@ pub struct HeldMessage {
 pub struct PendingMessage {
     /// The message.
     pub id: MessageId,
-    /// Whose it is.
+    /// Its organisation.
     pub organisation: OrganisationId,
     /// Number of its recipients.
     pub recipients: u32,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub accepted_at: Instant,
     /// The suppressions that it was checked against; `None` if that was in an earlier process.
     pub suppression_epoch: Option<u64>,

@@ -295,7 +295,8 @@ mod tests {
         member.1[0]
     }
 
-    /// What grows at its end, with some that come a little late, takes hardly more than its members.
+    /// A list that grows at its end, with some members that come a little late, takes hardly more than
+    /// its members.
     #[test]
     fn chunks_become_full_and_little_room_is_left_as_they_empty() {
         #[derive(Debug)]

@@ -11,7 +11,7 @@ use crate::admin::socket::{Socket, SocketCopy};
 use crate::http::drain::{Drain, DrainSignal};
 use crate::service::ServiceError;
 
-/// What answers the operators' commands.
+/// Server of the operators' commands.
 #[derive(Debug)]
 pub(super) struct Administration {
     answering: JoinHandle<()>,
@@ -30,7 +30,7 @@ impl Administration {
         Ok(Self { answering, drain, signal, copy: Some(copy) })
     }
 
-    /// What tells that the end of the administration has begun.
+    /// Returns the signal that the end of the administration has begun.
     pub(super) fn signal(&self) -> DrainSignal {
         self.signal.clone()
     }

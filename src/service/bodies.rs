@@ -64,7 +64,7 @@ pub(super) struct Bodies {
     pub(super) survivors: Vec<Survivor>,
     /// The others, which are to be dropped once the service has started.
     pub(super) gone: Vec<Survivor>,
-    /// What the service manager keeps.
+    /// Memory that the service manager keeps.
     pub(super) stored: Stored,
     /// Arenas that were found and are not used.
     pub(super) refused: Vec<RefusedArena>,
@@ -75,7 +75,8 @@ impl FoundArenas {
         // A unit with `ProcSubset=pid` hides it. Without it, arenas of other boots look like this one's;
         // but memory does not outlive a boot, so there are none.
         let boot = boot_id().unwrap_or_else(|problem| {
-            warn!(%problem, "cannot read the identity of the machine's boot; going on without it");
+            warn!(%problem, "cannot read the identity of the machine's boot; going on without it. If the unit has \
+                 ProcSubset=pid, remove that line");
             [0; 16]
         });
         let (left, unwanted) = match keep {
@@ -168,7 +169,8 @@ pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> 
 
 /// Gives up all bodies that the service manager has kept.
 pub fn drop_bodies(inherited: &mut Inherited) -> Result<(), ServiceError> {
-    let what = "the service manager cannot be told to drop the bodies";
+    let what = "the service manager cannot be reached to drop the bodies (--drop-bodies), so it still \
+                keeps them; start the service again by its unit";
     let failed = |source| ServiceError::System { what, source };
     let is_kept = |arena: &LeftArena| arena.keeper == ArenaKeeper::Manager;
     let (kept, others): (Vec<_>, Vec<_>) =

@@ -181,7 +181,7 @@ pub async fn dev(options: DevOptions, mut inherited: Inherited) -> Result<Ended,
                 match temporary.map(TemporaryDirectory::leave) {
                     None => {}
                     Some(Ok(directory)) => next.add_own(inherited::DIRECTORY, directory.into()),
-                    Some(Err(error)) => error!(%error, "the data directory does not go over"),
+                    Some(Err(error)) => error!(%error, "the data directory is not handed over"),
                 }
                 Ended::Restart(next)
             }

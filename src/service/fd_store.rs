@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::service::inherited::{ARENA, PROBE};
 
-/// How long the manager may take to handle what it was sent.
+/// Longest time that the manager may take to handle what it was sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Result of storing the memory: who keeps it while no process runs.
@@ -59,7 +59,7 @@ impl fmt::Display for NotKept {
     }
 }
 
-/// What the service manager keeps as the arena before it is sent any memory.
+/// Memory that the service manager keeps as the arena before it is sent any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     /// Nothing.

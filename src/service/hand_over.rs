@@ -29,12 +29,12 @@ use crate::service::listeners::ListenerCopies;
 use crate::service::signals::Signals;
 use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
 
-/// How long requests in flight have at least.
+/// Least time that requests in flight have.
 const LEAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The number of the first descriptor that is handed over (`SD_LISTEN_FDS_START`).
 const FIRST_DESCRIPTOR: i32 = 3;
 
-/// What the next program gets, and what asks for it.
+/// Descriptors that the next program gets, and the requests for it.
 #[derive(Debug)]
 pub(super) struct HandOver {
     pub(super) listeners: ListenerCopies,
@@ -48,7 +48,7 @@ pub(super) struct HandOver {
 #[derive(Debug)]
 pub(super) struct Arena {
     bodies: BodyStore,
-    /// Who keeps it while no process runs; `None` as long as that is not known.
+    /// Keeper of it while no process runs; `None` as long as that is not known.
     kept: watch::Sender<Option<Kept>>,
 }
 
@@ -88,7 +88,7 @@ impl Arena {
         });
     }
 
-    /// What follows for messages that a stop leaves.
+    /// Fate of messages that a stop leaves.
     pub(super) fn rest(&self) -> Rest {
         match *self.kept.borrow() {
             Some(Kept::ByManager) => Rest::Kept,
@@ -117,7 +117,7 @@ impl Arena {
     }
 }
 
-/// What operators see of the bodies of pending messages.
+/// Bodies of pending messages, for operators.
 pub(super) fn body_facts(
     queue: &Arc<MessageQueue>,
     survived_messages: usize,
@@ -192,7 +192,7 @@ impl NextProgram {
     fn add_copy(&mut self, name: String, descriptor: BorrowedFd<'_>) {
         match descriptor.try_clone_to_owned() {
             Ok(copy) => self.descriptors.push((name, copy)),
-            Err(error) => error!(%error, name, "a descriptor does not go over"),
+            Err(error) => error!(%error, name, "a descriptor is not handed over"),
         }
     }
 
@@ -264,7 +264,7 @@ impl Service {
         let answers_end = until.max(Instant::now() + LEAST_ANSWERS);
         let ending = self.end_to_hand_over(answers_end);
         if timeout_at(answers_end + LONGEST_END, ending).await.is_err() {
-            error!("the end took too long; the next program settles what is left");
+            error!("the end took too long; the next program recovers what is left");
         }
         if signals.came() {
             warn!("a signal came meanwhile: the next program stops at once");
@@ -307,7 +307,7 @@ impl Service {
         // What was being accepted is answered, and goes over as well.
         self.intake.close();
         if timeout_at(answers_end, self.intake.cleared()).await.is_err() {
-            error!("messages are still being accepted; the next program settles them");
+            error!("messages are still being accepted; the next program recovers them");
         }
         self.end_rest().await;
         self.operators.stop().await;

@@ -44,7 +44,7 @@ const OWN: &str = "own-";
 /// Environment variable with the names.
 const NAMES: &str = "LISTEN_FDNAMES";
 
-/// What was handed over.
+/// Descriptors that were handed over.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// A supervisor's socket where clients send and read.
@@ -55,7 +55,7 @@ pub struct Inherited {
     pub smtp_tls: Option<TcpListener>,
     /// Memory with bodies of pending messages, the newest first.
     pub arenas: Vec<LeftArena>,
-    /// What the program before had opened in this process.
+    /// Descriptors that the program before had opened in this process.
     pub own: OwnDescriptors,
 }
 
@@ -64,7 +64,7 @@ pub struct Inherited {
 pub struct LeftArena {
     /// The memory.
     pub memory: OwnedFd,
-    /// Who has it as well.
+    /// Its keeper, besides this process.
     pub keeper: ArenaKeeper,
     file: FileId,
     written_at: SystemTime,
@@ -82,13 +82,13 @@ pub enum ArenaKeeper {
 /// Descriptors that the program before in this process had opened itself.
 #[derive(Debug, Default)]
 pub struct OwnDescriptors {
-    /// Where clients send and read.
+    /// Socket where clients send and read.
     pub clients: Option<TcpListener>,
-    /// Where SMTP sessions begin in plain text.
+    /// Socket where SMTP sessions begin in plain text.
     pub smtp: Option<TcpListener>,
-    /// Where SMTP sessions begin with TLS.
+    /// Socket where SMTP sessions begin with TLS.
     pub smtp_tls: Option<TcpListener>,
-    /// Where operators look.
+    /// Socket of the operator listener.
     pub operators: Option<TcpListener>,
     /// The administration socket, and its file.
     pub admin: Option<(UnixListener, FileId)>,
@@ -268,7 +268,7 @@ impl Slot {
         Some(slot)
     }
 
-    /// What to do about a second one: nobody would ever answer there.
+    /// Returns the remedy for a second one, at which nobody would ever answer.
     fn advice(self) -> &'static str {
         match self {
             Self::Smtp => "give pillarbox-smtp.socket a single ListenStream=",

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::config::Config;
 
-/// Where the groups are.
+/// Directory of the cgroups.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Memory of the process beside its budgets, in bytes.
 const BESIDE_BUDGETS: usize = 512 * MIB;

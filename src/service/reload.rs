@@ -21,15 +21,15 @@ fn files(tls: &config::Tls) -> TlsFiles {
     TlsFiles { certificate: tls.certificate.clone(), key: tls.key.clone() }
 }
 
-/// What a new configuration changes besides the queue and the dispatcher.
+/// Parts that a new configuration changes besides the queue and the dispatcher.
 #[derive(Debug)]
 pub(super) struct Changeable {
     pub(super) max_rate: watch::Sender<MaxRate>,
     pub(super) budgets: Budgets,
     pub(super) ses: SesClient,
-    /// What the client listener speaks TLS with, if it does.
+    /// Certificate of the client listener, if it speaks TLS.
     pub(super) tls: Option<Arc<Tls>>,
-    /// What the configuration says of the budget of pending messages.
+    /// Budget of pending messages by the configuration, in bytes.
     pub(super) configured_pending_bytes: Arc<AtomicUsize>,
 }
 

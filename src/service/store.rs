@@ -44,8 +44,8 @@ pub(super) struct Opened {
     pub(super) bodies: Bodies,
 }
 
-/// Opens the store and settles what the last process left, except what has a body in one of its
-/// arenas; the log says what that was.
+/// Opens the store and fails the messages that the last process left pending, except those with a body
+/// in one of its arenas. The log says how many there were.
 pub(super) async fn open(
     owner: StoreOwner,
     config: &Config,

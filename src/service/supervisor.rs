@@ -121,8 +121,8 @@ impl<P: Provider> Vitals<P> {
         if self.tasks.iter().any(AbortHandle::is_finished) {
             return Err(Ended);
         }
-        // A store that refuses, because the disk is full say, is alive: a restart would only lose
-        // the pending bodies.
+        // A store that refuses, because the disk is full say, is alive: a restart would not help, and
+        // could lose pending bodies.
         self.store.answered().await;
         if !self.tasks.is_empty() {
             self.dispatcher.turned().await;

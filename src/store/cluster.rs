@@ -46,7 +46,10 @@ impl NodePlace {
     pub(super) fn in_boot(boot: &Path, file: &File) -> io::Result<Self> {
         let failed = |kind, why: &dyn std::fmt::Display| {
             let path = boot.display();
-            io::Error::new(kind, format!("cannot read the identity of the boot in {path}: {why}"))
+            let remedy = "if the unit has ProcSubset=pid, remove that line";
+            let problem =
+                format!("cannot read the identity of the boot in {path}: {why}; {remedy}");
+            io::Error::new(kind, problem)
         };
         let id = fs::read_to_string(boot).map_err(|error| failed(error.kind(), &error))?;
         let id = id.trim();
@@ -62,7 +65,7 @@ impl NodePlace {
     }
 }
 
-/// What a node found when it joined the others.
+/// Messages that a node found when it joined the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
     /// Messages whose body was lost with a node that is dead.
@@ -244,6 +247,7 @@ mod tests {
         let missing = place().unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert!(missing.to_string().contains("identity of the boot"), "{missing}");
+        assert!(missing.to_string().contains("has ProcSubset=pid, remove"), "{missing}");
         for nothing in ["", "\n"] {
             fs::write(&boot, nothing).unwrap();
             assert_eq!(place().unwrap_err().kind(), io::ErrorKind::InvalidData);

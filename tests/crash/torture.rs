@@ -28,7 +28,7 @@ const OLD: usize = 2_500;
 /// How many older messages are read again in each round.
 const READ_AGAIN: usize = 100;
 
-/// Who has the bodies while no process runs.
+/// Keeper of the bodies while no process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeper {
     /// Nobody: each kill loses those that are pending.

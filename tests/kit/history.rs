@@ -39,7 +39,7 @@ struct Written {
     file: BufWriter<File>,
     /// Messages whose posts were answered with success.
     acknowledged: BTreeSet<String>,
-    /// How many messages the provider took.
+    /// Messages that the provider took.
     taken: u64,
 }
 

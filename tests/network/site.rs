@@ -19,7 +19,7 @@ pub(crate) struct Running {
     site: kit::Site,
     pub(crate) process: Process,
     address: SocketAddr,
-    /// What the clients that behave were told, for the judge.
+    /// Answers to the clients that behave, for the judge.
     pub(crate) history: Option<History>,
 }
 

@@ -40,7 +40,7 @@ def under_load(site, name, end, rounds=1):
         load.stop()
         check(load.refused == 0, f"{load.refused} connections were refused")
         service.waiting += load.accepted
-    service.settle(may_lose=not service.keeps_bodies)
+    service.finish(may_lose=not service.keeps_bodies)
 
 
 def cancel_some(site, load):
@@ -112,7 +112,7 @@ def restart_refused(site):
     check(service.pid == before, "the process is another one")
     load.stop()
     check(load.unanswered == 0, f"{load.unanswered} requests were not answered")
-    service.settle(load.accepted)
+    service.finish(load.accepted)
 
 
 def broken_configuration(site):
@@ -135,7 +135,7 @@ def broken_configuration(site):
             machine.systemctl("start", UNIT)
         service.wait_until_up()
         check_kept(site)
-        service.settle(load.accepted, may_lose=not service.keeps_bodies)
+        service.finish(load.accepted, may_lose=not service.keeps_bodies)
 
 
 def break_and_kill(site):
@@ -185,7 +185,7 @@ def waiting_connections(site):
         check(len(answers) > 20, f"{len(answers)} answers are no trial")
         check(all(b"HTTP/1.1 " in answer for answer in answers), f"odd answers: {set(answers)}")
     service.wait_until_up()
-    service.settle()
+    service.finish()
 
 
 def health():
@@ -234,7 +234,7 @@ def torture(site):
     service.wait_until_up()
     load.stop()
     check(load.refused == 0, f"{load.refused} connections were refused")
-    lost = service.settle(load.accepted, may_lose=not service.keeps_bodies)
+    lost = service.finish(load.accepted, may_lose=not service.keeps_bodies)
     under_way, again = (now - then for now, then in zip(service.calls_at_kills(), before))
     print(f"    {counts}: {len(load.accepted)} accepted, {lost} lost; {under_way} calls were under way at "
           f"a kill, {again} messages were sent again; up to {service.slowest / 1000} ms between")
@@ -273,7 +273,7 @@ def ten_restarts(site):
     check(after.keys() == before.keys(), f"files in memory were {before} and are {after}")
     check(sum(after.values()) < sum(before.values()) + GROWTH, f"they grew from {before} to {after}")
     look_at_swap(site)
-    service.settle(load.accepted, may_lose=not service.keeps_bodies)
+    service.finish(load.accepted, may_lose=not service.keeps_bodies)
     service.check_no_body_is_in_a_file()
 
 

@@ -53,7 +53,7 @@ def upgrade_with_the_same_units(site):
     accepted, stayed, printed = upgrade(site, repack(site, "0.1.1"), "same-units")
     check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}: {printed}")
     check(stayed or not service.knows("restart"), f"systemd started another process: {printed}")
-    service.settle(accepted, may_lose=not service.keeps_bodies)
+    service.finish(accepted, may_lose=not service.keeps_bodies)
 
 
 def upgrade_with_another_unit(site):
@@ -65,7 +65,7 @@ def upgrade_with_another_unit(site):
     check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
     environment = machine.run("cat", f"/proc/{service.pid}/environ").stdout
     check("LATER_UNIT=yes" in environment, "the process is not that of the new unit")
-    service.settle(accepted, may_lose=not service.keeps_bodies)
+    service.finish(accepted, may_lose=not service.keeps_bodies)
 
 
 def upgrade_that_the_local_policy_forbids(site):
@@ -84,7 +84,7 @@ def upgrade_that_the_local_policy_forbids(site):
     policy.unlink()
     accepted, stayed, printed = upgrade(site, repack(site, "0.1.4", line), "allowed-again")
     check(not stayed, f"the process of the earlier unit runs on: {printed}")
-    service.settle(accepted, may_lose=not service.keeps_bodies)
+    service.finish(accepted, may_lose=not service.keeps_bodies)
 
 
 def upgrade_with_a_broken_configuration(site):
@@ -104,7 +104,7 @@ def upgrade_with_a_broken_configuration(site):
     service.configure()
     service.machine.run("pillarbox", "restart")
     check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
-    service.settle()
+    service.finish()
 
 
 def upgrade_of_a_stopped_service(site):
@@ -125,10 +125,10 @@ def upgrade_of_a_stopped_service(site):
             machine.systemctl("start", "pillarbox.socket", UNIT)
         service.wait_until_up()
         check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
-        service.settle()
+        service.finish()
     accepted, stayed, printed = upgrade(site, repack(site, "0.1.8"), "after-stops")
     check(stayed or not service.knows("restart"), f"systemd started another process: {printed}")
-    service.settle(accepted, may_lose=not service.keeps_bodies)
+    service.finish(accepted, may_lose=not service.keeps_bodies)
 
 
 def upgrade_while_starts_fail(site):
@@ -145,7 +145,7 @@ def upgrade_while_starts_fail(site):
     service.install(repack(site, "0.1.9"))
     service.wait_until_up()
     lives.check_kept(site)
-    service.settle(load.accepted)
+    service.finish(load.accepted)
 
 
 def upgrade_of_a_service_that_cannot_restart(site):
@@ -158,7 +158,7 @@ def upgrade_of_a_service_that_cannot_restart(site):
     check(early.was_asked, f"it was not asked to restart: {printed}")
     check(not stayed, f"the old process runs on: {printed}")
     check(service.executable() == "/usr/bin/pillarbox", f"it runs {service.executable()}")
-    service.settle(accepted, may_lose=not service.keeps_bodies)
+    service.finish(accepted, may_lose=not service.keeps_bodies)
 
 
 class EarlyVersion:
@@ -220,4 +220,4 @@ def removed_and_installed_again(site):
         check(machine.systemctl("is-enabled", unit) == "enabled", f"{unit} is not enabled")
     service.wait_until_up()
     service.send("installed-again")
-    service.settle()
+    service.finish()

@@ -53,7 +53,7 @@ def installation(site):
     machine.systemctl("restart", UNIT)
     service.add_client()
     service.send("first")
-    service.settle()
+    service.finish()
 
 
 def upgrade_from_the_previous_version(site):
@@ -77,7 +77,7 @@ def upgrade_from_the_previous_version(site):
     time.sleep(1)
     load.stop()
     check(load.refused == 0, f"{load.refused} connections were refused")
-    service.settle(load.accepted)
+    service.finish(load.accepted)
 
 
 def sandbox(site):
@@ -108,7 +108,7 @@ def socket_activation(site):
     service.api.close()
     service.send("activation")
     check(service.state == "active", f"the service is {service.state}")
-    service.settle()
+    service.finish()
 
 
 def reload(site):
@@ -122,7 +122,7 @@ def reload(site):
     service.send("reload")
     check(service.pid == before, "a reload ended the process")
     check(service.state == "active", f"the service is {service.state}")
-    service.settle()
+    service.finish()
 
 
 def manager_reloaded(site):
@@ -143,7 +143,7 @@ def manager_reloaded(site):
         service.wait_until_up()
         lives.check_kept(site)
         load.stop()
-        service.settle(load.accepted, may_lose=not service.keeps_bodies)
+        service.finish(load.accepted, may_lose=not service.keeps_bodies)
 
 
 def stop(site):
@@ -159,7 +159,7 @@ def stop(site):
     service.wait_until_up()
     # Earlier versions let go of kept descriptors when a unit stops.
     is_kept = service.keeps_bodies and machine.show("FileDescriptorStorePreserve") == "yes"
-    lost = service.settle(load.accepted, may_lose=not is_kept)
+    lost = service.finish(load.accepted, may_lose=not is_kept)
     print(f"    of {len(load.accepted)} messages, {lost} lost their bodies by the stop")
 
 

@@ -146,7 +146,7 @@ class Service:
         self.kills.append((began, self.history.now()))
         wait_for("systemd that has seen it", lambda: self.pid != before)
 
-    # What became of messages.
+    # Messages and their ends.
 
     def send(self, key):
         """Sends one message, which must be accepted."""
@@ -165,7 +165,7 @@ class Service:
         self.history.write("cancelled", ended=self.history.now(), id=identity)
         return True
 
-    def settle(self, messages=(), may_lose=False):
+    def finish(self, messages=(), may_lose=False):
         """Waits until all messages are final, and has the history judged."""
         self.waiting += messages
         self.configure(FAST)

@@ -161,8 +161,8 @@ fn status_findings(status: &ServiceStatus) -> Vec<Finding> {
     findings
 }
 
-/// What to say of the bodies of pending messages. A trial or a container has nobody who keeps them,
-/// which is no fault.
+/// Finding about the bodies of pending messages. In a trial or a container nothing keeps them, which
+/// is no fault.
 fn bodies(bodies: &Bodies) -> Finding {
     const ABOUT: &str = "bodies";
     let summary = bodies.summary();

@@ -37,7 +37,7 @@ const BEAT: Duration = Duration::from_secs(1);
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of a process waits until it has left the others.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-/// How many messages of the life before are looked at and taken over at one time.
+/// Messages of the life before that are checked and taken over at one time.
 const TAKEN_OVER_AT_ONCE: usize = 10_000;
 /// The server's code of a second row with one name (`unique_violation`).
 const NAME_IS_THERE: &str = "23505";

@@ -59,7 +59,7 @@ pub(super) struct Start {
 /// Messages that a start found pending.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
-    /// How many lost their body.
+    /// Messages that lost their body.
     pub(super) bodies_lost: usize,
     /// Those whose body is there.
     pub(super) kept: BTreeSet<MessageId>,

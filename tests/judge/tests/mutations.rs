@@ -31,7 +31,7 @@ fn right(change: impl FnOnce(&mut Vec<Event>)) {
     judge(&history).unwrap();
 }
 
-/// How the run was set up.
+/// Returns the set-up of the run.
 fn run(history: &mut [Event]) -> &mut Run {
     match &mut history[0] {
         Event::Run(run) => run,

@@ -24,7 +24,7 @@ use crate::store::{ConnectError, Joined, NodeIdentity, NodePlace, Store, StoreEr
 const SILENCE: Duration = Duration::from_secs(3);
 /// Messages that a life accepts.
 const MESSAGES: usize = 6;
-/// What a start that was killed has sent before its commit, or has had committed.
+/// Statements that a start which was killed has sent before its commit, or has had committed.
 const JOIN_OF_ONE_THAT_IS_KILLED: &str = "
 BEGIN;
 CREATE TEMP TABLE before AS SELECT * FROM node WHERE name = 'a';
@@ -33,7 +33,7 @@ INSERT INTO node (name, directory, place, version, schema, started_at, least_dea
 SELECT name, directory, place, version, schema, started_at, least_dead_after FROM before;
 UPDATE pending SET node = (SELECT id FROM node WHERE name = 'a')
 WHERE node = (SELECT id FROM before)";
-/// What a node does that takes this one for dead.
+/// Statements of a node that takes this one for dead.
 const BURIAL: &str = "BEGIN; DELETE FROM node WHERE name = 'a'";
 
 /// Data directory of a node, and the boot of its machine.
