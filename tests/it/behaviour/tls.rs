@@ -387,10 +387,10 @@ async fn start_large(
     (address, serving, drain)
 }
 
-/// Bytes of a large response: more than the kernel takes at once.
-const LARGE: usize = 4 * 1024 * 1024;
+/// Bytes of a large response: twice what the kernel takes at once (`net.ipv4.tcp_wmem`).
+const LARGE: usize = 8 * 1024 * 1024;
 /// A slow client takes so much at one time, and pauses so long then.
-const SIP: usize = 32 * 1024;
+const SIP: usize = 48 * 1024;
 const SIP_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection whose kernel takes little in advance.
