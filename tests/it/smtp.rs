@@ -6,8 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pillarbox::simulator::{Fault, Faults, Options};
 use pillarbox_judge::history::{Event, Post};
+use rustls::HandshakeKind;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::behaviour::tls::{self, Certificate};
@@ -555,6 +556,33 @@ async fn what_is_meant_for_http_is_not_spoken_to_smtp_nor_the_other_way_round() 
     assert_eq!(codes(&client.ask("STARTTLS").await), "220 2.0.0");
     let stream = certificate.secure_offering(client.0.into_stream(), b"h2").await;
     assert!(stream.is_err());
+}
+
+#[tokio::test]
+async fn a_tls_session_of_http_is_not_resumed_by_smtp_nor_the_other_way_round() {
+    use HandshakeKind::{Full, Resumed};
+    let certificate = Certificate::new();
+    let (site, _files) = tls::site(&certificate).await;
+    let (server, [_, secure]) = start_both(&site);
+    let http = server.base.strip_prefix("http://").unwrap();
+    let browser = certificate.offering(&[b"http/1.1"]);
+    let mut mailer = browser.clone();
+    mailer.alpn_protocols = vec![b"smtp".to_vec()];
+    let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    for (address, client, says, expected) in [
+        (http, &browser, request, Full),
+        (http, &browser, request, Resumed),
+        (&secure, &mailer, "QUIT\r\n", Full),
+        (&secure, &mailer, "QUIT\r\n", Resumed),
+        (http, &browser, request, Full),
+    ] {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = tls::secure_with(client.clone(), stream).await.unwrap();
+        assert_eq!(stream.get_ref().1.handshake_kind(), Some(expected), "{says}");
+        // The server's tickets come before its answer.
+        stream.write_all(says.as_bytes()).await.unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,11 +2,17 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use proptest::prelude::*;
-use tokio::io::duplex;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::crypto::ring;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{copy, duplex, split};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
 use crate::http::drain::Drain;
 use crate::http::request_id::{RequestId, RequestIds};
+use crate::http::serve_secure;
 
 /// What a client reads that sends `bytes` and ends its side.
 async fn answers(bytes: &[u8]) -> String {
@@ -71,4 +77,70 @@ proptest! {
         let explained = answers.matches(r#"{"error":{"code":"#).count();
         prop_assert_eq!(refused, explained, "{:?} is answered {:?}", sent, answers);
     }
+}
+
+/// What a server and a client make handshakes with.
+fn handshakes() -> (TlsAcceptor, TlsConnector) {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
+    let server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client)))
+}
+
+/// Bytes that a slow network takes at one time.
+const DROP: usize = 1_024;
+
+/// Carries bytes by drops with a pause after each.
+async fn drip(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    pause: Duration,
+) -> io::Result<()> {
+    let mut bytes = [0; DROP];
+    loop {
+        match from.read(&mut bytes).await? {
+            0 => return to.shutdown().await,
+            count => to.write_all(&bytes[..count]).await?,
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Here, because a kernel passes on tens of kilobytes at one time.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_less_than_a_record_in_a_writes_time_gets_everything_over_tls() {
+    const BODY: usize = 100 * 1024;
+    let handler =
+        |_: Request<Incoming>, _: RequestId| async { Response::new(Full::from(vec![b'x'; BODY])) };
+    let (_drain, signal) = Drain::new();
+    let limits = Limits { head_timeout: Duration::from_hours(1), ..Limits::default() };
+    let pause = limits.write_timeout * 2 / 3;
+    let shared = Shared::new(handler, limits, signal, RequestIds::new().unwrap());
+    let (acceptor, connector) = handshakes();
+    let (near, server) = duplex(DROP);
+    let (client, far) = duplex(64 * 1024);
+    tokio::spawn(serve_secure(server, acceptor, Arc::new(shared), None));
+    let ((from_server, mut to_server), (mut from_client, to_client)) = (split(near), split(far));
+    tokio::spawn(drip(from_server, to_client, pause));
+    tokio::spawn(async move { copy(&mut from_client, &mut to_server).await });
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = connector.connect(name, client).await.unwrap();
+    let ask = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(ask).await.unwrap();
+    let mut got = Vec::new();
+    let end = stream.read_to_end(&mut got).await;
+    assert!(got.len() > BODY, "{} bytes, then {end:?}", got.len());
 }

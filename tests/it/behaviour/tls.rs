@@ -77,24 +77,23 @@ impl Certificate {
         stream: TcpStream,
         offer: &[u8],
     ) -> std::io::Result<TlsStream<TcpStream>> {
+        secure_with(self.offering(&[offer]), stream).await
+    }
+
+    /// The configuration of a client that offers these protocols. Its copies share their TLS sessions.
+    pub(crate) fn offering(&self, offers: &[&[u8]]) -> ClientConfig {
         install_crypto();
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
         let mut config =
             ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![offer.to_vec()];
-        let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        config.alpn_protocols = offers.iter().map(|offer| offer.to_vec()).collect();
+        config
     }
 
     /// A handshake on a connection that is there, without a word of HTTP.
     pub(crate) async fn secure(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
-        install_crypto();
-        let mut roots = RootCertStore::empty();
-        roots.add(self.der.clone()).unwrap();
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        secure_with(self.offering(&[]), stream).await
     }
 
     async fn http2(&self, address: &str) -> http2::SendRequest<Full<Bytes>> {
@@ -358,6 +357,15 @@ async fn clients_that_do_not_come_to_the_point_are_let_go() {
     assert_eq!(serving.await.unwrap().unwrap().cut_off, 0);
 }
 
+/// A handshake of a client with this configuration.
+pub(crate) async fn secure_with(
+    config: ClientConfig,
+    stream: TcpStream,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
 /// A server that answers each request with so many bytes, over TLS or not.
 async fn start_large(
     certificate: Option<&Certificate>,
@@ -387,10 +395,10 @@ async fn start_large(
     (address, serving, drain)
 }
 
-/// Bytes of a large response: more than the kernel takes at once.
-const LARGE: usize = 4 * 1024 * 1024;
+/// Bytes of a large response: twice what the kernel takes at once (`net.ipv4.tcp_wmem`).
+const LARGE: usize = 8 * 1024 * 1024;
 /// A slow client takes so much at one time, and pauses so long then.
-const SIP: usize = 32 * 1024;
+const SIP: usize = 48 * 1024;
 const SIP_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection whose kernel takes little in advance.
