@@ -17,7 +17,7 @@ use redb::{BackendError, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::store::redb::{FILE_NAME, JOURNAL_NAME, temp_files};
+use crate::store::redb::{FILE_NAME, JOURNAL_NAME};
 
 /// Length of redb's header.
 const HEADER_BYTES: usize = 320;
@@ -112,12 +112,10 @@ impl DataFile {
     /// Sees whether the disk takes writes, before much is done for them.
     pub(super) fn probe(&self) -> io::Result<()> {
         let directory = self.path.parent().expect("the file's path has a directory");
-        let probe = || {
-            let mut file = temp_files::make(directory, temp_files::NEW)?;
-            file.write_all(&vec![1; PROBE_BYTES])?;
-            file.as_file().sync_data()
-        };
-        probe().map_err(without_path)
+        // Without a name: what fails names the directory alone, and nothing is left behind.
+        let mut file = tempfile::tempfile_in(directory)?;
+        file.write_all(&vec![1; PROBE_BYTES])?;
+        file.sync_data()
     }
 
     /// Looks whether the file is in its place and holds what was written to it. Costs some
@@ -172,15 +170,6 @@ fn storage(file: &File) -> Result<FileBackend, DatabaseError> {
 /// Returns true if a file may be read though it cannot be opened to be written.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
-}
-
-/// The same error without the path of a temporary file, whose name is another one each time.
-fn without_path(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|error| error.source()).map(ToString::to_string);
-    match cause {
-        Some(cause) => io::Error::new(error.kind(), cause),
-        None => error,
-    }
 }
 
 /// The first bytes of a file, as many as there are.

@@ -37,7 +37,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 32] = [
+pub(crate) const FAULTS: [Fault; 33] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -63,6 +63,16 @@ pub(crate) const FAULTS: [Fault; 32] = [
         alarms: &["PillarboxBodiesLost"],
         // A new process has a new key to its page, so a page that was open before cannot tell.
         page: &[],
+    },
+    Fault {
+        name: "bodies of others are kept",
+        setup: || Setup { place: Place::OtherBodies, ..Setup::default() },
+        inject: |site| Box::pin(async { site.keep_sending(2.0).await }),
+        alarms: &["PillarboxBodiesUnusable"],
+        page: &[Told {
+            text: "Bodies of an earlier process cannot be used",
+            known: |metrics| is(metrics, "pillarbox_bodies_unusable", 1),
+        }],
     },
     Fault {
         name: "provider down",

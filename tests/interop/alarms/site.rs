@@ -10,12 +10,14 @@ use pillarbox::domain::time::Timestamp;
 use pillarbox::simulator::{EventOptions, Events, Options, Simulator};
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::StatusCode;
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::kit::{
-    PATIENCE, Process, Site, add_api_key, add_organisation, free_port, http_client, open_store,
+    Manager, PATIENCE, Process, Site, add_api_key, add_organisation, free_port, http_client,
+    open_store,
 };
 use crate::set_clock;
 
@@ -52,6 +54,8 @@ pub(crate) enum Place {
     /// By a clock that is as far off as the file [`Monitored::clock`] says: this far to begin with, as
     /// libfaketime is told.
     ClockOff(&'static str),
+    /// Under a service manager that keeps bodies which are not its own.
+    OtherBodies,
 }
 
 impl Default for Setup {
@@ -168,6 +172,11 @@ impl Monitored {
                 let mut command = self.site.service();
                 set_clock(&mut command, &self.clock());
                 command
+            }
+            Place::OtherBodies => {
+                let manager = Manager::of(&self.site, 2, Vec::new());
+                manager.keep("arena", memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
+                manager.command(&self.site)
             }
         }
     }
