@@ -69,10 +69,8 @@ pub(crate) const FAULTS: [Fault; 33] = [
         setup: || Setup { place: Place::OtherBodies, ..Setup::default() },
         inject: |site| Box::pin(async { site.keep_sending(2.0).await }),
         alarms: &["PillarboxBodiesUnusable"],
-        page: &[Told {
-            text: "Bodies of an earlier process cannot be used",
-            known: |metrics| is(metrics, "pillarbox_bodies_unusable", 1),
-        }],
+        // It is so from the start, so a page cannot be open before.
+        page: &[],
     },
     Fault {
         name: "provider down",
