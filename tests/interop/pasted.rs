@@ -165,7 +165,7 @@ const PAGES: [&str; 10] = [
 const ADD_ORGANISATION: &str = "pillarbox org add acme";
 
 /// Commands of these pages that no test here runs, by their beginnings, with the reason.
-const NOT_RUN: [(&str, &str); 30] = [
+const NOT_RUN: [(&str, &str); 31] = [
     ("pillarbox aws setup", "it needs an AWS account; tests run it on stand-ins of SNS and SQS"),
     ("pillarbox doctor --config pillarbox.toml --send", "it needs an AWS account"),
     ("pillarbox simulator --listen 127.0.0.1:9100", "it runs until it is stopped; tests start it"),
@@ -189,6 +189,7 @@ const NOT_RUN: [(&str, &str); 30] = [
     ("aws sesv2 ", "it needs an AWS account"),
     ("CRASH_ROUNDS=", "it is a test itself"),
     ("POWER_SEEDS=", "it is a test itself"),
+    ("SYSTEMD_PREVIOUS=", "it is a test itself"),
     ("cargo test", "it is a test itself"),
     ("tests/with-postgres.sh ", "it is a test itself"),
     ("POSTGRES_CLOCK=", "it is a test itself"),
