@@ -289,7 +289,7 @@ impl BodyStore {
             call: CallRecord::Idle,
         };
         let live = live.encode(self.0.seed, new.id, content.len() as u64);
-        let live = live.expect("a call that has not begun takes no room");
+        let (live, _) = live.expect("a call that has not begun takes no room");
         let mut room = self.0.room();
         if room.is_full_for(content.len() as u64) {
             return Err(io::ErrorKind::StorageFull.into());
@@ -421,12 +421,18 @@ impl Body {
         };
         let due = self.arena.moments.nanos(live.due);
         let live = LiveRecord { attempts: live.attempts, acceptance: live.acceptance, due, call };
-        let bytes = live
+        let (bytes, end) = live
             .encode(self.arena.seed, id, self.content_len() as u64)
             .ok_or_else(|| io::Error::other("the end of its call is longer than the message"))?;
         let room = self.arena.room();
         let place = room.place(self.slot);
-        self.arena.write(&bytes, place.offset() + LIVE_AT as u64)
+        let at = place.offset() + LIVE_AT as u64;
+        if end.is_empty() {
+            self.arena.write(&bytes, at)
+        } else {
+            // In one write: a kill finds both or neither.
+            self.arena.write(&[&bytes[..], &end].concat(), at)
+        }
     }
 
     /// Writes down that its message is not to be sent again.

@@ -206,8 +206,9 @@ impl ServiceFacts {
         };
         if is_other || !is_same_database {
             return Err(Refusal::new(
-                "the configuration now names another store, node or data directory, where pending messages \
-                 would be lost; nothing was changed. Put it back, or stop the service and start it",
+                "the configuration now names another store, node or data directory, where pending \
+                 messages would be lost; nothing was changed. Put it back, or stop the service and \
+                 start it",
             ));
         }
         if own.is_none() && check.data_format < DATA_FORMAT {

@@ -321,41 +321,45 @@ impl LiveRecord {
     /// Bytes from [`LIVE_AT`] to the content.
     const BYTES: usize = RecordHead::BYTES - LIVE_AT;
 
-    /// Writes the live state and, of a call that is over, the beginning of the content, which has
-    /// `content_len` bytes. Returns `None` if the content is too short for that.
-    pub(super) fn encode(&self, seed: Seed, id: MessageId, content_len: u64) -> Option<Vec<u8>> {
+    /// Writes the live state and, of a call that is over, what takes the place of the beginning of the
+    /// content, which has `content_len` bytes. Returns `None` if the content is too short for that.
+    pub(super) fn encode(
+        &self,
+        seed: Seed,
+        id: MessageId,
+        content_len: u64,
+    ) -> Option<([u8; Self::BYTES], Vec<u8>)> {
         let room = usize::try_from(content_len).unwrap_or(usize::MAX);
         let (state, end) = self.call.encode(room)?;
-        let mut bytes = vec![0; Self::BYTES];
+        let mut bytes = [0; Self::BYTES];
         bytes[4..8].copy_from_slice(&self.attempts.to_le_bytes());
         bytes[8] = state;
         bytes[9] = u8::from(self.acceptance == Acceptance::Possible);
         let end_len = u16::try_from(end.len()).expect("an end has at most 512 bytes");
         bytes[10..12].copy_from_slice(&end_len.to_le_bytes());
         bytes[12..20].copy_from_slice(&self.due.to_le_bytes());
-        bytes.extend_from_slice(&end);
-        let check = live_check(seed, id, &bytes);
+        let check = live_check(seed, id, &bytes, &end);
         bytes[..4].copy_from_slice(&check);
-        Some(bytes)
+        Some((bytes, end))
     }
 
     /// Reads the live state of a record that begins here. Returns `None` if its check value is wrong.
     pub(super) fn decode(record: &[u8], seed: Seed, id: MessageId) -> Option<Self> {
         let live = record.get(LIVE_AT..)?;
         let end_len = usize::from(u16::from_le_bytes(part(live.get(..Self::BYTES)?, 10)));
-        let live = live.get(..Self::BYTES + end_len)?;
-        if live_check(seed, id, live) != live[..4] {
+        let (live, end) = live.get(..Self::BYTES + end_len)?.split_at(Self::BYTES);
+        if live_check(seed, id, live, end) != live[..4] {
             return None;
         }
-        let call = CallRecord::decode(live[8], &live[Self::BYTES..])?;
+        let call = CallRecord::decode(live[8], end)?;
         let acceptance = if live[9] == 0 { Acceptance::Excluded } else { Acceptance::Possible };
         let attempts = u32::from_le_bytes(part(live, 4));
         Some(Self { attempts, acceptance, due: u64::from_le_bytes(part(live, 12)), call })
     }
 }
 
-fn live_check(seed: Seed, id: MessageId, live: &[u8]) -> [u8; 4] {
-    let check = seed.check(&[id.as_bytes(), &live[4..]]).to_le_bytes();
+fn live_check(seed: Seed, id: MessageId, live: &[u8], end: &[u8]) -> [u8; 4] {
+    let check = seed.check(&[id.as_bytes(), &live[4..], end]).to_le_bytes();
     part(&check, 0)
 }
 
@@ -452,7 +456,8 @@ mod tests {
             let live = LiveRecord { attempts, acceptance, due, call };
             let mut bytes = record().encode(SEED, 8).to_vec();
             bytes.truncate(LIVE_AT);
-            bytes.extend_from_slice(&live.encode(SEED, ID, 3040).unwrap());
+            let (state, end) = live.encode(SEED, ID, 3040).unwrap();
+            bytes.extend_from_slice(&[&state[..], &end].concat());
             prop_assert_eq!(LiveRecord::decode(&bytes, SEED, ID), Some(live));
             prop_assert_eq!(RecordHead::decode(&bytes, SEED, 8), Some(record()));
 

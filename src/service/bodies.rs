@@ -158,7 +158,10 @@ pub(super) fn without_unwanted(refused: Vec<RefusedArena>) -> Vec<RefusedArena> 
     if unwanted.iter().any(|one| one.keeper == ArenaKeeper::Manager)
         && let Err(error) = fd_store::drop_stored()
     {
-        error!(%error, "the service manager still keeps bodies that are not wanted; run: pillarbox bodies drop");
+        error!(
+            %error,
+            "the service manager still keeps bodies that are not wanted; run: pillarbox bodies drop"
+        );
         return unwanted.into_iter().chain(others).collect();
     }
     for RefusedArena { memory, .. } in &unwanted {

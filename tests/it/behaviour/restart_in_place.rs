@@ -270,16 +270,21 @@ async fn the_managers_sockets_and_memory_go_over_and_are_stored_once() {
     assert!(std::net::TcpStream::connect(address).is_ok());
 }
 
+/// Sees a restart refused that would lose a message whose call is under way, which goes on.
+async fn would_lose(site: &Site, server: &Server, id: &str) {
+    let refused = Finished::run(site.command(&["restart"])).await;
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("nothing keeps their bodies"), "{refused:?}");
+    assert_eq!(server.record(id).await["status"], "sending");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_that_would_lose_messages_is_refused() {
     let site = Site::with("[sending]\nkeep_bodies = false", slow()).await;
     let server = site.start();
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
-    let refused = Finished::run(site.command(&["restart"])).await;
-    assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.err.contains("nothing keeps their bodies"), "{refused:?}");
-    assert_eq!(server.record(&id).await["status"], "sending");
+    would_lose(&site, &server, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,10 +294,7 @@ async fn a_restart_into_a_configuration_that_keeps_no_bodies_waits_until_none_is
     let id = server.send(&message()).await;
     server.wait_for(&id, "sending").await;
     site.reconfigure("[sending]", "[sending]\nkeep_bodies = false");
-    let refused = Finished::run(site.command(&["restart"])).await;
-    assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.err.contains("nothing keeps their bodies"), "{refused:?}");
-    assert_eq!(server.record(&id).await["status"], "sending");
+    would_lose(&site, &server, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
