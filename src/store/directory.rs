@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use rustc_hash::FxHashMap;
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 
 use crate::domain::api_key::ApiKeyHash;
 use crate::domain::id::{KeyId, OrganisationId};
@@ -142,9 +143,75 @@ fn prefix(hash: &ApiKeyHash) -> [u8; 8] {
     *hash.0.first_chunk().expect("a hash has 32 bytes")
 }
 
+/// Uses of keys: a key's number and an instant in milliseconds.
+pub(super) type KeyUses = Vec<(u32, u64)>;
+
+/// The index as of the last change that is known, and the uses of keys.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    index: ArcSwap<OrganisationIndex>,
+    changed: watch::Sender<()>,
+    key_use: ArcSwap<KeyUse>,
+}
+
+impl Directory {
+    /// Returns the index.
+    pub(super) fn load(&self) -> Guard<Arc<OrganisationIndex>> {
+        self.index.load()
+    }
+
+    /// Returns the index to be kept.
+    pub(super) fn load_full(&self) -> Arc<OrganisationIndex> {
+        self.index.load_full()
+    }
+
+    /// Is told of each change.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Takes what was read, and tells whoever follows. Another read may have begun later and ended
+    /// earlier: its index is newer and stays.
+    pub(super) fn replace(&self, index: OrganisationIndex) {
+        let read = Arc::new(index);
+        self.index
+            .rcu(|known| Arc::clone(if known.version > read.version { known } else { &read }));
+        self.changed.send_replace(());
+    }
+
+    /// Takes the uses of keys that are stored.
+    pub(super) fn replace_uses(&self, uses: impl IntoIterator<Item = (u32, u64)>) {
+        let mut key_use = KeyUse::default();
+        for (id, time) in uses {
+            key_use.add(id, time);
+        }
+        self.key_use.store(Arc::new(key_use));
+    }
+
+    /// Notes a use of a key, in memory.
+    pub(super) fn note_use(&self, id: KeyId, now: Timestamp) {
+        KeyUse::note(&self.key_use, id, now);
+    }
+
+    /// Returns when a key was last used.
+    pub(super) fn last_use(&self, id: KeyId) -> Option<Timestamp> {
+        self.key_use.load().last(id)
+    }
+
+    /// Returns the uses that are newer than what is stored. They count as stored from here on.
+    pub(super) fn unstored_uses(&self) -> KeyUses {
+        self.key_use.load().take_unstored()
+    }
+
+    /// Takes back that uses were stored.
+    pub(super) fn give_back_uses(&self, uses: &[(u32, u64)]) {
+        self.key_use.load().give_back(uses);
+    }
+}
+
 /// When each key was last used, and what of it is stored; in milliseconds.
 #[derive(Debug, Default, Clone)]
-pub(super) struct KeyUse(FxHashMap<u32, Arc<Times>>);
+struct KeyUse(FxHashMap<u32, Arc<Times>>);
 
 #[derive(Debug, Default)]
 struct Times {
@@ -154,13 +221,13 @@ struct Times {
 
 impl KeyUse {
     /// Adds what is stored of a key.
-    pub(super) fn add(&mut self, id: u32, time: u64) {
+    fn add(&mut self, id: u32, time: u64) {
         let (used, stored) = (AtomicU64::new(time), AtomicU64::new(time));
         self.0.insert(id, Arc::new(Times { used, stored }));
     }
 
     /// Notes a use, in memory.
-    pub(super) fn note(key_use: &ArcSwap<Self>, id: KeyId, now: Timestamp) {
+    fn note(key_use: &ArcSwap<Self>, id: KeyId, now: Timestamp) {
         let now = now.unix_millis();
         match key_use.load().0.get(&id.0) {
             // Many requests come in the same millisecond: only the first of them writes.
@@ -175,7 +242,7 @@ impl KeyUse {
     }
 
     /// Returns when a key was last used.
-    pub(super) fn last(&self, id: KeyId) -> Option<Timestamp> {
+    fn last(&self, id: KeyId) -> Option<Timestamp> {
         let used = self.0.get(&id.0)?.used.load(Ordering::Relaxed);
         Some(Timestamp::from_unix_millis(used))
     }
@@ -188,7 +255,7 @@ impl KeyUse {
     }
 
     /// Returns what is newer than what is stored, which counts as stored from here on.
-    pub(super) fn take_unstored(&self) -> Vec<(u32, u64)> {
+    fn take_unstored(&self) -> KeyUses {
         let newer = self.0.iter().filter_map(|(id, times)| {
             let used = times.used.load(Ordering::Relaxed);
             (times.stored.swap(used, Ordering::Relaxed) < used).then_some((*id, used))
@@ -197,7 +264,7 @@ impl KeyUse {
     }
 
     /// Takes back that something was stored.
-    pub(super) fn give_back(&self, newer: &[(u32, u64)]) {
+    fn give_back(&self, newer: &[(u32, u64)]) {
         for times in newer.iter().filter_map(|(id, _)| self.0.get(id)) {
             times.stored.store(0, Ordering::Relaxed);
         }

@@ -5,11 +5,10 @@
 //! directory, a filter of suppressions, the ends of feeds) is in memory, and follows the database.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
@@ -20,15 +19,14 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::time::{ClockReading, Timestamp};
 use crate::store::cluster::DatabaseStatus;
 use crate::store::damage::Damage;
-use crate::store::directory::KeyUse;
+use crate::store::directory::Directory;
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
-use crate::store::suppression_filter::SuppressionFilter;
-use crate::store::{DamagedRow, Health, Joined, StoreError, StoreId, StoreOwner};
+use crate::store::suppression_filter::Suppressed;
+use crate::store::{Health, Joined, StoreError, StoreId, StoreOwner};
 use accept::Request;
 use calls::Calls;
 use connection::{Connection, Connector, Slot};
-use directory::Directory;
 use error::QueryError;
 use feed::Feeds;
 use node::Node;
@@ -45,20 +43,15 @@ pub(super) use import::Import;
 pub use node::NodeIdentity;
 
 mod accept;
-mod api_keys;
 mod call_slots;
 mod calls;
 mod cluster;
 mod connection;
-mod dead_letters;
 mod directory;
 mod error;
-mod events;
 mod feed;
-mod history;
 mod import;
 mod messages;
-mod meta;
 mod node;
 mod outcomes;
 mod peers;
@@ -66,16 +59,17 @@ mod purge;
 mod refusals;
 mod replays;
 mod requests;
+mod row_set;
+mod rows;
 mod schema;
 mod session;
 mod silence;
 mod suppressions;
+mod tables;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod webhooks;
-mod working_set;
 
 /// How long a start waits for its part of the pace.
 const FIRST_SHARE: Duration = Duration::from_secs(10);
@@ -119,11 +113,9 @@ struct Shared {
     /// For reads of many rows, so that nobody waits behind them.
     listers: Slot,
     directory: Directory,
-    key_use: ArcSwap<KeyUse>,
-    suppressions: RwLock<SuppressionFilter>,
+    suppressed: Suppressed,
     /// Position up to which the filter has what other nodes added.
     suppressions_followed: AtomicI64,
-    suppression_epoch: AtomicU64,
     feed: Feeds,
     calls: Calls,
     sessions: Sessions,
@@ -173,10 +165,8 @@ impl PostgresStore {
             readers: Slot::new(Purpose::Reads),
             listers: Slot::new(Purpose::Lists),
             directory: Directory::default(),
-            key_use: ArcSwap::default(),
-            suppressions: RwLock::default(),
+            suppressed: Suppressed::default(),
             suppressions_followed: AtomicI64::new(0),
-            suppression_epoch: AtomicU64::new(0),
             feed: Feeds::default(),
             calls: Calls::default(),
             sessions: Sessions::default(),
@@ -244,10 +234,20 @@ impl PostgresStore {
         self.tasks.one_ended().await
     }
 
-    pub(in crate::store) fn damaged(&self) -> Vec<DamagedRow> {
-        let mut rows = self.shared.directory.load().damaged.clone();
-        rows.extend(self.shared.damage.rows());
-        rows
+    pub(in crate::store) fn directory(&self) -> &Directory {
+        &self.shared.directory
+    }
+
+    pub(in crate::store) fn suppressed(&self) -> &Suppressed {
+        &self.shared.suppressed
+    }
+
+    pub(in crate::store) fn damage(&self) -> &Damage {
+        &self.shared.damage
+    }
+
+    pub(in crate::store) fn listings(&self) -> &Listings {
+        &self.shared.listings
     }
 
     pub(in crate::store) async fn answered(&self) {
@@ -420,7 +420,7 @@ impl Shared {
     /// Reads what is kept in memory.
     async fn load(&self, connection: &Connection) -> Result<(), QueryError> {
         self.directory.read(connection).await?;
-        self.load_key_use(connection).await?;
+        self.directory.read_uses(connection).await?;
         self.load_suppressions(connection).await?;
         self.feed.identify(connection).await?;
         self.feed.follow(connection).await?;

@@ -6,23 +6,23 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use arc_swap::{ArcSwap, Guard};
-use redb::{ReadTransaction, TableHandle};
-use tokio::sync::{Notify, watch};
+use redb::ReadTransaction;
+use tokio::sync::Notify;
 
-use crate::domain::id::MessageId;
-use crate::domain::id::OrganisationId;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::{Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
 use crate::store::damage::Damage;
-use crate::store::directory::{KeyUse, OrganisationIndex};
+use crate::store::directory::{Directory, OrganisationIndex};
 use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
-use crate::store::suppression_filter::SuppressionFilter;
-use crate::store::{DamagedRow, Health, StoreError, StoreOwner};
+use crate::store::suppression_filter::Suppressed;
+use crate::store::{Applied, Health, Report, StoreError, StoreOwner, transitions};
+use batch::{Batch, Kind};
 use database::{SharedDatabase, Unwritable};
 use error::ReadError;
 use feed::FeedIndex;
@@ -42,8 +42,6 @@ pub use startup_recovery::Recovery;
 pub use tables::FORMAT_VERSION as DATA_FORMAT;
 
 mod accept;
-mod api_keys;
-mod apply;
 mod backup;
 mod batch;
 mod changes;
@@ -51,20 +49,14 @@ mod checkpoint;
 mod data_directory;
 mod data_file;
 mod database;
-mod dead_letters;
-mod domains;
+mod directory;
 mod error;
-mod events;
 mod export;
 mod feed;
-mod history;
 mod idempotency;
 mod journal;
-mod lost_messages;
 mod messages;
 mod open;
-mod organisations;
-mod outcomes;
 mod overlay;
 mod owner;
 mod published_tables;
@@ -72,15 +64,15 @@ mod purge;
 mod quarantine;
 mod recent_rows;
 mod restore;
+mod row_tables;
 mod rows;
+mod sent;
 mod startup_recovery;
-mod suppressions;
 mod tables;
 mod temp_files;
 #[cfg(test)]
 mod tests;
-mod time_record;
-mod webhooks;
+mod timed_rows;
 mod writer;
 
 /// The file's name in the data directory.
@@ -90,8 +82,10 @@ pub const JOURNAL_NAME: &str = "pillarbox.journal";
 /// How many bytes of the file are cached. Recent rows are what sending and reading touch.
 pub const CACHE_BYTES: usize = 64 << 20;
 
-/// About how many bytes an operation on a small row writes.
-const ROW_WEIGHT: usize = 128;
+/// About how many bytes an outcome writes.
+const OUTCOME_WEIGHT: usize = 512;
+/// About how many bytes a report writes.
+const REPORT_WEIGHT: usize = 1_024;
 
 /// The engine, open. Cheap to clone; the file is closed when the last clone is gone.
 #[derive(Debug, Clone)]
@@ -249,16 +243,53 @@ impl RedbStore {
         }
     }
 
-    pub(in crate::store) fn damaged(&self) -> Vec<DamagedRow> {
-        let mut rows = self.shared.organisations().damaged.clone();
-        rows.extend(self.shared.damage.rows());
-        rows
+    pub(in crate::store) fn directory(&self) -> &Directory {
+        &self.shared.directory
+    }
+
+    pub(in crate::store) fn suppressed(&self) -> &Suppressed {
+        &self.shared.suppressed
+    }
+
+    pub(in crate::store) fn damage(&self) -> &Damage {
+        &self.shared.damage
+    }
+
+    pub(in crate::store) fn listings(&self) -> &Listings {
+        &self.shared.listings
+    }
+
+    pub(in crate::store) async fn record(
+        &self,
+        id: MessageId,
+        attempts: u32,
+        transition: Transition,
+        now: Timestamp,
+    ) -> Result<Recorded, StoreError> {
+        let record = move |batch: &mut Batch<'_>| {
+            batch.follow(|rows| transitions::record(rows, id, attempts, transition, now))
+        };
+        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, record).await
+    }
+
+    pub(in crate::store) async fn apply_all(
+        &self,
+        reports: Vec<Report>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError> {
+        let weight = REPORT_WEIGHT * reports.len();
+        let apply = move |batch: &mut Batch<'_>| {
+            batch.follow(|rows| {
+                reports.iter().map(|report| transitions::apply(rows, report, now)).collect()
+            })
+        };
+        self.writer.run(weight, apply).await
     }
 
     /// Reads from a snapshot. If the read fails, the log has the table, the row and the reason.
     fn read<T>(
         &self,
-        table: &impl TableHandle,
+        table: &str,
         id: impl Display,
         work: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
     ) -> Result<T, StoreError> {
@@ -269,7 +300,7 @@ impl RedbStore {
     /// refuses all that follows, so the file is opened again, and not only when somebody writes.
     fn checked<T>(
         &self,
-        table: &impl TableHandle,
+        table: &str,
         id: impl Display,
         read: Result<T, ReadError>,
     ) -> Result<T, StoreError> {
@@ -280,7 +311,6 @@ impl RedbStore {
                 Err(StoreError::Damaged)
             }
             Err(ReadError::File(error)) => {
-                let table = table.name();
                 tracing::error!(table, %id, %error, "a read of the data file failed");
                 if self.health() == Health::Writable {
                     self.writer.probe();
@@ -294,9 +324,7 @@ impl RedbStore {
 /// What readers and the writer share.
 struct Shared {
     database: SharedDatabase,
-    organisations: ArcSwap<OrganisationIndex>,
-    /// Told of each change of `organisations`.
-    organisations_changed: watch::Sender<()>,
+    directory: Directory,
     idempotency: RwLock<IdempotencyIndex>,
     /// Whether the last commit failed and none has succeeded since.
     refusing: AtomicBool,
@@ -304,11 +332,7 @@ struct Shared {
     file_loss: RwLock<Option<FileLoss>>,
     /// Told when one of these changes.
     health_changed: Notify,
-    /// Grows with every commit that suppressed an address.
-    suppression_epoch: AtomicU64,
-    suppression_filter: RwLock<SuppressionFilter>,
-    /// When each API key was last used.
-    key_use: ArcSwap<KeyUse>,
+    suppressed: Suppressed,
     feed: FeedIndex,
     metrics: StoreMetrics,
     /// Rows that cannot be read.
@@ -327,15 +351,12 @@ impl Shared {
     fn new(database: SharedDatabase, damage: Damage, feed: FeedIndex, start: Start) -> Self {
         Self {
             database,
-            organisations: ArcSwap::default(),
-            organisations_changed: watch::Sender::default(),
+            directory: Directory::default(),
             idempotency: RwLock::default(),
             refusing: AtomicBool::new(false),
             file_loss: RwLock::default(),
             health_changed: Notify::new(),
-            suppression_epoch: AtomicU64::new(0),
-            suppression_filter: RwLock::default(),
-            key_use: ArcSwap::default(),
+            suppressed: Suppressed::default(),
             feed,
             metrics: StoreMetrics::default(),
             damage,
@@ -373,19 +394,13 @@ impl Shared {
     }
 
     fn reload_organisations(&self) -> Result<(), ReadError> {
-        self.set_organisations(self.database.read(organisations::load)?);
+        self.set_organisations(self.database.read(directory::load)?);
         Ok(())
     }
 
     fn set_organisations(&self, mut index: OrganisationIndex) {
-        index.version = self.organisations().version + 1;
-        self.organisations.store(Arc::new(index));
-        self.organisations_changed.send_replace(());
-    }
-
-    /// The snapshot of organisations, keys, domains and endpoints.
-    fn organisations(&self) -> Guard<Arc<OrganisationIndex>> {
-        self.organisations.load()
+        index.version = self.directory.load().version + 1;
+        self.directory.replace(index);
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::domain::id::{KeyId, OrganisationId};
 use crate::domain::time::Timestamp;
+use crate::store::Store;
 use crate::store::directory::OrganisationIndex;
-use crate::store::{Engine, Store};
 
 /// Right of a request to have its messages accepted.
 #[derive(Clone)]
@@ -81,9 +81,6 @@ impl Store {
         key: Option<KeyId>,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
     ) -> Option<SendingRight> {
-        match &self.engine {
-            Engine::Redb(engine) => engine.sending_right(organisation, key, now),
-            Engine::Postgres(engine) => engine.sending_right(organisation, key, now),
-        }
+        SendingRight::find(&self.directory().load(), organisation, key, now)
     }
 }

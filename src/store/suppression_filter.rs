@@ -1,16 +1,50 @@
 //! Filter of suppressions in memory: it knows of almost every address that it is not suppressed.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use hashbrown::HashTable;
 
 use crate::store::tag::{spread, tag_of};
 
+/// Suppressed addresses as far as they are known in memory, and how often some were added.
+#[derive(Debug, Default)]
+pub(super) struct Suppressed {
+    filter: RwLock<SuppressionFilter>,
+    epoch: AtomicU64,
+}
+
+impl Suppressed {
+    /// Whether the address may be suppressed in this scope.
+    pub(super) fn may_contain(&self, scope: u32, address: &str) -> bool {
+        self.filter.read().unwrap_or_else(PoisonError::into_inner).may_contain(scope, address)
+    }
+
+    /// Adds addresses, each with its scope.
+    pub(super) fn insert<'a>(&self, addresses: impl IntoIterator<Item = (u32, &'a str)>) {
+        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        for (scope, address) in addresses {
+            filter.insert(scope, address);
+        }
+    }
+
+    /// Number that grows whenever an address becomes suppressed.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Notes that addresses have become suppressed.
+    pub(super) fn grew(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 /// The suppressed addresses of all scopes, and some that are so no longer: 32 bits of each one's
 /// hash, which is 5 to 11 bytes a suppression, depending on how full the table is. If a million are
 /// suppressed, one in thousands of the free addresses is looked up all the same.
 #[derive(Debug, Default)]
-pub(super) struct SuppressionFilter {
+struct SuppressionFilter {
     /// Keyed against chosen collisions: clients choose the addresses.
     hasher: RandomState,
     tags: HashTable<u32>,
@@ -21,13 +55,12 @@ impl SuppressionFilter {
     /// missing here.
     /// One whose commit fails, or that is removed later, stays until the next start, and costs
     /// a look at the row.
-    pub(super) fn insert(&mut self, scope: u32, address: &str) {
+    fn insert(&mut self, scope: u32, address: &str) {
         let tag = self.tag(scope, address);
         self.tags.entry(spread(tag), |other| *other == tag, |other| spread(*other)).insert(tag);
     }
 
-    /// Whether the address may be suppressed in this scope.
-    pub(super) fn may_contain(&self, scope: u32, address: &str) -> bool {
+    fn may_contain(&self, scope: u32, address: &str) -> bool {
         if self.tags.is_empty() {
             return false;
         }

@@ -1,7 +1,7 @@
 //! Transitions of messages: the rules by which outcomes, reports and events change rows, in such a
 //! way that neither order nor repetition makes a difference.
 //!
-//! An engine gives the rows of one transaction as [`Rows`]. The rules know no engine.
+//! The rules know no engine.
 
 use std::time::Duration;
 
@@ -9,124 +9,54 @@ use sha2::{Digest, Sha256};
 
 use crate::domain::event::{BounceType, Event, EventDetail};
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Failure, FailureCode, Message, Recorded, State, Transition};
+use crate::domain::message::{FailureCode, Message, Recorded, State, Transition};
 use crate::domain::suppression::{SuppressedAddress, Suppression, SuppressionReason};
 use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
-use crate::store::error::DamagedRow;
+use crate::store::feed;
+use crate::store::limits::{self, MAX_UNMATCHED};
+use crate::store::lost_messages;
 use crate::store::record::{
-    EventKey, ReportedChange, UnmatchedEvent, decode_event, encode_event, encode_unmatched,
+    EventKey, ReportedChange, UnmatchedEvent, decode_event, decode_message, decode_suppression,
+    decode_unmatched, encode_event, encode_message, encode_overturned, encode_suppression,
+    encode_unmatched,
 };
+use crate::store::rows::{InTable, Key, KeyRange, Rows, Stop, Table, read_all, split_timed, timed};
+use crate::store::suppressions;
 use crate::store::{Applied, Change, Reference, Report};
 
 /// How far our record of an acceptance may be from the provider's, either way: AWS refuses
 /// signatures over five minutes off its own clock, and a call may take as long again.
 pub(super) const SEARCH_WINDOW: Duration = Duration::from_mins(10);
 /// How much of its digest tells an unmatched event from others of the same message.
-pub(super) const DIGEST_BYTES: usize = 16;
+const DIGEST_BYTES: usize = 16;
 
-/// Rows that a transaction reads and changes.
-pub(super) trait Rows {
-    /// Why a row could not be read or changed.
-    type Error: RowsError;
-
-    /// Returns a message, or `None` if there is no record of it.
-    fn message(&mut self, id: MessageId) -> Result<Option<Message>, Self::Error>;
-    /// Writes a message, and removes its pending mark if its state is final.
-    fn put_message(&mut self, message: &Message) -> Result<(), Self::Error>;
-    /// Keeps the failure of a message that an event has proved to be sent.
-    fn keep_overturned(&mut self, id: MessageId, failure: &Failure) -> Result<(), Self::Error>;
-
-    /// Finds the message that the provider knows by this id and accepted at about this time.
-    fn find_sent(
-        &mut self,
-        ses_message_id: &str,
-        accepted_at: Timestamp,
-    ) -> Result<Option<MessageId>, Self::Error>;
-    /// Notes the provider's id of a message.
-    fn add_sent(
-        &mut self,
-        id: MessageId,
-        ses_message_id: &str,
-        sent_at: Timestamp,
-    ) -> Result<(), Self::Error>;
-
-    /// Returns the row of a message's event.
-    fn event(&mut self, id: MessageId, key: &EventKey) -> Result<Option<Vec<u8>>, Self::Error>;
-    /// Writes the row of a message's event.
-    fn put_event(&mut self, id: MessageId, key: &EventKey, row: &[u8]) -> Result<(), Self::Error>;
-
-    /// Keeps an event whose message has no record, unless it is there already. `digest` tells it
-    /// from others of the same message.
-    fn keep_unmatched(
-        &mut self,
-        ses_message_id: &str,
-        digest: &[u8],
-        row: &[u8],
-        now: Timestamp,
-    ) -> Result<Change, Self::Error>;
-    /// Takes out the events of the message that the provider knows by this id. One that cannot be
-    /// read goes as well.
-    fn take_unmatched(&mut self, ses_message_id: &str) -> Result<Vec<UnmatchedEvent>, Self::Error>;
-
-    /// Returns an organisation's own suppression of an address.
-    fn suppression(
-        &mut self,
-        organisation: OrganisationId,
-        address: &SuppressedAddress,
-    ) -> Result<StoredSuppression, Self::Error>;
-    /// Writes an organisation's suppression.
-    fn put_suppression(
-        &mut self,
-        organisation: OrganisationId,
-        suppression: &Suppression,
-    ) -> Result<(), Self::Error>;
-
-    /// Reports a change of a message in its organisation's feed.
-    fn report(
-        &mut self,
-        message: &Message,
-        change: ReportedChange,
-        now: Timestamp,
-    ) -> Result<(), Self::Error>;
-    /// Counts one more message whose body was found lost at `found_at`.
-    fn add_lost_message(&mut self, found_at: Timestamp) -> Result<(), Self::Error>;
-    /// Counts something of an organisation once the transaction is durable.
-    fn count(&mut self, organisation: OrganisationId, increment: Increment);
-
-    /// Returns true if the organisation has this name, or is not known any more.
-    fn may_be_named(&self, organisation: OrganisationId, name: &str) -> bool;
-    /// Returns the organisation with this name.
-    fn organisation_named(&self, name: &str) -> Option<OrganisationId>;
-    /// Notes a row that cannot be read.
-    fn note_damage(&self, row: DamagedRow);
+/// Returns a message, or `None` if there is no record of it.
+fn read(rows: &mut dyn Rows, id: MessageId) -> Result<Option<Message>, Stop> {
+    let row = rows.get(Table::Messages, &Key::from(id))?;
+    let message = row.map(|row| decode_message(id, &row).in_table(Table::Messages, id));
+    Ok(message.transpose()?)
 }
 
-/// Error of [`Rows`].
-pub(super) trait RowsError: Sized {
-    /// Tells a row that cannot be read from all other errors.
-    fn into_damage(self) -> Result<DamagedRow, Self>;
-}
-
-/// Suppression as it is stored.
-pub(super) enum StoredSuppression {
-    /// There is none.
-    Missing,
-    /// It can be read.
-    Readable(Suppression),
-    /// It cannot be read. It suppresses all the same.
-    Damaged,
+/// Writes a message, and removes its pending mark if its state is final.
+fn write(rows: &mut dyn Rows, message: &Message) -> Result<(), Stop> {
+    rows.put(Table::Messages, &Key::from(message.id), &encode_message(message))?;
+    if matches!(message.state, State::Queued { .. }) {
+        rows.end_call(message.id);
+        return Ok(());
+    }
+    rows.end_pending(message.id)
 }
 
 /// Records the outcome of a message after `attempts` calls to the provider in all.
-pub(super) fn record<R: Rows>(
-    rows: &mut R,
+pub(super) fn record(
+    rows: &mut dyn Rows,
     id: MessageId,
     attempts: u32,
     transition: Transition,
     now: Timestamp,
-) -> Result<Recorded, R::Error> {
-    let Some(mut message) = rows.message(id)? else {
+) -> Result<Recorded, Stop> {
+    let Some(mut message) = read(rows, id)? else {
         return Ok(Recorded::AlreadyFinal);
     };
     let attempts_before = message.attempts;
@@ -140,23 +70,19 @@ pub(super) fn record<R: Rows>(
     let recorded = message.record(attempts, transition);
     if recorded == Recorded::Changed {
         if let Some(found_at) = lost_at {
-            rows.add_lost_message(found_at)?;
+            lost_messages::add(rows, 1, found_at)?;
         }
         settle(rows, &mut message, now)?;
     }
     if recorded == Recorded::Changed || message.attempts != attempts_before {
-        rows.put_message(&message)?;
+        write(rows, &message)?;
     }
     Ok(recorded)
 }
 
 /// Applies a provider's report: the event, the proof of acceptance and the suppressions that
 /// follow. A repeat changes nothing.
-pub(super) fn apply<R: Rows>(
-    rows: &mut R,
-    report: &Report,
-    now: Timestamp,
-) -> Result<Applied, R::Error> {
+pub(super) fn apply(rows: &mut dyn Rows, report: &Report, now: Timestamp) -> Result<Applied, Stop> {
     let id = match report.message {
         Reference::Tag(id) => id,
         Reference::ProviderId => {
@@ -171,20 +97,20 @@ pub(super) fn apply<R: Rows>(
             id
         }
     };
-    let mut message = match rows.message(id) {
+    let mut message = match read(rows, id) {
         Ok(Some(message)) => message,
         Ok(None) => {
             suppress_without_record(rows, report, now)?;
             return Ok(Applied::UnknownMessage);
         }
         // One damaged row must not keep all others' events from being applied.
-        Err(error) => {
-            let row = error.into_damage()?;
+        Err(Stop::Damaged(row)) => {
             tracing::error!(%id, "an event's message cannot be read; the event is not on its record");
-            rows.note_damage(row);
+            rows.damage().note(row);
             suppress_without_record(rows, report, now)?;
             return Ok(Applied::DamagedRecord);
         }
+        Err(stop) => return Err(stop),
     };
     if !is_owner(rows, &message, report.organisation.as_deref()) {
         return Ok(Applied::OtherOrganisation);
@@ -192,7 +118,8 @@ pub(super) fn apply<R: Rows>(
     let before = message.clone();
     if message.prove_accepted(&report.ses_message_id, report.accepted_at) == Recorded::Changed {
         if let State::Failed { failure, .. } = &before.state {
-            rows.keep_overturned(id, failure)?;
+            let row = encode_overturned(failure);
+            rows.put(Table::OverturnedFailures, &Key::from(id), &row)?;
         }
         settle(rows, &mut message, now)?;
     }
@@ -200,7 +127,7 @@ pub(super) fn apply<R: Rows>(
         observe(rows, &mut message, event, now)?;
     }
     if message != before {
-        rows.put_message(&message)?;
+        write(rows, &message)?;
     }
     // Said also if an earlier report proved it: whoever applied that one may not have lived to
     // cancel the retry.
@@ -212,13 +139,13 @@ pub(super) fn apply<R: Rows>(
 
 /// Counts the final state that a message has come to, and reports it in the feed. If it is sent,
 /// notes the provider's id, and applies the events that came before the outcome.
-fn settle<R: Rows>(rows: &mut R, message: &mut Message, now: Timestamp) -> Result<(), R::Error> {
+fn settle(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<(), Stop> {
     if let Some(change) = final_change(&message.state) {
         rows.report(message, change, now)?;
     }
     if let State::Sent { ses_message_id, sent_at } = &message.state {
         rows.add_sent(message.id, ses_message_id, *sent_at)?;
-        for early in rows.take_unmatched(&ses_message_id.clone())? {
+        for early in take_unmatched(rows, &ses_message_id.clone())? {
             if is_owner(rows, message, early.organisation.as_deref()) {
                 observe(rows, message, &early.event, now)?;
             }
@@ -252,24 +179,25 @@ pub(super) fn final_change(state: &State) -> Option<ReportedChange> {
 
 /// Returns true if a message is the named organisation's, or no name is given. The name of one
 /// that was removed is not known any more: there the message's id has to do.
-fn is_owner<R: Rows>(rows: &R, message: &Message, named: Option<&str>) -> bool {
-    named.is_none_or(|named| rows.may_be_named(message.organisation, named))
+fn is_owner(rows: &dyn Rows, message: &Message, named: Option<&str>) -> bool {
+    named.is_none_or(|named| rows.directory().may_be_named(message.organisation, named))
 }
 
 /// Puts an event on a message's timeline and into the feed, with the suppressions that follow. A
 /// repeat changes nothing: above all, it does not bring back a suppression that an operator has
 /// removed.
-fn observe<R: Rows>(
-    rows: &mut R,
+fn observe(
+    rows: &mut dyn Rows,
     message: &mut Message,
     event: &Event,
     now: Timestamp,
-) -> Result<(), R::Error> {
+) -> Result<(), Stop> {
     let key = event_key(event);
+    let event_row = feed::event_key(message.id, &key);
     let row = encode_event(event);
     let reason = event.suppresses();
     let mut is_news = reason.is_some();
-    if let Some(known) = rows.event(message.id, &key)? {
+    if let Some(known) = rows.get(Table::Events, &event_row)? {
         // One that cannot be read is written anew.
         if let Ok(suppressed) = decode_event(&known).map(|known| known.suppresses().is_some()) {
             // Of reports of one event that differ in their details, the same one always stays.
@@ -282,7 +210,7 @@ fn observe<R: Rows>(
         rows.count(message.organisation, increment(event));
         rows.report(message, ReportedChange::Observed(key), now)?;
     }
-    rows.put_event(message.id, &key, &row)?;
+    rows.put(Table::Events, &event_row, &row)?;
     message.observe(event.summary());
     if let (Some(reason), true) = (reason, is_news) {
         suppress_recipients(rows, message.organisation, message.id, event, reason)?;
@@ -294,50 +222,91 @@ fn observe<R: Rows>(
 /// than the backup that was restored. Message id and organisation together say that the message is
 /// ours: no other application writes both tags. The event is kept as one without a message, so
 /// that a repeat does not bring back a suppression that an operator has removed.
-fn suppress_without_record<R: Rows>(
-    rows: &mut R,
+fn suppress_without_record(
+    rows: &mut dyn Rows,
     report: &Report,
     now: Timestamp,
-) -> Result<(), R::Error> {
+) -> Result<(), Stop> {
     let (Reference::Tag(id), Some(named), Some(event)) =
         (report.message, report.organisation.as_deref(), &report.event)
     else {
         return Ok(());
     };
     let Some(reason) = event.suppresses() else { return Ok(()) };
-    let Some(organisation) = rows.organisation_named(named) else { return Ok(()) };
+    let directory = rows.directory();
+    let Some(organisation) = directory.named(named).map(|organisation| organisation.id) else {
+        return Ok(());
+    };
     match keep_unmatched(rows, &report.ses_message_id, Some(named), event, now)? {
         Change::Made => suppress_recipients(rows, organisation, id, event, reason),
         Change::None => Ok(()),
     }
 }
 
-fn keep_unmatched<R: Rows>(
-    rows: &mut R,
+/// Keeps an event whose message has no record, unless it is there already.
+///
+/// One without our tags may have overtaken the outcome that says by which id the provider knows its
+/// message, and waits for that. One with our tags never finds a message, because the tags exist only
+/// after the message is durable: it is kept if it has suppressed somebody, so that a repeat of it is
+/// told.
+fn keep_unmatched(
+    rows: &mut dyn Rows,
     ses_message_id: &str,
     organisation: Option<&str>,
     event: &Event,
     now: Timestamp,
-) -> Result<Change, R::Error> {
+) -> Result<Change, Stop> {
     let row = encode_unmatched(event, organisation);
     // By all that it says: which of two different reports counts is decided on the record.
     let digest = Sha256::digest(&row);
-    rows.keep_unmatched(ses_message_id, &digest[..DIGEST_BYTES], &row, now)
+    let key = unmatched_of(ses_message_id).and(&digest[..DIGEST_BYTES]);
+    if rows.get(Table::UnmatchedEvents, &key)?.is_some() {
+        return Ok(Change::None);
+    }
+    rows.make_room(Table::UnmatchedEvents, MAX_UNMATCHED, limits::UNMATCHED)?;
+    rows.put(Table::UnmatchedEvents, &key, &timed(now, &row))?;
+    Ok(Change::Made)
+}
+
+/// Takes out the events of the message that the provider knows by this id. One that cannot be read
+/// goes as well.
+fn take_unmatched(rows: &mut dyn Rows, ses_message_id: &str) -> Result<Vec<UnmatchedEvent>, Stop> {
+    let range = KeyRange::of(unmatched_of(ses_message_id));
+    let mut events = Vec::new();
+    for (key, row) in rows.range(Table::UnmatchedEvents, &range, usize::MAX)? {
+        let (_, row) = split_timed(&row);
+        let read = decode_unmatched(row).in_table(Table::UnmatchedEvents, ses_message_id);
+        events.extend(rows.damage().left_out(read));
+        rows.remove(Table::UnmatchedEvents, &key)?;
+    }
+    Ok(events)
+}
+
+/// Returns what the keys of a message's unmatched events begin with. No id of the provider has a NUL
+/// in it, so none is the beginning of another's key.
+pub(super) fn unmatched_of(ses_message_id: &str) -> Key {
+    Key::from((ses_message_id, "\0"))
 }
 
 /// Suppresses exactly the recipients that an event names.
-fn suppress_recipients<R: Rows>(
-    rows: &mut R,
+fn suppress_recipients(
+    rows: &mut dyn Rows,
     organisation: OrganisationId,
     message: MessageId,
     event: &Event,
     reason: SuppressionReason,
-) -> Result<(), R::Error> {
+) -> Result<(), Stop> {
+    let mut addresses = Vec::new();
     for recipient in &event.recipients {
-        let Some(address) = SuppressedAddress::of_recipient(recipient) else {
-            tracing::warn!(id = %message, "a reported recipient is not an address");
-            continue;
-        };
+        match SuppressedAddress::of_recipient(recipient) {
+            Some(address) => addresses.push(address),
+            None => tracing::warn!(id = %message, "a reported recipient is not an address"),
+        }
+    }
+    let key = |address| suppressions::key(organisation.0, address);
+    let keys: Vec<Key> = addresses.iter().map(key).collect();
+    read_all(rows, Table::Suppressions, &keys)?;
+    for address in addresses {
         let (since, cause) = (event.occurred_at, Some(message));
         add_suppression(rows, organisation, &Suppression { address, reason, since, cause })?;
     }
@@ -346,22 +315,21 @@ fn suppress_recipients<R: Rows>(
 
 /// Adds a suppression that a provider's event caused. Of several causes the earliest counts,
 /// whatever order they arrive in; an operator's own decision stays.
-fn add_suppression<R: Rows>(
-    rows: &mut R,
+fn add_suppression(
+    rows: &mut dyn Rows,
     organisation: OrganisationId,
     suppression: &Suppression,
-) -> Result<(), R::Error> {
+) -> Result<(), Stop> {
     let rank = |s: &Suppression| (s.since, s.reason != SuppressionReason::Complaint, s.cause);
-    match rows.suppression(organisation, &suppression.address)? {
-        StoredSuppression::Damaged => return Ok(()),
-        StoredSuppression::Readable(earlier)
-            if earlier.cause.is_none() || rank(suppression) >= rank(&earlier) =>
-        {
-            return Ok(());
+    let key = suppressions::key(organisation.0, &suppression.address);
+    if let Some(row) = rows.get(Table::Suppressions, &key)? {
+        match decode_suppression(suppression.address.as_str(), &row) {
+            Ok(earlier) if earlier.cause.is_some() && rank(suppression) < rank(&earlier) => {}
+            // One that cannot be read suppresses all the same.
+            Ok(_) | Err(_) => return Ok(()),
         }
-        StoredSuppression::Readable(_) | StoredSuppression::Missing => {}
     }
-    rows.put_suppression(organisation, suppression)
+    rows.put(Table::Suppressions, &key, &encode_suppression(suppression))
 }
 
 fn increment(event: &Event) -> Increment {

@@ -7,7 +7,6 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use crate::resolver::ResolveError;
 use crate::store::StoreError;
 use crate::store::error::DamagedRow;
-use crate::store::transitions::RowsError;
 
 /// Why something could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +44,9 @@ pub(super) enum QueryError {
     /// reach.
     #[error("whether the transaction was made could not be found out in time")]
     InDoubt,
+    /// A rule asked for more and more rows.
+    #[error("a rule of the store asked for rows again and again")]
+    Endless,
     /// A decision panicked, so that its transaction was not made.
     #[error("a decision panicked")]
     Panicked,
@@ -87,7 +89,13 @@ impl QueryError {
     pub(super) fn is_conflict(&self) -> bool {
         let Self::Server(error) = self else { return false };
         error.code().is_some_and(|code| {
-            [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code)
+            let codes = [
+                SqlState::T_R_DEADLOCK_DETECTED,
+                SqlState::T_R_SERIALIZATION_FAILURE,
+                // Another transaction has put a row meanwhile that was not there.
+                SqlState::UNIQUE_VIOLATION,
+            ];
+            codes.contains(code)
         })
     }
 }
@@ -112,15 +120,6 @@ impl From<QueryError> for StoreError {
                 tracing::warn!(%error, "the store cannot do it now");
                 Self::Unavailable
             }
-        }
-    }
-}
-
-impl RowsError for QueryError {
-    fn into_damage(self) -> Result<DamagedRow, Self> {
-        match self {
-            Self::Row(row) => Ok(row),
-            error => Err(error),
         }
     }
 }

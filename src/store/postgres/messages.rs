@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::MessageId;
-use crate::domain::message::Message;
-use crate::domain::time::Timestamp;
-use crate::store::error::DamagedRow;
 use crate::store::listing::{self, Page, SURE_ROWS};
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{PostgresStore, Shared, blocking, message_id, number, uuid_of};
 use crate::store::record::decode_message;
+use crate::store::rows::{InTable, Table};
 use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 
 const READ: &str = "
@@ -43,47 +43,24 @@ SELECT id, record FROM (
 ) AS counted WHERE before < $4 ORDER BY id DESC";
 
 impl PostgresStore {
-    pub(in crate::store) async fn message(
+    pub(in crate::store) async fn message_row(
         &self,
         id: MessageId,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<Message>, StoreError> {
-        let window_now = window_now.into();
-        let Some(row) = self.query_opt(READ, &[&uuid_of(id)]).await? else { return Ok(None) };
-        let message = decode_message(id, row.get(0));
-        let message = message.map_err(|reason| DamagedRow::new("message", id, &reason));
-        let mut message = message.map_err(|row| self.shared.refused(row.into()))?;
-        message.calling = row.get::<_, Option<i32>>(1).map(i32::unsigned_abs);
-        Ok(listing::visible(message, &window_now))
+    ) -> Result<Option<(Vec<u8>, Option<u32>)>, StoreError> {
+        let row = self.query_opt(READ, &[&uuid_of(id)]).await?;
+        Ok(row.map(|row| (row.get(0), row.get::<_, Option<i32>>(1).map(i32::unsigned_abs))))
     }
 
-    pub(in crate::store) async fn oldest(
+    pub(in crate::store) async fn first_message(
         &self,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<Timestamp>, StoreError> {
-        const OLDEST: &str = "SELECT id, record FROM message ORDER BY id LIMIT 1";
-        let window_now = window_now.into();
-        let row = self.query_opt(OLDEST, &[]).await?;
-        let created_at = row.map(|row| {
-            let id = message_id(row.get(0));
-            decode_message(id, row.get(1)).map_or(id.instant(), |message| message.created_at)
-        });
-        Ok(created_at.map(|stored| window_now.corrected(stored)))
+    ) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
+        let row = self.query_opt("SELECT id, record FROM message ORDER BY id LIMIT 1", &[]).await?;
+        Ok(row.map(|row| (message_id(row.get(0)), row.get(1))))
     }
 
-    pub(in crate::store) async fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
-        const NEWEST: &str = "SELECT id FROM message ORDER BY id DESC LIMIT 1";
-        let row = self.query_opt(NEWEST, &[]).await?;
-        Ok(row.map(|row| message_id(row.get(0)).instant()))
-    }
-
-    pub(in crate::store) async fn list(
-        &self,
-        filter: MessageFilter,
-        limit: usize,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<MessagePage, ListError> {
-        self.list_then(Lister::Operators, filter, limit, window_now, |page| page).await
+    pub(in crate::store) async fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
+        let row = self.query_opt("SELECT id FROM message ORDER BY id DESC LIMIT 1", &[]).await?;
+        Ok(row.map(|row| message_id(row.get(0))))
     }
 
     pub(in crate::store) async fn list_then<T: Send + 'static>(
@@ -91,10 +68,9 @@ impl PostgresStore {
         lister: Lister,
         filter: MessageFilter,
         limit: usize,
-        window_now: impl Into<WindowTime>,
+        window_now: WindowTime,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let window_now = window_now.into();
         let turn = self.shared.listings.turn(lister).await?;
         let store = self.clone();
         // Whoever asked may go meanwhile; what the server was asked goes on, so the turn is its own.
@@ -171,10 +147,29 @@ fn look_at(shared: &Shared, mut page: Page, rows: &[Row]) -> (Page, Looked) {
         }
         let id = message_id(row.get(0));
         let record: &[u8] = row.get(1);
-        let message = decode_message(id, record);
-        let message = message.map_err(|reason| DamagedRow::new("message", id, &reason));
+        let message = decode_message(id, record).in_table(Table::Messages, id);
         page.look_at(shared.damage.left_out(message), record.len());
         last = Some(id);
     }
     (page, Looked::All(last))
+}
+
+impl Shared {
+    /// Reads how far ids were ever ahead of their acceptance.
+    pub(super) async fn load_lead(&self, connection: &Connection) -> Result<(), QueryError> {
+        let row = connection.query_one("SELECT id_lead FROM cluster", &[]).await?;
+        self.id_lead.fetch_max(row.get(0), Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Notes how far an id will be ahead of its acceptance, before it is stored.
+    pub(super) async fn note_lead(&self, lead: i64) -> Result<(), QueryError> {
+        const NOTE: &str = "UPDATE cluster SET id_lead = greatest(id_lead, $1)";
+        if lead > self.id_lead.load(Ordering::Acquire) {
+            let connection = self.readers.get(&self.connector).await?;
+            connection.execute(NOTE, &[&lead]).await?;
+            self.id_lead.fetch_max(lead, Ordering::AcqRel);
+        }
+        Ok(())
+    }
 }

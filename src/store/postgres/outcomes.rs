@@ -12,18 +12,20 @@ use crate::domain::message::{Recorded, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::postgres::calls;
 use crate::store::postgres::error::QueryError;
+use crate::store::postgres::row_set::{Effects, ROUNDS, RowSet};
 use crate::store::postgres::session::Session;
-use crate::store::postgres::working_set::{Effects, MessageOf, Needs, WorkingSet};
 use crate::store::postgres::{PostgresStore, Shared};
-use crate::store::{Applied, Reference, Report, StoreError, transitions};
+use crate::store::rows::{Key, KeyRange, Lock, Stop, Table};
+use crate::store::{Applied, Reference, Report, StoreError, feed, transitions};
 
 /// How many jobs may wait before callers wait to hand over theirs.
 const QUEUE_CAPACITY: usize = 4_096;
 /// The most messages of one transaction.
 const MAX_MESSAGES: usize = 256;
 /// How often a transaction is made again that was not made: a conflict, or a lost connection.
-const ATTEMPTS: usize = 5;
-const PAUSE: Duration = Duration::from_millis(5);
+pub(super) const ATTEMPTS: usize = 5;
+/// Pause before that.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// Outcome or reports to be written.
 pub(super) enum Job {
@@ -43,9 +45,12 @@ pub(super) enum Job {
 
 /// Result of a job, before it is durable.
 enum Decided {
-    Recorded(Result<Recorded, StoreError>),
-    Applied(Result<Vec<Applied>, StoreError>),
+    Recorded(Recorded),
+    Applied(Vec<Applied>),
 }
+
+/// Result of a job, or why it has none.
+type Decision = Result<Decided, Stop>;
 
 /// Makes a queue of jobs.
 pub(super) fn queue() -> (mpsc::Sender<Job>, mpsc::Receiver<Job>) {
@@ -63,14 +68,6 @@ impl PostgresStore {
         let (reply, answer) = oneshot::channel();
         self.hand_over(Job::Record { id, attempts, transition, now, reply }).await?;
         answer.await.map_err(|_| StoreError::Unavailable)?
-    }
-
-    pub(in crate::store) async fn apply(
-        &self,
-        report: Report,
-        now: Timestamp,
-    ) -> Result<Applied, StoreError> {
-        Ok(self.apply_all(vec![report], now).await?[0])
     }
 
     pub(in crate::store) async fn apply_all(
@@ -96,91 +93,74 @@ impl Job {
         }
     }
 
-    fn need(&self, needs: &mut Needs, shared: &Shared) {
+    /// Has the rows read that it will need.
+    fn ask(&self, rows: &mut RowSet<'_>) {
         match self {
             Self::Record { id, transition, .. } => {
-                needs.messages.insert(*id);
+                rows.ask(Table::Messages, Key::from(*id));
                 if let Transition::Sent { ses_message_id, .. } = transition {
-                    needs.ses_ids.insert(ses_message_id.clone());
+                    ask_unmatched(rows, ses_message_id);
                 }
             }
             Self::Apply { reports, .. } => {
                 for report in reports {
-                    needs.ses_ids.insert(report.ses_message_id.clone());
-                    let message = match report.message {
+                    ask_unmatched(rows, &report.ses_message_id);
+                    match report.message {
                         Reference::Tag(id) => {
-                            needs.messages.insert(id);
-                            MessageOf::Id(id)
+                            rows.ask(Table::Messages, Key::from(id));
+                            if let Some(event) = &report.event {
+                                let key = transitions::event_key(event);
+                                rows.ask(Table::Events, feed::event_key(id, &key));
+                            }
                         }
-                        Reference::ProviderId => MessageOf::SesId(report.ses_message_id.clone()),
-                    };
-                    let named = report.organisation.as_deref();
-                    let directory = shared.directory.load();
-                    let named = named.and_then(|name| directory.named(name));
-                    needs.organisations.extend(named.map(|organisation| organisation.id));
-                    needs.events.extend(report.event.clone().map(|event| (message, event)));
+                        Reference::ProviderId => rows.ask_sent(&report.ses_message_id),
+                    }
                 }
             }
         }
     }
 
     /// Decides. A panic is this job's own failure, after which the transaction cannot be made.
-    fn decide(&self, rows: &mut WorkingSet) -> Result<Decided, QueryError> {
-        catch_unwind(AssertUnwindSafe(|| self.apply(rows))).unwrap_or(Err(QueryError::Panicked))
+    fn decide(&self, rows: &mut RowSet<'_>) -> Result<Decision, QueryError> {
+        catch_unwind(AssertUnwindSafe(|| self.follow(rows))).map_err(|_| QueryError::Panicked)
     }
 
-    fn apply(&self, rows: &mut WorkingSet) -> Result<Decided, QueryError> {
+    fn follow(&self, rows: &mut RowSet<'_>) -> Decision {
         match self {
             Self::Record { id, attempts, transition, now, .. } => {
                 let transition = transition.clone();
-                let recorded = transitions::record(rows, *id, *attempts, transition, *now);
-                Ok(Decided::Recorded(own_failure(recorded, rows)?))
+                transitions::record(rows, *id, *attempts, transition, *now).map(Decided::Recorded)
             }
             Self::Apply { reports, now, .. } => {
                 let each = reports.iter().map(|report| transitions::apply(rows, report, *now));
-                let applied = each.collect::<Result<Vec<_>, _>>();
-                Ok(Decided::Applied(own_failure(applied, rows)?))
+                each.collect::<Result<_, _>>().map(Decided::Applied)
             }
         }
     }
 
     fn answer(self, decided: Result<Decided, StoreError>) {
-        match (self, decided) {
-            // Whoever asked may be gone; the change stands all the same.
-            (Self::Record { reply, .. }, Ok(Decided::Recorded(recorded))) => {
-                let _ = reply.send(recorded);
+        // The caller may have disconnected; the change stands all the same.
+        match self {
+            Self::Record { reply, .. } => {
+                let _ = reply.send(decided.map(|decided| match decided {
+                    Decided::Recorded(recorded) => recorded,
+                    Decided::Applied(_) => unreachable!("a job decides of its own kind"),
+                }));
             }
-            (Self::Apply { reply, .. }, Ok(Decided::Applied(applied))) => {
-                let _ = reply.send(applied);
-            }
-            (Self::Record { reply, .. }, Err(error)) => {
-                let _ = reply.send(Err(error));
-            }
-            (Self::Apply { reply, .. }, Err(error)) => {
-                let _ = reply.send(Err(error));
-            }
-            (Self::Record { .. }, Ok(Decided::Applied(_)))
-            | (Self::Apply { .. }, Ok(Decided::Recorded(_))) => {
-                unreachable!("a job decides of its own kind")
+            Self::Apply { reply, .. } => {
+                let _ = reply.send(decided.map(|decided| match decided {
+                    Decided::Applied(applied) => applied,
+                    Decided::Recorded(_) => unreachable!("a job decides of its own kind"),
+                }));
             }
         }
     }
 }
 
-/// Tells a row that cannot be read, which is the job's own failure, from one of the server.
-fn own_failure<T>(
-    decided: Result<T, QueryError>,
-    rows: &WorkingSet,
-) -> Result<Result<T, StoreError>, QueryError> {
-    use crate::store::transitions::Rows;
-    match decided {
-        Ok(decided) => Ok(Ok(decided)),
-        Err(QueryError::Row(row)) => {
-            rows.note_damage(row);
-            Ok(Err(StoreError::Damaged))
-        }
-        Err(error) => Err(error),
-    }
+/// Has the events read that wait for the provider's id.
+fn ask_unmatched(rows: &mut RowSet<'_>, ses_message_id: &str) {
+    let range = KeyRange::of(transitions::unmatched_of(ses_message_id));
+    rows.ask_range(Table::UnmatchedEvents, range, usize::MAX);
 }
 
 /// Writes what is queued, until nobody can queue any more, and tells the other nodes of calls.
@@ -242,10 +222,12 @@ async fn write_together(
     match write_again(shared, session, &batch).await {
         Ok((decided, effects)) => {
             shared.metrics.committed(batch.len(), began.elapsed(), effects.increments);
-            shared.suppress(&effects.suppressed);
+            if effects.is_suppressed {
+                shared.suppressed.grew();
+            }
             shared.feed.grow(&effects.feed_ends);
             for (job, decided) in batch.into_iter().zip(decided) {
-                job.answer(Ok(decided));
+                job.answer(decided);
             }
         }
         Err(QueryError::Panicked) => return Err(batch),
@@ -265,7 +247,7 @@ async fn write_again(
     shared: &Shared,
     session: &mut Session,
     batch: &[Job],
-) -> Result<(Vec<Decided>, Effects), QueryError> {
+) -> Result<(Vec<Result<Decided, StoreError>>, Effects), QueryError> {
     let mut attempt = 1;
     loop {
         match write(shared, session, batch).await {
@@ -286,17 +268,31 @@ async fn write(
     shared: &Shared,
     session: &mut Session,
     batch: &[Job],
-) -> Result<(Vec<Decided>, Effects), QueryError> {
-    let mut needs = Needs::default();
+) -> Result<(Vec<Result<Decided, StoreError>>, Effects), QueryError> {
+    let mut rows = RowSet::new(shared, Lock::Rows);
     for job in batch {
-        job.need(&mut needs, shared);
+        job.ask(&mut rows);
     }
     let begun = session.begin().await?;
     let connection = session.connection();
-    let mut rows = WorkingSet::read(connection, shared.directory.load(), &needs).await?;
-    let decided: Vec<Decided> =
-        batch.iter().map(|job| job.decide(&mut rows)).collect::<Result<_, _>>()?;
-    let effects = rows.write(connection, shared).await?;
-    session.commit(begun).await?;
-    Ok((decided, effects))
+    for _ in 0..ROUNDS {
+        rows.fetch(connection).await?;
+        rows.restart();
+        let decided = batch.iter().map(|job| job.decide(&mut rows));
+        let decided = decided.collect::<Result<Vec<_>, _>>()?;
+        if decided.iter().any(|decided| matches!(decided, Err(Stop::Unread))) {
+            continue;
+        }
+        let effects = rows.write(connection).await?;
+        session.commit(begun).await?;
+        let decided = decided.into_iter().map(|decided| {
+            decided.map_err(|stop| match stop {
+                // A row that cannot be read is the job's own failure.
+                Stop::Damaged(row) => shared.refused(row.into()),
+                Stop::Unread | Stop::Failed => StoreError::Unavailable,
+            })
+        });
+        return Ok((decided.collect(), effects));
+    }
+    Err(QueryError::Endless)
 }

@@ -2,19 +2,17 @@
 //! it for all; rows that another one has locked wait.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::ops::Range;
 
 use uuid::Uuid;
 
-use crate::domain::clock_corrections::WindowTime;
 use crate::domain::feed::FeedPosition;
-use crate::domain::history::Hour;
-use crate::domain::id::MessageId;
 use crate::domain::message::State;
-use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
-use crate::store::limits::UNMATCHED_WAIT;
-use crate::store::postgres::working_set::position_number;
+use crate::domain::time::Timestamp;
+use crate::store::postgres::session::Transaction;
+use crate::store::postgres::tables::{Query, bigint, integer};
 use crate::store::postgres::{PostgresStore, message_id, millis, uuid_of};
+use crate::store::purge::{PurgeStep, ids};
 use crate::store::record::decode_message;
 use crate::store::{Purged, StoreError};
 
@@ -39,42 +37,25 @@ DELETE FROM feed WHERE (organisation, position) IN (
 const UNMATCHED: &str = "DELETE FROM unmatched_event WHERE received_at >= $1 AND received_at < $2";
 const LETTERS: &str = "DELETE FROM dead_letter WHERE received_at >= $1 AND received_at < $2";
 
-/// Returns the runs of positions whose entries are past the retention of records, each as its first
-/// one and the first one after it. A position has the stored instant of its commit.
-pub(super) fn feed_runs(window_now: &WindowTime) -> Vec<(i64, i64)> {
-    let position = |instant| position_number(FeedPosition::first_of(instant));
-    let runs = window_now.past(RECORD_RETENTION).into_iter();
-    runs.map(|run| (position(run.start), position(run.end))).collect()
-}
-
 impl PostgresStore {
-    pub(in crate::store) async fn purge(
-        &self,
-        window_now: impl Into<WindowTime>,
-        limit: usize,
-    ) -> Result<Purged, StoreError> {
-        let window_now = window_now.into();
-        let most = i64::try_from(limit).unwrap_or(i64::MAX);
-        let runs = |window: Duration| -> Vec<(Uuid, Uuid)> {
-            let ids = window_now.past(window).into_iter().map(|run| {
-                (uuid_of(MessageId::first_of(run.start)), uuid_of(MessageId::first_of(run.end)))
-            });
-            ids.collect()
+    pub(in crate::store) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
+        let most = i64::try_from(step.limit).unwrap_or(i64::MAX);
+        let runs = |runs: &[Range<Timestamp>]| -> Vec<(Uuid, Uuid)> {
+            let ids = runs.iter().map(ids);
+            ids.map(|run| (uuid_of(run.start), uuid_of(run.end))).collect()
         };
-        let (records, keys) = (runs(RECORD_RETENTION), runs(IDEMPOTENCY_WINDOW));
-        let retained = window_now.now().minus(RECORD_RETENTION);
-        let feeds = feed_runs(&window_now);
-        let times = |window: Duration| -> Vec<(i64, i64)> {
-            // What is exactly so old goes too.
-            let end = window_now.now().minus(window).plus(Duration::from_millis(1));
-            let runs = window_now.before(end).into_iter();
-            runs.map(|run| (millis(run.start), millis(run.end))).collect()
+        let (records, keys) = (runs(&step.records), runs(&step.keys));
+        let position = |instant| bigint(FeedPosition::first_of(instant).number());
+        let feeds: Vec<(i64, i64)> =
+            step.records.iter().map(|run| (position(run.start), position(run.end))).collect();
+        let times = |runs: &[Range<Timestamp>]| -> Vec<(i64, i64)> {
+            runs.iter().map(|run| (millis(run.start), millis(run.end))).collect()
         };
-        let (unmatched, letters) = (times(UNMATCHED_WAIT), times(RECORD_RETENTION));
-        let hour = i32::try_from(Hour::of(retained).number()).unwrap_or(i32::MAX);
+        let (unmatched, letters) = (times(&step.unmatched), times(&step.letters));
+        let hour = integer(step.first_hour.number());
         let mut damaged: Vec<Uuid> = Vec::new();
-        let purged = self.changed(async {
-            let change = self.begin().await?;
+        let purge = async {
+            let change = Transaction::begin(&self.writer).await?;
             let connection = change.connection();
             let mut purged = Purged::default();
             for (start, end) in &records {
@@ -122,20 +103,14 @@ impl PostgresStore {
             }
             connection.execute("DELETE FROM history WHERE hour < $1", &[&hour]).await?;
             change.commit(purged).await
-        });
-        let purged = purged.await?;
+        };
+        let purged = purge.await.map_err(|error| self.shared.refused(error))?;
         if !damaged.is_empty() {
             // They do not tell the provider's ids of their messages, and no index finds those. Without
             // an effect on what was purged, because it may take long.
             let sent = "DELETE FROM sent WHERE id = ANY($1)";
-            let removed = self.changed(async {
-                let change = self.begin().await?;
-                change.connection().execute(sent, &[&damaged]).await?;
-                change.commit(()).await
-            });
-            let _ = removed.await;
+            let _ = self.execute(&Query::new(sent, vec![Box::new(damaged)])).await;
         }
-        self.shared.metrics.purged(purged);
         Ok(purged)
     }
 }

@@ -39,7 +39,7 @@ impl RedbStore {
                 is_live(id, row, organisation, key, &window_now)
             })
         });
-        self.checked(&IDEMPOTENCY, of_organisation(organisation), read)
+        self.checked("idempotency", of_organisation(organisation), read)
     }
 
     pub(in crate::store) async fn replay_after_commit(
@@ -93,7 +93,7 @@ struct Accept<F> {
 
 impl<F: FnOnce() + Send> Operation for Accept<F> {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), redb::Error> {
-        let right = self.acceptance.check_right(0, &batch.shared.organisations());
+        let right = self.acceptance.check_right(0, &batch.shared.directory.load());
         self.decided = Some(match right {
             Ok(()) => own_failure(self.acceptance.decide(batch), batch.shared)?.map_err(Into::into),
             Err(error) => Err(error),
@@ -158,7 +158,7 @@ impl<F: FnOnce() + Send> Operation for AcceptAll<F> {
 
 impl<F> AcceptAll<F> {
     fn check_rights(&self, batch: &Batch<'_>) -> Result<(), AcceptError> {
-        let directory = batch.shared.organisations();
+        let directory = batch.shared.directory.load();
         let mut all = self.acceptances.iter().enumerate();
         all.try_for_each(|(index, one)| one.check_right(index, &directory))
     }

@@ -29,7 +29,7 @@ const COPY_CACHE_BYTES: usize = 64 << 20;
 impl RedbStore {
     pub(in crate::store) async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         self.published().await;
-        self.checked(&META, "all tables", Snapshot::take(&self.shared))
+        self.checked("meta", "all tables", Snapshot::take(&self.shared))
     }
 
     pub(in crate::store) async fn save_lost_file(
@@ -118,7 +118,7 @@ impl Snapshot {
                 if refusing { ControlFlow::Break(()) } else { take(chunk) }
             };
             let read = table.each(&self.transaction, &mut |key, value| {
-                if table.name() == META.name() && key == JOURNAL_EPOCH.as_bytes() {
+                if table.name() == "meta" && key == JOURNAL_EPOCH.as_bytes() {
                     return ControlFlow::Continue(());
                 }
                 chunk.push(key, value);

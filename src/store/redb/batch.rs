@@ -61,6 +61,10 @@ pub(super) struct Batch<'txn> {
     pub(super) organisations: Change,
     /// Whether an address became suppressed: messages admitted before must be looked at again.
     pub(super) suppressed: Change,
+    /// Whether the rule that runs has put or removed a row.
+    pub(super) is_changed: bool,
+    /// Why a rule could not go on.
+    pub(super) failure: Option<redb::Error>,
     pub(super) shared: &'txn Shared,
 }
 

@@ -26,7 +26,7 @@ impl RedbStore {
     /// Sends all rows of one moment, table after table, and returns the facts beside them. Leaves a
     /// table if nobody takes its rows any more.
     pub(in crate::store) fn export(&self, to: &mpsc::Sender<Chunk>) -> Result<Facts, StoreError> {
-        self.read(&META, "all tables", |transaction| export(transaction, to))
+        self.read("meta", "all tables", |transaction| export(transaction, to))
     }
 }
 

@@ -1,86 +1,32 @@
 //! Event feed: an entry for each change of a message that its organisation is told of, written in
 //! the transaction of the change.
 //!
-//! The writer gives the positions, so their order is that of the commits. An entry names its
-//! message and, if there is one, its event; what it shows is read from their rows. A message's
-//! state is final once an entry reports it, with one exception: a failure that an event overturns is kept
-//! apart.
+//! The writer gives the positions, so their order is that of the commits.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 
-use redb::{ReadOnlyTable, ReadTransaction, ReadableTable};
+use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::watch;
 
-use crate::domain::clock_corrections::WindowTime;
-use crate::domain::feed::{FeedEntry, FeedId, FeedPosition, FeedTypes};
+use crate::domain::feed::{FeedId, FeedPosition};
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Failure, Message};
+use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
-use crate::store::FeedPage;
-use crate::store::damage::Damage;
-use crate::store::feed_entries::{self, FeedRows, Query};
-use crate::store::listing::Turn;
-use crate::store::record::{EventKey, FeedRow, ReportedChange, encode_feed, encode_overturned};
-use crate::store::redb::batch::Batch;
+use crate::store::record::{FeedRow, ReportedChange, encode_feed};
 use crate::store::redb::error::ReadError;
-use crate::store::redb::messages::visible;
-use crate::store::redb::tables::{EVENTS, FEED, FEED_ID, IdKey, MESSAGES, OVERTURNED, Row, Tables};
-use crate::store::redb::{RedbStore, Shared, read_lock, write_lock};
-use crate::store::{ListError, Lister, StoreError};
-
-/// How many entries one look at the file reads. Types that are rare need several looks.
-const ROWS_PER_LOOK: usize = 20_000;
+use crate::store::redb::tables::{FEED, FEED_ID, Tables};
+use crate::store::redb::{RedbStore, read_lock, write_lock};
 
 impl RedbStore {
-    pub(in crate::store) async fn feed(
-        &self,
-        organisation: OrganisationId,
-        after: FeedPosition,
-        types: FeedTypes,
-        limit: usize,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<FeedPage, StoreError> {
-        let query = Query { organisation, types, limit, window_now: window_now.into() };
-        self.read_feed(query, after, None, |page| page).await
-    }
-
-    pub(in crate::store) async fn list_feed<T: Send + 'static>(
-        &self,
-        organisation: OrganisationId,
-        after: FeedPosition,
-        types: FeedTypes,
-        limit: usize,
-        window_now: impl Into<WindowTime>,
-        then: impl FnOnce(FeedPage) -> T + Send + 'static,
-    ) -> Result<T, ListError> {
-        let turn = self.shared.listings.turn(Lister::Organisation(organisation)).await?;
-        let query = Query { organisation, types, limit, window_now: window_now.into() };
-        Ok(self.read_feed(query, after, Some(turn), then).await?)
-    }
-
-    pub(in crate::store) async fn feed_entry(
-        &self,
-        organisation: OrganisationId,
-        position: FeedPosition,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<FeedEntry>, StoreError> {
-        let window_now = window_now.into();
-        let query = Query { organisation, types: FeedTypes::ALL, limit: 1, window_now };
-        self.published().await;
-        self.read(&FEED, position.number(), |transaction| {
-            let reader = Reader::new(transaction, &self.shared.damage, &query)?;
-            match reader.feed.get((organisation.0, position.number()))? {
-                Some(row) => feed_entries::entry(&reader, &query, position, row.value()),
-                None => Ok(None),
-            }
-        })
-    }
-
     pub(in crate::store) fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
         self.shared.feed.end(organisation)
+    }
+
+    pub(in crate::store) fn feed_shown(&self) -> FeedPosition {
+        *self.shared.feed.grew.borrow()
     }
 
     pub(in crate::store) fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
@@ -89,124 +35,6 @@ impl RedbStore {
 
     pub(in crate::store) fn feed_id(&self) -> FeedId {
         FeedId(self.shared.feed.id.load(Ordering::Relaxed))
-    }
-
-    /// Reads a page in as many looks as it takes. The reader keeps its turn until a look is over, also
-    /// if the caller has gone, and takes another one for the next.
-    async fn read_feed<T: Send + 'static>(
-        &self,
-        query: Query,
-        mut after: FeedPosition,
-        mut turn: Option<Turn>,
-        mut then: impl FnOnce(FeedPage) -> T + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let query = Arc::new(query);
-        // Whoever has seen the last entry needs no look at the file.
-        while after < self.feed_end(query.organisation) {
-            self.published().await;
-            let (shared, query) = (Arc::clone(&self.shared), Arc::clone(&query));
-            let look = tokio::task::spawn_blocking(move || {
-                let look = shared.database.read(|transaction| {
-                    Reader::new(transaction, &shared.damage, &query)?.look(after)
-                });
-                let look = look.map(|Look { page, progress }| match progress {
-                    Progress::Unfinished if page.entries.is_empty() => Err((page.next, then)),
-                    Progress::Unfinished | Progress::End => Ok(then(page)),
-                });
-                (look, turn)
-            });
-            let (look, back) = look.await.expect("a look does not panic and is not aborted");
-            match self.checked(&FEED, "a page", look)? {
-                Ok(done) => return Ok(done),
-                Err((next, again)) => (after, then) = (next, again),
-            }
-            turn = match back {
-                Some(turn) => Some(turn.again().await),
-                None => None,
-            };
-        }
-        Ok(then(FeedPage { entries: Vec::new(), next: after }))
-    }
-}
-
-/// What one look at the file came to.
-struct Look {
-    page: FeedPage,
-    progress: Progress,
-}
-
-enum Progress {
-    /// There may be more.
-    Unfinished,
-    /// The feed ends here.
-    End,
-}
-
-/// Tables that entries are made of, at one moment.
-struct Reader<'a> {
-    feed: ReadOnlyTable<(u32, u64), Row>,
-    messages: ReadOnlyTable<IdKey, Row>,
-    events: ReadOnlyTable<Row, Row>,
-    overturned: ReadOnlyTable<IdKey, Row>,
-    damage: &'a Damage,
-    query: &'a Query,
-}
-
-impl<'a> Reader<'a> {
-    fn new(
-        transaction: &ReadTransaction,
-        damage: &'a Damage,
-        query: &'a Query,
-    ) -> Result<Self, ReadError> {
-        Ok(Self {
-            feed: transaction.open_table(FEED)?,
-            messages: transaction.open_table(MESSAGES)?,
-            events: transaction.open_table(EVENTS)?,
-            overturned: transaction.open_table(OVERTURNED)?,
-            damage,
-            query,
-        })
-    }
-
-    /// Reads entries until there are enough, or many rows have been looked at.
-    fn look(&self, after: FeedPosition) -> Result<Look, ReadError> {
-        let OrganisationId(number) = self.query.organisation;
-        let mut page = FeedPage { entries: Vec::new(), next: after };
-        let first = Bound::Excluded((number, after.number()));
-        let last = Bound::Included((number, u64::MAX));
-        for (looked_at, row) in self.feed.range((first, last))?.enumerate() {
-            if page.entries.len() >= self.query.limit || looked_at >= ROWS_PER_LOOK {
-                return Ok(Look { page, progress: Progress::Unfinished });
-            }
-            let (key, row) = row?;
-            let position = FeedPosition::from_number(key.value().1);
-            page.entries.extend(feed_entries::entry(self, self.query, position, row.value())?);
-            page.next = position;
-        }
-        Ok(Look { page, progress: Progress::End })
-    }
-}
-
-impl FeedRows for Reader<'_> {
-    type Error = ReadError;
-
-    fn message(&self, id: MessageId) -> Result<Option<Message>, ReadError> {
-        let row = self.messages.get(id.as_bytes())?;
-        let row = row.as_ref().map(redb::AccessGuard::value);
-        visible(row, id, &self.query.window_now)
-    }
-
-    fn overturned(&self, id: MessageId) -> Result<Option<Vec<u8>>, ReadError> {
-        Ok(self.overturned.get(id.as_bytes())?.map(|row| row.value().to_vec()))
-    }
-
-    fn event(&self, id: MessageId, key: &EventKey) -> Result<Option<Vec<u8>>, ReadError> {
-        let row = self.events.get(key.of_message(id).as_slice())?;
-        Ok(row.map(|row| row.value().to_vec()))
-    }
-
-    fn damage(&self) -> &Damage {
-        self.damage
     }
 }
 
@@ -377,30 +205,6 @@ pub(super) fn identify(tables: &mut Tables<'_>) -> Result<FeedId, ReadError> {
     })?;
     meta.insert(FEED_ID, number)?;
     Ok(FeedId(number))
-}
-
-/// Reports a change of a message in its organisation's feed.
-pub(super) fn report(
-    batch: &mut Batch<'_>,
-    message: &Message,
-    change: ReportedChange,
-    now: Timestamp,
-) -> Result<(), ReadError> {
-    let shared: &Shared = batch.shared;
-    let position = shared.feed.append(&mut batch.tables, message, change, now)?;
-    batch.fed.push((message.organisation, position));
-    Ok(())
-}
-
-/// Keeps the failure of a message that an event has proved to be sent.
-pub(super) fn keep_overturned(
-    batch: &mut Batch<'_>,
-    id: MessageId,
-    failure: &Failure,
-) -> Result<(), ReadError> {
-    let row = encode_overturned(failure);
-    batch.tables.overturned.open()?.insert(id.as_bytes(), row.as_slice())?;
-    Ok(())
 }
 
 /// Removes the overturned failures of messages from `first` to `last`.

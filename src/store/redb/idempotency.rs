@@ -17,10 +17,9 @@ use crate::domain::id::{MessageId, OrganisationId};
 use crate::domain::policy::IDEMPOTENCY_WINDOW;
 use crate::domain::time::Timestamp;
 use crate::store::damage::Damage;
-use crate::store::record::IdempotencyRow;
+use crate::store::record::{IdempotencyRow, decode_time};
 use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::tables::IDEMPOTENCY;
-use crate::store::redb::time_record;
+use crate::store::redb::tables::{CLOCK, IDEMPOTENCY, TIME_KEY};
 use crate::store::tag::{spread, tag_of};
 
 const SHARD_MILLIS: u64 = 3_600_000;
@@ -105,14 +104,14 @@ impl IdempotencyIndex {
     ) -> Result<Self, ReadError> {
         let zero = Timestamp::from_unix_millis(0);
         // The time stamp and not the clock decides, because the clock may be wrong.
-        let reached = match time_record::read(transaction) {
-            Ok(Some(record)) => record.reached(),
-            Ok(None) => now.into(),
-            Err(ReadError::Row(row)) => {
+        let row = transaction.open_table(CLOCK)?.get(TIME_KEY)?;
+        let reached = match row.map(|row| decode_time(row.value()).in_row(CLOCK, TIME_KEY)) {
+            Some(Ok(record)) => record.reached(),
+            None => now.into(),
+            Some(Err(row)) => {
                 damage.note(row);
                 zero.into()
             }
-            Err(error) => return Err(error),
         };
         let past = reached.past(IDEMPOTENCY_WINDOW);
         let first = past.first().filter(|run| run.start == zero).map_or(zero, |run| run.end);

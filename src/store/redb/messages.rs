@@ -4,12 +4,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redb::{ReadTransaction, ReadableTable};
+use redb::{ReadTransaction, ReadableTable, TableHandle};
 
 use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::Message;
-use crate::domain::time::Timestamp;
 use crate::store::damage::Damage;
 use crate::store::listing::{self, Page};
 use crate::store::metrics::StoreMetrics;
@@ -29,48 +27,30 @@ const REST: u32 = 3;
 const BUSY: Duration = Duration::from_millis(20);
 
 impl RedbStore {
-    pub(in crate::store) fn message(
+    pub(in crate::store) fn message_row(
         &self,
         id: MessageId,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<Message>, StoreError> {
-        let window_now = window_now.into();
-        let read = self
-            .shared
-            .database
-            .read_row(MESSAGES, id.as_bytes(), |row| visible(row, id, &window_now));
-        self.checked(&MESSAGES, id, read)
+    ) -> Result<Option<(Vec<u8>, Option<u32>)>, StoreError> {
+        let read = |row: Option<&[u8]>| Ok(row.map(|row| (row.to_vec(), None)));
+        let read = self.shared.database.read_row(MESSAGES, id.as_bytes(), read);
+        self.checked(MESSAGES.name(), id, read)
     }
 
-    pub(in crate::store) fn oldest(
+    pub(in crate::store) fn first_message(
         &self,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<Option<Timestamp>, StoreError> {
+    ) -> Result<Option<(MessageId, Vec<u8>)>, StoreError> {
         let read = self.shared.database.read_first(MESSAGES, |first| {
-            let (id, row) = first?;
-            let id = MessageId::from_bytes(id);
-            Some(decode_message(id, row).map_or(id.instant(), |message| message.created_at))
+            first.map(|(id, row)| (MessageId::from_bytes(id), row.to_vec()))
         });
-        let oldest = self.checked(&MESSAGES, "the oldest", read)?;
-        let window_now = window_now.into();
-        Ok(oldest.map(|stored| window_now.corrected(stored)))
+        self.checked(MESSAGES.name(), "the oldest", read)
     }
 
-    pub(in crate::store) fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
-        self.read(&MESSAGES, "the newest", |transaction| {
+    pub(in crate::store) fn last_message(&self) -> Result<Option<MessageId>, StoreError> {
+        self.read(MESSAGES.name(), "the newest", |transaction| {
             let messages = transaction.open_table(MESSAGES)?;
             let last = messages.last()?;
-            Ok(last.map(|(id, _)| MessageId::from_bytes(id.value()).instant()))
+            Ok(last.map(|(id, _)| MessageId::from_bytes(id.value())))
         })
-    }
-
-    pub(in crate::store) async fn list(
-        &self,
-        filter: MessageFilter,
-        limit: usize,
-        window_now: impl Into<WindowTime>,
-    ) -> Result<MessagePage, ListError> {
-        self.list_then(Lister::Operators, filter, limit, window_now, |page| page).await
     }
 
     pub(in crate::store) async fn list_then<T: Send + 'static>(
@@ -78,10 +58,9 @@ impl RedbStore {
         lister: Lister,
         filter: MessageFilter,
         limit: usize,
-        window_now: impl Into<WindowTime>,
+        window_now: WindowTime,
         then: impl FnOnce(MessagePage) -> T + Send + 'static,
     ) -> Result<T, ListError> {
-        let window_now = window_now.into();
         let listed = self.read_in_turn(lister, filter.before, move |shared| {
             let page = shared.database.read(|transaction| {
                 let rests = Rests::new(&shared.metrics, Instant::now());
@@ -90,14 +69,14 @@ impl RedbStore {
             });
             page.map(then)
         });
-        Ok(self.checked(&MESSAGES, "a list", listed.await?)?)
+        Ok(self.checked(MESSAGES.name(), "a list", listed.await?)?)
     }
 
     /// Reads much: only so many do so at one time, and fewer of one lister, so that acceptance has
     /// the processor. Reads everything that is durable by then; only of the messages before the
     /// given one, if there is one: then batches that changed none of those need not be published,
     /// which would take the writer's time.
-    pub(super) async fn read_in_turn<T: Send + 'static>(
+    async fn read_in_turn<T: Send + 'static>(
         &self,
         lister: Lister,
         before: Option<MessageId>,
@@ -218,17 +197,6 @@ fn bounds(
 ) -> Result<(MessageId, Option<MessageId>), ReadError> {
     let lead = transaction.open_table(META)?.get(ID_LEAD)?.map_or(0, |row| row.value());
     Ok(listing::bounds(filter, window_now, lead))
-}
-
-/// Returns the message of a row as readers see it, unless its retention is over at `window_now`.
-pub(super) fn visible(
-    row: Option<&[u8]>,
-    id: MessageId,
-    window_now: &WindowTime,
-) -> Result<Option<Message>, ReadError> {
-    let Some(row) = row else { return Ok(None) };
-    let message = decode_message(id, row).in_row(MESSAGES, id)?;
-    Ok(listing::visible(message, window_now))
 }
 
 #[cfg(test)]

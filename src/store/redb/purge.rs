@@ -5,75 +5,65 @@ use std::ops;
 
 use redb::ReadableTable;
 
-use crate::domain::clock_corrections::WindowTime;
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::policy::{IDEMPOTENCY_WINDOW, RECORD_RETENTION};
-use crate::domain::time::Timestamp;
-use crate::store::record::organisation_of;
+use crate::store::purge::{PurgeStep, ids};
+use crate::store::record::{EventKey, organisation_of};
 use crate::store::redb::batch::Batch;
-use crate::store::redb::changes::Table;
+use crate::store::redb::changes;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::feed::PurgedFeed;
+use crate::store::redb::feed::{self, PurgedFeed};
 use crate::store::redb::tables::{IdKey, Row};
-use crate::store::redb::{
-    RedbStore, dead_letters, events, feed, history, outcomes, quarantine, write_lock,
-};
+use crate::store::redb::{RedbStore, quarantine, sent, timed_rows, write_lock};
+use crate::store::rows::Table;
 use crate::store::{Purged, StoreError};
 
 impl RedbStore {
-    pub(in crate::store) async fn purge(
-        &self,
-        window_now: impl Into<WindowTime>,
-        limit: usize,
-    ) -> Result<Purged, StoreError> {
-        let window_now = window_now.into();
+    pub(in crate::store) async fn purge(&self, step: PurgeStep) -> Result<Purged, StoreError> {
         // Rows of expired hours may still be on disk, and are not found.
-        write_lock(&self.shared.idempotency).expire(&window_now);
-        let (purged, feed) =
-            self.writer.run(0, move |batch| purge(batch, &window_now, limit)).await?;
-        self.shared.metrics.purged(purged);
+        write_lock(&self.shared.idempotency).expire(&step.window_now);
+        let (purged, feed) = self.writer.run(0, move |batch| purge(batch, &step)).await?;
         self.shared.feed.shrink(feed);
         Ok(purged)
     }
 }
 
-/// Message ids carry the stored time of acceptance or a later one, so nothing goes too early.
-fn purge(
-    batch: &mut Batch<'_>,
-    window_now: &WindowTime,
-    limit: usize,
-) -> Result<(Purged, Vec<PurgedFeed>), ReadError> {
-    let mut purged = Purged::default();
-    let records_past: Vec<_> = window_now.past(RECORD_RETENTION).iter().map(ids).collect();
-    for run in &records_past {
-        purged.messages += purge_messages(batch, run, limit - purged.messages)?;
+fn purge(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(Purged, Vec<PurgedFeed>), ReadError> {
+    let (mut purged, limit) = (Purged::default(), step.limit);
+    for run in step.records.iter().map(ids) {
+        purged.messages += purge_messages(batch, &run, limit - purged.messages)?;
         if purged.messages < limit {
-            purge_orphans(batch, run, limit)?;
+            purge_orphans(batch, &run, limit)?;
         }
-        quarantine::purge_quarantined(&mut batch.tables, run)?;
+        quarantine::purge_quarantined(&mut batch.tables, &run)?;
     }
-    dead_letters::expire(&mut batch.tables, window_now)?;
-    history::purge(&mut batch.tables, window_now, limit)?;
-    let keys_past: Vec<_> = window_now.past(IDEMPOTENCY_WINDOW).iter().map(ids).collect();
-    for run in &keys_past {
+    timed_rows::expire(&mut batch.tables, Table::UnmatchedEvents, &step.unmatched)?;
+    timed_rows::expire(&mut batch.tables, Table::DeadLetters, &step.letters)?;
+    purge_history(batch, step)?;
+    for run in step.keys.iter().map(ids) {
         let keys = batch.tables.idempotency.open()?;
-        let range = purge_range(keys, run, limit - purged.idempotency_keys, |_| {})?;
+        let range = purge_range(keys, &run, limit - purged.idempotency_keys, |_| {})?;
         purged.idempotency_keys += range.count;
     }
     let mut feeds = Vec::new();
-    for run in &window_now.past(RECORD_RETENTION) {
+    for run in &step.records {
         let left = limit - purged.feed_entries;
         let feed = batch.shared.feed.purge(&mut batch.tables, run, left)?;
         purged.feed_entries += feed.iter().map(|feed| feed.entries).sum::<usize>();
         feeds.extend(feed);
     }
-    batch.shared.damage.forget(&records_past, &keys_past);
     Ok((purged, feeds))
 }
 
-/// Returns the ids of the instants of a run.
-fn ids(run: &ops::Range<Timestamp>) -> ops::Range<MessageId> {
-    MessageId::first_of(run.start)..MessageId::first_of(run.end)
+fn purge_history(batch: &mut Batch<'_>, step: &PurgeStep) -> Result<(), ReadError> {
+    let table = batch.tables.history.open()?;
+    let mut last = None;
+    for row in table.range(..(step.first_hour.number(), 0))?.take(step.limit) {
+        last = Some(row?.0.value());
+    }
+    if let Some(last) = last {
+        table.retain_in(..=last, |_, _| false)?;
+    }
+    Ok(())
 }
 
 fn purge_messages(
@@ -81,7 +71,7 @@ fn purge_messages(
     ids: &ops::Range<MessageId>,
     limit: usize,
 ) -> Result<usize, ReadError> {
-    outcomes::purge_sent(&mut batch.tables, ids, limit)?;
+    sent::purge(&mut batch.tables, ids, limit)?;
     let mut organisations = BTreeSet::new();
     let messages = purge_range(batch.tables.messages.open()?, ids, limit, |row| {
         organisations.extend(organisation_of(row));
@@ -92,7 +82,7 @@ fn purge_messages(
         let run = (number, *first)..=(number, *last.as_bytes());
         batch.tables.by_organisation.open()?.retain_in(run, |_, ()| false)?;
     }
-    let end = events::last_key(last);
+    let end = [last.as_bytes().as_slice(), &[u8::MAX; EventKey::BYTES]].concat();
     let run = first.as_slice()..=end.as_slice();
     batch.tables.events.open()?.retain_in::<&[u8]>(run, |_, _| false)?;
     feed::purge_overturned(&mut batch.tables, ids.start, last)?;
@@ -107,7 +97,7 @@ fn purge_orphans(
     limit: usize,
 ) -> Result<(), ReadError> {
     let sent_in = ids.start.instant()..ids.end.instant();
-    outcomes::purge_orphans(&mut batch.tables, &sent_in, limit)?;
+    sent::purge_orphans(&mut batch.tables, &sent_in, limit)?;
     let (first, end) = (*ids.start.as_bytes(), *ids.end.as_bytes());
     let (mut orphans, mut organisation) = (Vec::new(), 0);
     loop {
@@ -137,7 +127,7 @@ struct Range {
 }
 
 fn purge_range(
-    table: &mut Table<'_, IdKey, Row>,
+    table: &mut changes::Table<'_, IdKey, Row>,
     ids: &ops::Range<MessageId>,
     limit: usize,
     mut look_at: impl FnMut(&[u8]),

@@ -14,7 +14,7 @@ use crate::store::redb::checkpoint::{forget_journal, kept_checkpoint};
 use crate::store::redb::error::{InRow, OpenError, ReadError};
 use crate::store::redb::open::require_format;
 use crate::store::redb::tables::{MESSAGES, SUPPRESSIONS, write, write_tables};
-use crate::store::redb::{CACHE_BYTES, FILE_NAME, organisations, temp_files};
+use crate::store::redb::{CACHE_BYTES, FILE_NAME, directory, temp_files};
 
 /// How much is copied between two reports.
 const STEP_BYTES: usize = 1 << 20;
@@ -211,7 +211,7 @@ fn inspect(path: &Path, unclosed: Unclosed) -> Result<Contents, OpenError> {
 
 fn read_contents(database: &Database) -> Result<Contents, ReadError> {
     let transaction = database.begin_read()?;
-    let index = organisations::load(&transaction)?;
+    let index = directory::load(&transaction)?;
     let (mut messages, mut newest) = (0, None);
     let mut damaged = index.damaged.len();
     for row in transaction.open_table(MESSAGES)?.iter()? {

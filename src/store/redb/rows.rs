@@ -1,111 +1,293 @@
-//! Rows of the shared transaction, as the rules of transitions read and change them.
+//! Rows of the shared transaction and of snapshots, as the rules of the store read and change them.
 
-use redb::ReadableTable;
+use std::collections::HashMap;
+use std::sync::Arc;
 
+use redb::{ReadTransaction, ReadableTable};
+
+use crate::domain::feed::FeedPosition;
 use crate::domain::id::{MessageId, OrganisationId};
-use crate::domain::message::{Failure, Message};
-use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::domain::message::Message;
 use crate::domain::time::Timestamp;
 use crate::organisation_counts::Increment;
-use crate::store::Change;
-use crate::store::error::DamagedRow;
-use crate::store::record::{
-    EventKey, ReportedChange, UnmatchedEvent, decode_suppression, encode_suppression,
-};
+use crate::store::damage::Damage;
+use crate::store::directory::{KeyUses, OrganisationIndex};
+use crate::store::record::ReportedChange;
 use crate::store::redb::batch::Batch;
 use crate::store::redb::error::ReadError;
-use crate::store::redb::{dead_letters, feed, lost_messages, outcomes, suppressions};
-use crate::store::transitions::{Rows, RowsError, StoredSuppression};
+use crate::store::redb::row_tables::{PublishedTable, published};
+use crate::store::redb::tables::{
+    CLOCK, LAST_KEY, LAST_ORGANISATION, LAST_WEBHOOK, LOST_MESSAGES, LOST_MESSAGES_AT, META,
+    TIME_KEY, Tables,
+};
+use crate::store::redb::{RedbStore, sent, timed_rows};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+use crate::store::{Change, ROW_WEIGHT, StoreError};
 
-impl RowsError for ReadError {
-    fn into_damage(self) -> Result<DamagedRow, Self> {
-        match self {
-            Self::Row(row) => Ok(row),
-            Self::File(error) => Err(Self::File(error)),
+impl RedbStore {
+    pub(in crate::store) async fn change<T: Send + 'static>(
+        &self,
+        lock: Lock,
+        weight: usize,
+        rule: impl FnOnce(&mut dyn Rows) -> Result<T, Stop> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let change = move |batch: &mut Batch<'_>| {
+            batch.is_changed = false;
+            let done = batch.follow(rule)?;
+            if lock == Lock::Directory && batch.is_changed {
+                batch.organisations = Change::Made;
+            }
+            Ok(done)
+        };
+        self.writer.run(weight, change).await
+    }
+
+    pub(in crate::store) async fn row(
+        &self,
+        table: Table,
+        key: Key,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.shows(table).await;
+        let read = |rows: &dyn PublishedTable, transaction: &_| {
+            rows.get(transaction, std::slice::from_ref(&key))
+        };
+        Ok(self.read_table(table, read)?.pop().map(|(_, row)| row))
+    }
+
+    pub(in crate::store) async fn rows_of(
+        &self,
+        table: Table,
+        keys: Vec<Key>,
+    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
+        let read = move |rows: &dyn PublishedTable, transaction: &_| rows.get(transaction, &keys);
+        Ok(self.read_aside(table, read).await?.into_iter().collect())
+    }
+
+    pub(in crate::store) async fn rows(
+        &self,
+        table: Table,
+        range: KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, StoreError> {
+        self.read_aside(table, move |rows, transaction| rows.range(transaction, &range, limit))
+            .await
+    }
+
+    pub(in crate::store) async fn count_rows(
+        &self,
+        table: Table,
+        range: KeyRange,
+    ) -> Result<u64, StoreError> {
+        self.read_aside(table, move |rows, transaction| rows.count(transaction, &range)).await
+    }
+
+    pub(in crate::store) fn counters<const N: usize>(
+        &self,
+        counters: [Counter; N],
+    ) -> Result<[u64; N], StoreError> {
+        self.read("meta", "numbers", |transaction| {
+            let meta = transaction.open_table(META)?;
+            let mut values = [0; N];
+            for (value, counter) in values.iter_mut().zip(counters) {
+                *value = meta.get(name(counter))?.map_or(0, |row| row.value());
+            }
+            Ok(values)
+        })
+    }
+
+    pub(in crate::store) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read("clock", TIME_KEY, |transaction| {
+            let row = transaction.open_table(CLOCK)?.get(TIME_KEY)?;
+            Ok(row.map(|row| row.value().to_vec()))
+        })
+    }
+
+    pub(in crate::store) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
+        let put = move |batch: &mut Batch<'_>| {
+            Ok(batch.tables.clock.open()?.insert(TIME_KEY, row.as_slice())?)
+        };
+        self.writer.run(ROW_WEIGHT, put).await
+    }
+
+    pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
+        let put = move |batch: &mut Batch<'_>| {
+            for (id, used) in uses {
+                // A key that was revoked meanwhile has no use.
+                if batch.tables.api_keys.open()?.get(id)?.is_some() {
+                    batch.tables.key_use.open()?.insert(id, used)?;
+                }
+            }
+            Ok(())
+        };
+        self.writer.run(ROW_WEIGHT, put).await
+    }
+
+    /// Waits until snapshots show what is durable of a table.
+    async fn shows(&self, table: Table) {
+        // All others are published with each batch that changes them.
+        if matches!(table, Table::Messages | Table::Feed | Table::History) {
+            self.published().await;
         }
+    }
+
+    fn read_table<T>(
+        &self,
+        table: Table,
+        read: impl FnOnce(&dyn PublishedTable, &ReadTransaction) -> Result<T, redb::Error>,
+    ) -> Result<T, StoreError> {
+        self.read(table.name(), "rows", |transaction| Ok(read(published(table), transaction)?))
+    }
+
+    /// Reads on a thread where that may take long.
+    async fn read_aside<T: Send + 'static>(
+        &self,
+        table: Table,
+        read: impl FnOnce(&dyn PublishedTable, &ReadTransaction) -> Result<T, redb::Error>
+        + Send
+        + 'static,
+    ) -> Result<T, StoreError> {
+        self.shows(table).await;
+        let store = self.clone();
+        let read = tokio::task::spawn_blocking(move || store.read_table(table, read)).await;
+        read.expect("a read does not panic and is not aborted")
+    }
+}
+
+/// Key of a number among the single values of the file.
+const fn name(counter: Counter) -> &'static str {
+    match counter {
+        Counter::LastOrganisation => LAST_ORGANISATION,
+        Counter::LastKey => LAST_KEY,
+        Counter::LastWebhook => LAST_WEBHOOK,
+        Counter::LostMessages => LOST_MESSAGES,
+        Counter::LostMessagesAt => LOST_MESSAGES_AT,
+    }
+}
+
+impl Tables<'_> {
+    /// Returns a number; 0 if it was never set.
+    pub(super) fn counter(&mut self, counter: Counter) -> Result<u64, redb::Error> {
+        let row = self.meta.open()?.get(name(counter))?;
+        Ok(row.map_or(0, |row| row.value()))
+    }
+
+    /// Sets a number.
+    pub(super) fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), redb::Error> {
+        let meta = self.meta.open()?;
+        if value == 0 {
+            meta.remove(name(counter))?;
+        } else {
+            meta.insert(name(counter), value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Batch<'_> {
+    /// Runs a rule, and tells why it stopped.
+    pub(super) fn follow<T>(
+        &mut self,
+        rule: impl FnOnce(&mut dyn Rows) -> Result<T, Stop>,
+    ) -> Result<T, ReadError> {
+        rule(self).map_err(|stop| match stop {
+            Stop::Damaged(row) => ReadError::Row(row),
+            Stop::Failed | Stop::Unread => ReadError::File(
+                self.failure.take().expect("every row can be read, or the file failed"),
+            ),
+        })
+    }
+
+    fn or_stop<T>(&mut self, done: Result<T, impl Into<ReadError>>) -> Result<T, Stop> {
+        done.map_err(|error| match error.into() {
+            ReadError::Row(row) => Stop::Damaged(row),
+            ReadError::File(error) => {
+                self.failure = Some(error);
+                Stop::Failed
+            }
+        })
     }
 }
 
 impl Rows for Batch<'_> {
-    type Error = ReadError;
-
-    fn message(&mut self, id: MessageId) -> Result<Option<Message>, ReadError> {
-        outcomes::read(&mut self.tables, id)
+    fn get(&mut self, table: Table, key: &Key) -> Result<Option<Vec<u8>>, Stop> {
+        let row = match table {
+            Table::Messages => {
+                let id = key.id(0);
+                self.tables.messages.read_row(id.as_bytes(), |row| row.map(<[u8]>::to_vec))
+            }
+            table => self.tables.of(table).get(key),
+        };
+        self.or_stop(row)
     }
 
-    fn put_message(&mut self, message: &Message) -> Result<(), ReadError> {
-        outcomes::write(&mut self.tables, message)
-    }
-
-    fn keep_overturned(&mut self, id: MessageId, failure: &Failure) -> Result<(), ReadError> {
-        feed::keep_overturned(self, id, failure)
-    }
-
-    fn find_sent(
+    fn range(
         &mut self,
-        ses_message_id: &str,
-        accepted_at: Timestamp,
-    ) -> Result<Option<MessageId>, ReadError> {
-        Ok(outcomes::find_sent(&mut self.tables, ses_message_id, accepted_at)?)
+        table: Table,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, Stop> {
+        let rows = self.tables.of(table).range(range, limit);
+        self.or_stop(rows)
     }
 
-    fn add_sent(
-        &mut self,
-        id: MessageId,
-        ses_message_id: &str,
-        sent_at: Timestamp,
-    ) -> Result<(), ReadError> {
-        let key = (sent_at.unix_millis(), *id.as_bytes());
-        Ok(self.tables.sent.insert_later(key, ses_message_id.as_bytes())?)
-    }
-
-    fn event(&mut self, id: MessageId, key: &EventKey) -> Result<Option<Vec<u8>>, ReadError> {
-        let row = self.tables.events.open()?.get(key.of_message(id).as_slice())?;
-        Ok(row.map(|row| row.value().to_vec()))
-    }
-
-    fn put_event(&mut self, id: MessageId, key: &EventKey, row: &[u8]) -> Result<(), ReadError> {
-        Ok(self.tables.events.open()?.insert(key.of_message(id).as_slice(), row)?)
-    }
-
-    fn keep_unmatched(
-        &mut self,
-        ses_message_id: &str,
-        digest: &[u8],
-        row: &[u8],
-        now: Timestamp,
-    ) -> Result<Change, ReadError> {
-        dead_letters::keep_unmatched(self, ses_message_id, digest, row, now)
-    }
-
-    fn take_unmatched(&mut self, ses_message_id: &str) -> Result<Vec<UnmatchedEvent>, ReadError> {
-        dead_letters::take_unmatched(self, ses_message_id)
-    }
-
-    fn suppression(
-        &mut self,
-        organisation: OrganisationId,
-        address: &SuppressedAddress,
-    ) -> Result<StoredSuppression, ReadError> {
-        let key = (organisation.0, address.as_str());
-        let row = self.tables.suppressions.open()?.get(key)?;
-        Ok(row.map_or(StoredSuppression::Missing, |row| {
-            decode_suppression(key.1, row.value())
-                .map_or(StoredSuppression::Damaged, StoredSuppression::Readable)
-        }))
-    }
-
-    fn put_suppression(
-        &mut self,
-        organisation: OrganisationId,
-        suppression: &Suppression,
-    ) -> Result<(), ReadError> {
-        if suppressions::insert(self, Some(organisation), suppression)? == Change::None {
-            let key = (organisation.0, suppression.address.as_str());
-            let row = encode_suppression(suppression);
-            self.tables.suppressions.open()?.insert(key, row.as_slice())?;
+    fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop> {
+        self.is_changed = true;
+        let put = match table {
+            Table::Messages => {
+                let put = self.tables.messages.insert_later(key.id(0).as_bytes(), row);
+                put.map_err(redb::Error::from)
+            }
+            table => self.tables.of(table).put(key, row),
+        };
+        if table == Table::Suppressions {
+            // Before the commit: none that is stored is ever missing there.
+            self.shared.suppressed.insert([(key.number(0), key.text(4))]);
+            self.suppressed = Change::Made;
         }
+        self.or_stop(put)
+    }
+
+    fn put_of(
+        &mut self,
+        _: OrganisationId,
+        table: Table,
+        key: &Key,
+        row: &[u8],
+    ) -> Result<(), Stop> {
+        self.put(table, key, row)
+    }
+
+    fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop> {
+        self.is_changed = true;
+        let mut removed = self.tables.of(table).remove(key);
+        if table == Table::ApiKeys {
+            let uses = self.tables.key_use.open();
+            removed = removed.and(uses.and_then(|uses| Ok(drop(uses.remove(key.number(0))?))));
+        }
+        self.or_stop(removed)
+    }
+
+    fn read_ahead(&mut self, _: &[(Table, Key)]) -> Result<(), Stop> {
         Ok(())
+    }
+
+    fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop> {
+        let made = timed_rows::make_room(&mut self.tables, table, most, what);
+        self.or_stop(made)
+    }
+
+    fn counter(&mut self, counter: Counter) -> Result<u64, Stop> {
+        let value = self.tables.counter(counter);
+        self.or_stop(value)
+    }
+
+    fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), Stop> {
+        let set = self.tables.set_counter(counter, value);
+        self.or_stop(set)
+    }
+
+    fn feed_end(&mut self) -> Result<FeedPosition, Stop> {
+        Ok(self.shared.feed.last())
     }
 
     fn report(
@@ -113,27 +295,49 @@ impl Rows for Batch<'_> {
         message: &Message,
         change: ReportedChange,
         now: Timestamp,
-    ) -> Result<(), ReadError> {
-        feed::report(self, message, change, now)
+    ) -> Result<(), Stop> {
+        let appended = self.shared.feed.append(&mut self.tables, message, change, now);
+        let position = self.or_stop(appended)?;
+        self.fed.push((message.organisation, position));
+        Ok(())
     }
 
-    fn add_lost_message(&mut self, found_at: Timestamp) -> Result<(), ReadError> {
-        lost_messages::add(&mut self.tables, 1, found_at)
+    fn end_pending(&mut self, id: MessageId) -> Result<(), Stop> {
+        let removed = self.tables.pending.remove_later(id.as_bytes());
+        self.or_stop(removed)
+    }
+
+    fn end_call(&mut self, _: MessageId) {}
+
+    fn find_sent(
+        &mut self,
+        ses_message_id: &str,
+        accepted_at: Timestamp,
+    ) -> Result<Option<MessageId>, Stop> {
+        let found = sent::find(&mut self.tables, ses_message_id, accepted_at);
+        self.or_stop(found)
+    }
+
+    fn add_sent(
+        &mut self,
+        id: MessageId,
+        ses_message_id: &str,
+        sent_at: Timestamp,
+    ) -> Result<(), Stop> {
+        let key = (sent_at.unix_millis(), *id.as_bytes());
+        let added = self.tables.sent.insert_later(key, ses_message_id.as_bytes());
+        self.or_stop(added)
     }
 
     fn count(&mut self, organisation: OrganisationId, increment: Increment) {
         self.increments.push((organisation, increment));
     }
 
-    fn may_be_named(&self, organisation: OrganisationId, name: &str) -> bool {
-        self.shared.organisations().may_be_named(organisation, name)
+    fn directory(&self) -> Arc<OrganisationIndex> {
+        self.shared.directory.load_full()
     }
 
-    fn organisation_named(&self, name: &str) -> Option<OrganisationId> {
-        self.shared.organisations().named(name).map(|organisation| organisation.id)
-    }
-
-    fn note_damage(&self, row: DamagedRow) {
-        self.shared.damage.note(row);
+    fn damage(&self) -> &Damage {
+        &self.shared.damage
     }
 }

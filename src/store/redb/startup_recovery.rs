@@ -2,25 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable};
 
+use crate::domain::clock_corrections::{TimeRecord, WindowTime};
 use crate::domain::id::MessageId;
 use crate::domain::message::{Acceptance, Recorded, State, Transition};
 use crate::domain::time::Timestamp;
 use crate::store::StoreId;
-use crate::store::record::{ReportedChange, decode_message, encode_message};
+use crate::store::lost_messages;
+use crate::store::record::{ReportedChange, decode_message, decode_time, encode_message};
 use crate::store::redb::database::Laid;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::feed::FeedIndex;
 use crate::store::redb::idempotency::IdempotencyIndex;
 use crate::store::redb::open::FileOrigin;
-use crate::store::redb::tables::{IdKey, MESSAGES, Tables, write_tables};
-use crate::store::redb::{
-    OpenError, Shared, api_keys, feed, lost_messages, quarantine, suppressions, time_record,
-    write_lock,
-};
+use crate::store::redb::tables::{IdKey, MESSAGES, TIME_KEY, Tables, write_tables};
+use crate::store::redb::{OpenError, Shared, directory, feed, quarantine, write_lock};
+use crate::store::rows::Counter;
 
 /// How many pending messages a restart settles in one transaction.
 const RECOVERY_STEP: usize = 5_000;
@@ -96,8 +96,7 @@ impl Start {
         loop {
             let step = write_tables(database, |mut tables| {
                 // A clock that is behind the file's time stamp is wrong.
-                let reached = time_record::reached(&mut tables)?;
-                let now = reached.map_or(self.now, |reached| reached.now().max(self.now));
+                let now = reached(&mut tables)?.map_or(self.now, |at| at.now().max(self.now));
                 let pending = pending_after(&mut tables, after)?;
                 let (mut kept, mut gone) = (Vec::new(), Vec::new());
                 for id in &pending {
@@ -127,9 +126,10 @@ pub(super) fn load(shared: &Shared, settled: Settled) -> Result<Recovery, OpenEr
     let damage = &shared.damage;
     shared.database.read(|transaction| quarantine::note_quarantined(transaction, damage))?;
     shared.reload_organisations()?;
-    shared.key_use.store(Arc::new(shared.database.read(api_keys::load_key_use)?));
-    *write_lock(&shared.suppression_filter) =
-        shared.database.read(|transaction| suppressions::load_filter(transaction, damage))?;
+    shared.directory.replace_uses(shared.database.read(directory::key_uses)?);
+    shared
+        .database
+        .read(|transaction| directory::load_suppressed(transaction, &shared.suppressed, damage))?;
     let now = shared.start.now;
     let index =
         shared.database.read(|transaction| IdempotencyIndex::load(transaction, damage, now))?;
@@ -203,5 +203,19 @@ fn settle_pending(
         }
         tables.pending.open()?.remove(id.as_bytes())?;
     }
-    lost_messages::add(tables, lost, now)
+    if lost > 0 {
+        let before =
+            (tables.counter(Counter::LostMessages)?, tables.counter(Counter::LostMessagesAt)?);
+        tables.set_counter(Counter::LostMessages, lost_messages::sum(before, lost, now))?;
+        tables.set_counter(Counter::LostMessagesAt, now.unix_millis())?;
+    }
+    Ok(())
+}
+
+/// Returns the time of the file's stamp. A record that cannot be read counts as none here; a later
+/// read reports it.
+fn reached(tables: &mut Tables<'_>) -> Result<Option<WindowTime>, ReadError> {
+    let row = tables.clock.open()?.get(TIME_KEY)?;
+    let record = row.and_then(|row| decode_time(row.value()).ok());
+    Ok(record.map(TimeRecord::reached))
 }

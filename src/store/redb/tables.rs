@@ -301,15 +301,6 @@ impl OnDemand<'_, IdKey, Row> {
 }
 
 impl Tables<'_> {
-    /// The next number of a counter in [`META`]; a number is never given twice.
-    pub(super) fn next_number(&mut self, counter: &str) -> Result<u32, redb::Error> {
-        let meta = self.meta.open()?;
-        let last = meta.get(counter)?.map_or(0, |row| row.value());
-        let next = last + 1;
-        meta.insert(counter, next)?;
-        Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
-    }
-
     /// Notes by how much the id is ahead of the acceptance, where that is more than ever before.
     pub(super) fn note_lead(
         &mut self,

@@ -130,7 +130,7 @@ async fn an_hour_goes_90_days_after_it_began_a_bounded_part_at_a_time() {
         let count = |transaction: &redb::ReadTransaction| {
             Ok(transaction.open_table(tables::HISTORY)?.len()?)
         };
-        store.redb().read(&tables::HISTORY, "all", count).unwrap()
+        store.redb().read("history", "all", count).unwrap()
     };
     let last_hour = std::time::Duration::from_hours(1);
     store.purge(START.plus(RECORD_RETENTION), 10).await.unwrap();

@@ -21,7 +21,7 @@ use crate::store::redb::database::Written;
 use crate::store::redb::error::ReadError;
 use crate::store::redb::idempotency::ClaimedKeys;
 use crate::store::redb::writer::settle;
-use crate::store::redb::{OpenError, Shared, organisations, startup_recovery, write_lock};
+use crate::store::redb::{OpenError, Shared, directory, startup_recovery, write_lock};
 use crate::store::{Change, StoreError};
 
 /// How many messages share one commit: whoever comes next waits for so many at most. One operation
@@ -256,6 +256,8 @@ impl Thread {
                 fed: Vec::new(),
                 organisations: Change::None,
                 suppressed: Change::None,
+                is_changed: false,
+                failure: None,
                 shared: &self.shared,
             };
             // An operation that panics costs its batch, as a failed write does, not the writer.
@@ -268,7 +270,7 @@ impl Thread {
             }
             // Read before the commit: nothing after it may fail.
             let organisations = match batch.organisations {
-                Change::Made => Some(organisations::read(
+                Change::Made => Some(directory::read(
                     &**batch.tables.organisations.open()?,
                     &**batch.tables.api_keys.open()?,
                     &**batch.tables.domains.open()?,
@@ -299,7 +301,7 @@ fn accept(
         publish(shared, effects.claimed);
         shared.feed.grow(effects.fed);
         if effects.suppressed == Change::Made {
-            shared.suppression_epoch.fetch_add(1, Ordering::Release);
+            shared.suppressed.grew();
         }
         if let Some(organisations) = effects.organisations {
             shared.set_organisations(organisations);
@@ -363,7 +365,7 @@ fn reopen(
                 Written::Durably(_) => accept(shared, waiting, written, started),
                 Written::Not | Written::Perhaps => settle(waiting, Err(StoreError::FileLost)),
             }
-            shared.suppression_epoch.fetch_add(1, Ordering::Release);
+            shared.suppressed.grew();
             shared.refusing.store(false, Ordering::Release);
             shared.health_changed.notify_waiters();
             return Ended::No;
@@ -409,7 +411,7 @@ fn reopen(
     }
     settle(waiting, Err(StoreError::Unavailable));
     // The batch may have suppressed an address and been durable all the same.
-    shared.suppression_epoch.fetch_add(1, Ordering::Release);
+    shared.suppressed.grew();
     shared.refusing.store(false, Ordering::Release);
     shared.health_changed.notify_waiters();
     tracing::info!("the store takes writes again");

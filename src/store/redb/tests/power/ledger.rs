@@ -108,7 +108,8 @@ impl Ledger {
         bodies: Bodies<'_>,
         now: Timestamp,
     ) -> Result<(), String> {
-        let status = store.redb().shared.organisations().sender_status(organisation, "example.com");
+        let status =
+            store.redb().shared.directory.load().sender_status(organisation, "example.com");
         if status != SenderStatus::Verified {
             return Err("the organisation or its domain is lost".to_owned());
         }

@@ -1,5 +1,5 @@
-//! Outcomes of messages, and the provider's ids of those that it accepted: how an event that does
-//! not carry our own id finds its message.
+//! Provider's ids of the messages that it accepted: how an event that does not carry our own id finds
+//! its message.
 //!
 //! The ids are ordered by time, so that inserts go to the table's end. The provider's ids are
 //! random: an index by them would cost the sends an order of magnitude at some million rows. The
@@ -11,55 +11,18 @@ use std::ops::Range;
 use redb::ReadableTable;
 
 use crate::domain::id::MessageId;
-use crate::domain::message::{Message, Recorded, State, Transition};
+use crate::domain::message::State;
 use crate::domain::time::Timestamp;
-use crate::store::record::{decode_message, encode_message};
-use crate::store::redb::RedbStore;
-use crate::store::redb::batch::{Batch, Kind};
-use crate::store::redb::error::{InRow, ReadError};
-use crate::store::redb::tables::{MESSAGES, Tables};
+use crate::store::record::decode_message;
+use crate::store::redb::error::ReadError;
+use crate::store::redb::tables::Tables;
 use crate::store::transitions::SEARCH_WINDOW;
-use crate::store::{StoreError, transitions};
 
 /// How many rows a search looks at, the nearest in time first.
 const SEARCH_ROWS: usize = 20_000;
-/// About how many bytes an outcome writes.
-const OUTCOME_WEIGHT: usize = 512;
-
-impl RedbStore {
-    pub(in crate::store) async fn record(
-        &self,
-        id: MessageId,
-        attempts: u32,
-        transition: Transition,
-        now: Timestamp,
-    ) -> Result<Recorded, StoreError> {
-        let record =
-            move |batch: &mut Batch<'_>| transitions::record(batch, id, attempts, transition, now);
-        self.writer.run_as(Kind::Outcome, OUTCOME_WEIGHT, record).await
-    }
-}
-
-/// Reads a message's row.
-pub(super) fn read(tables: &mut Tables<'_>, id: MessageId) -> Result<Option<Message>, ReadError> {
-    let read = tables.messages.read_row(id.as_bytes(), |row| {
-        row.map(|row| decode_message(id, row).in_row(MESSAGES, id)).transpose()
-    });
-    Ok(read??)
-}
-
-/// Writes a message's row, and removes its pending mark if its state is final.
-pub(super) fn write(tables: &mut Tables<'_>, message: &Message) -> Result<(), ReadError> {
-    let id = message.id.as_bytes();
-    tables.messages.insert_later(id, encode_message(message).as_slice())?;
-    if !matches!(message.state, State::Queued { .. }) {
-        tables.pending.remove_later(id)?;
-    }
-    Ok(())
-}
 
 /// Finds the message that the provider knows by this id and accepted at about this time.
-pub(super) fn find_sent(
+pub(super) fn find(
     tables: &mut Tables<'_>,
     ses_message_id: &str,
     accepted_at: Timestamp,
@@ -89,7 +52,7 @@ pub(super) fn find_sent(
 
 /// Removes the provider's ids of the first `limit` messages of `ids`, ahead of their records. Those
 /// of records that cannot be read stay until [`purge_orphans`].
-pub(super) fn purge_sent(
+pub(super) fn purge(
     tables: &mut Tables<'_>,
     ids: &Range<MessageId>,
     limit: usize,

@@ -1,0 +1,94 @@
+//! API keys, and when each was last used.
+//!
+//! A use is noted in memory on every request, and stored now and then: a write for each request
+//! would cost more than the answer is worth. A crash forgets the uses since they were last stored.
+
+use crate::domain::api_key::ApiKeyHash;
+use crate::domain::id::{KeyId, OrganisationId};
+use crate::domain::organisation::{ApiKeyEntry, Organisation};
+use crate::domain::time::Timestamp;
+use crate::store::directory::{Directory, KeyUses};
+use crate::store::organisations::exists;
+use crate::store::record::encode_api_key;
+use crate::store::rows::{Counter, Key, Lock, Rows, Stop, Table, next_number, remove_existing};
+use crate::store::{Change, NewApiKey, Store, StoreError};
+
+impl Store {
+    /// The organisation that an API key lets in at `now`, with the key's number; notes the use, in
+    /// memory.
+    pub fn authenticate(&self, hash: &ApiKeyHash, now: Timestamp) -> Option<(Organisation, KeyId)> {
+        let directory = self.directory();
+        let index = directory.load();
+        let key = index.key(hash).filter(|key| key.is_live(now))?;
+        directory.note_use(key.id, now);
+        Some((index.organisation(key.organisation)?.clone(), key.id))
+    }
+
+    /// When an API key was last used, to the millisecond while the service runs.
+    pub fn key_last_used(&self, id: KeyId) -> Option<Timestamp> {
+        self.directory().last_use(id)
+    }
+
+    /// Stores when the API keys were last used, as far as that is newer than what is stored.
+    pub async fn store_key_use(&self) -> Result<(), StoreError> {
+        let directory = self.directory();
+        let newer = directory.unstored_uses();
+        if newer.is_empty() {
+            return Ok(());
+        }
+        let mut unstored = Unstored { directory, uses: newer.clone() };
+        ask_engine!(self, engine => engine.put_key_use(newer))?;
+        unstored.uses.clear();
+        Ok(())
+    }
+
+    /// Adds an API key by its hash, or returns `None` if there is no such organisation.
+    pub async fn add_api_key(
+        &self,
+        organisation: OrganisationId,
+        key: NewApiKey,
+        now: Timestamp,
+    ) -> Result<Option<ApiKeyEntry>, StoreError> {
+        self.change(Lock::Directory, 1, move |rows| add(rows, organisation, &key, now)).await
+    }
+
+    /// Revokes an API key; no request that arrives after this is let in with it.
+    pub async fn revoke_api_key(&self, id: KeyId) -> Result<Change, StoreError> {
+        let revoke =
+            move |rows: &mut dyn Rows| remove_existing(rows, Table::ApiKeys, &Key::from(id.0));
+        self.change(Lock::Directory, 1, revoke).await
+    }
+
+    /// All API keys, as hashes.
+    pub fn api_keys(&self) -> Vec<ApiKeyEntry> {
+        self.directory().load().api_keys.clone()
+    }
+}
+
+/// Uses of keys that are being stored. They are to be stored again if that fails or is given up.
+struct Unstored<'a> {
+    directory: &'a Directory,
+    uses: KeyUses,
+}
+
+impl Drop for Unstored<'_> {
+    fn drop(&mut self) {
+        self.directory.give_back_uses(&self.uses);
+    }
+}
+
+fn add(
+    rows: &mut dyn Rows,
+    organisation: OrganisationId,
+    key: &NewApiKey,
+    now: Timestamp,
+) -> Result<Option<ApiKeyEntry>, Stop> {
+    if !exists(rows, organisation)? {
+        return Ok(None);
+    }
+    let id = KeyId(next_number(rows, Counter::LastKey)?);
+    let NewApiKey { label, expires_at, hash } = key.clone();
+    let entry = ApiKeyEntry { id, organisation, label, created_at: now, expires_at, hash };
+    rows.put_of(organisation, Table::ApiKeys, &Key::from(id.0), &encode_api_key(&entry))?;
+    Ok(Some(entry))
+}

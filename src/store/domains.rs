@@ -1,0 +1,101 @@
+//! Sender domains of organisations, and what the provider says of them.
+
+use crate::domain::id::OrganisationId;
+use crate::domain::mailbox::DomainName;
+use crate::domain::organisation::{DomainCheck, DomainState, SenderDomain, SenderStatus};
+use crate::domain::time::Timestamp;
+use crate::store::organisations::exists;
+use crate::store::record::{decode_domain, encode_domain};
+use crate::store::rows::{Key, Lock, Rows, Stop, Table, remove_existing};
+use crate::store::{Change, Store, StoreError};
+
+impl Store {
+    /// Adds a sender domain, or sets the state of one that is there. Returns `None` if there is no
+    /// such organisation.
+    pub async fn put_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+        state: DomainState,
+        now: Timestamp,
+    ) -> Result<Option<SenderDomain>, StoreError> {
+        let name = name.into_owned();
+        let put = move |rows: &mut dyn Rows| {
+            if !exists(rows, organisation)? {
+                return Ok(None);
+            }
+            let domain = match read(rows, organisation, &name)? {
+                Some(known) => known.moved(state, now),
+                None => SenderDomain::new(organisation, name.as_str().to_owned(), state, now),
+            };
+            write(rows, &domain)?;
+            Ok(Some(domain))
+        };
+        self.change(Lock::Directory, 1, put).await
+    }
+
+    /// Writes down what the provider said of a sender domain and moves it from one state to
+    /// another, which may be the same. Does nothing if it has changed or gone since it was read.
+    pub async fn change_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+        from: DomainState,
+        to: DomainState,
+        check: DomainCheck,
+    ) -> Result<Change, StoreError> {
+        let name = name.into_owned();
+        let change = move |rows: &mut dyn Rows| match read(rows, organisation, &name)? {
+            Some(domain) if domain.state == from => {
+                let domain = domain.moved(to, check.at);
+                write(rows, &SenderDomain { last_check: Some(check.clone()), ..domain })?;
+                Ok(Change::Made)
+            }
+            Some(_) | None => Ok(Change::None),
+        };
+        self.change(Lock::Directory, 1, change).await
+    }
+
+    /// Withdraws a sender domain.
+    pub async fn remove_domain(
+        &self,
+        organisation: OrganisationId,
+        name: DomainName<'_>,
+    ) -> Result<Change, StoreError> {
+        let key = key(organisation, name.as_str());
+        let remove = move |rows: &mut dyn Rows| remove_existing(rows, Table::Domains, &key);
+        self.change(Lock::Directory, 1, remove).await
+    }
+
+    /// Whether an organisation may send from a domain now.
+    pub fn sender_status(
+        &self,
+        organisation: OrganisationId,
+        domain: &DomainName<'_>,
+    ) -> SenderStatus {
+        self.directory().load().sender_status(organisation, domain.as_str())
+    }
+
+    /// All sender domains.
+    pub fn domains(&self) -> Vec<SenderDomain> {
+        self.directory().load().domains.clone()
+    }
+}
+
+fn key(organisation: OrganisationId, name: &str) -> Key {
+    Key::from((organisation.0, name))
+}
+
+/// Reads the domain's row; `None` also if it cannot be read, so that it can be added again.
+fn read(
+    rows: &mut dyn Rows,
+    organisation: OrganisationId,
+    name: &DomainName<'_>,
+) -> Result<Option<SenderDomain>, Stop> {
+    let row = rows.get(Table::Domains, &key(organisation, name.as_str()))?;
+    Ok(row.and_then(|row| decode_domain(organisation.0, name.as_str(), &row).ok()))
+}
+
+fn write(rows: &mut dyn Rows, domain: &SenderDomain) -> Result<(), Stop> {
+    rows.put(Table::Domains, &key(domain.organisation, &domain.name), &encode_domain(domain))
+}

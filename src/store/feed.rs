@@ -1,0 +1,275 @@
+//! Event feed, read: entries for each change of a message that its organisation is told of.
+//!
+//! An entry names its message and, if there is one, its event; what it shows is read from their rows. A
+//! message's state is final once an entry reports it, with one exception: a failure that an event
+//! overturns is kept apart.
+
+use std::collections::HashMap;
+
+use tokio::sync::watch;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::feed::{FeedChange, FeedEntry, FeedEventType, FeedId, FeedPosition, FeedTypes};
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::{Acceptance, Message, State};
+use crate::store::error::{DamagedRow, RowError};
+use crate::store::listing::{self, Turn};
+use crate::store::record::{
+    EventKey, FeedRow, ReportedChange, decode_event, decode_feed, decode_message, decode_overturned,
+};
+use crate::store::rows::{InTable, Key, KeyRange, KeyedRow, Table};
+use crate::store::{FeedPage, ListError, Lister, Store, StoreError};
+
+/// How many entries the first look at a feed reads at most, and a later one. Types that are rare need
+/// several looks.
+const FIRST_LOOK: usize = 1_000;
+const ROWS_PER_LOOK: usize = 10_000;
+
+/// What is asked of a feed.
+struct Query {
+    organisation: OrganisationId,
+    types: FeedTypes,
+    limit: usize,
+    window_now: WindowTime,
+}
+
+impl Store {
+    /// Returns entries of an organisation's feed after a position, at most `limit`. Those whose
+    /// record is past its retention at `window_now`, or cannot be read, are left out.
+    pub async fn feed(
+        &self,
+        organisation: OrganisationId,
+        after: FeedPosition,
+        types: FeedTypes,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<FeedPage, StoreError> {
+        let query = Query { organisation, types, limit, window_now: window_now.into() };
+        Ok(self.read_feed(&query, after, None).await?.0)
+    }
+
+    /// Returns what `then` makes of a page as [`Store::feed`] reads it. This is one of the listings
+    /// that an organisation may have running, and `then` runs where the page is read.
+    pub async fn list_feed<T: Send + 'static>(
+        &self,
+        organisation: OrganisationId,
+        after: FeedPosition,
+        types: FeedTypes,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+        then: impl FnOnce(FeedPage) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        let query = Query { organisation, types, limit, window_now: window_now.into() };
+        let turn = self.listings().turn(Lister::Organisation(organisation)).await?;
+        let store = self.clone();
+        // The caller may go meanwhile; the read does not, so the turn is its own.
+        let listing = tokio::spawn(async move {
+            let (page, turn) = store.read_feed(&query, after, Some(turn)).await?;
+            let made = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                then(page)
+            });
+            Ok(made.await.expect("what is made of a page does not panic and is not aborted"))
+        });
+        listing.await.expect("a listing does not panic and is not aborted")
+    }
+
+    /// Returns the entry at a position, unless there is none or its record is past its retention
+    /// at `window_now`.
+    pub async fn feed_entry(
+        &self,
+        organisation: OrganisationId,
+        position: FeedPosition,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<FeedEntry>, StoreError> {
+        let window_now = window_now.into();
+        let query = Query { organisation, types: FeedTypes::ALL, limit: 1, window_now };
+        if position > self.feed_shown() {
+            return Ok(None);
+        }
+        let key = Key::from((organisation.0, position.number()));
+        let Some(row) = self.row(Table::Feed, key.clone()).await? else { return Ok(None) };
+        Ok(self.entries(&query, &[(key, row)]).await?.pop())
+    }
+
+    /// Returns the position of an organisation's last entry: only later commits write behind it.
+    pub fn feed_end(&self, organisation: OrganisationId) -> FeedPosition {
+        on_engine!(self, engine => engine.feed_end(organisation))
+    }
+
+    /// Returns a receiver that is told after each commit that added entries to any feed. Its value
+    /// is the last position.
+    pub fn feed_grew(&self) -> watch::Receiver<FeedPosition> {
+        on_engine!(self, engine => engine.feed_grew())
+    }
+
+    /// Returns the number by which the feed's cursors are told from those of other files.
+    pub fn feed_id(&self) -> FeedId {
+        on_engine!(self, engine => engine.feed_id())
+    }
+
+    /// The last position that is shown, in any feed.
+    fn feed_shown(&self) -> FeedPosition {
+        on_engine!(self, engine => engine.feed_shown())
+    }
+
+    /// Reads a page in as many looks as it takes, each in a turn of its own; gives the last one back.
+    async fn read_feed(
+        &self,
+        query: &Query,
+        mut after: FeedPosition,
+        mut turn: Option<Turn>,
+    ) -> Result<(FeedPage, Option<Turn>), StoreError> {
+        let OrganisationId(number) = query.organisation;
+        let mut page = FeedPage { entries: Vec::new(), next: after };
+        let mut step = query.limit.clamp(1, FIRST_LOOK);
+        // Whoever has seen the last entry needs no look at the rows.
+        while after < self.feed_end(query.organisation) {
+            let end = Key::from((number, self.feed_shown().number().saturating_add(1)));
+            let range = KeyRange { end: Some(end), ..KeyRange::default() };
+            let range = range.after((number, after.number()));
+            let mut rows = self.rows(Table::Feed, range, step).await?;
+            let is_end = rows.len() < step;
+            let is_cut = keep_wanted(&mut rows, query);
+            if let Some((last, _)) = rows.last() {
+                after = position_of(last);
+            }
+            page = FeedPage { entries: self.entries(query, &rows).await?, next: after };
+            if !page.entries.is_empty() || (is_end && !is_cut) {
+                break;
+            }
+            turn = match turn {
+                Some(turn) => Some(turn.again().await),
+                None => None,
+            };
+            step = (step * 4).min(ROWS_PER_LOOK);
+        }
+        Ok((page, turn))
+    }
+
+    /// Returns what entries show, of those that are asked for and can be read.
+    async fn entries(
+        &self,
+        query: &Query,
+        rows: &[KeyedRow],
+    ) -> Result<Vec<FeedEntry>, StoreError> {
+        let read = rows.iter().filter_map(|(key, row)| {
+            let position = position_of(key);
+            let read = decode_feed(position, row).in_table(Table::Feed, position.number());
+            Some((position, self.damage().left_out(read)?))
+        });
+        let wanted = read.filter(|(_, row)| query.types.contains(event_type(&row.change)));
+        let wanted: Vec<(FeedPosition, FeedRow)> = wanted.collect();
+        let referred = Referred::read(self, &wanted).await?;
+        let entries = wanted.into_iter().filter_map(|(position, FeedRow { message, change })| {
+            let resolved = referred.resolve(message, change, &query.window_now);
+            // A row that cannot be read costs nobody but itself.
+            let (message, change) = self.damage().left_out(resolved)??;
+            let recorded_at = query.window_now.corrected(position.instant());
+            Some(FeedEntry { position, recorded_at, message, change })
+        });
+        Ok(entries.collect())
+    }
+}
+
+fn position_of(key: &Key) -> FeedPosition {
+    FeedPosition::from_number(key.large(4))
+}
+
+/// Leaves out what follows when there are as many entries of the wanted types as are asked for: what
+/// they refer to is read for no more. Returns true if something was left out.
+fn keep_wanted(rows: &mut Vec<KeyedRow>, query: &Query) -> bool {
+    let is_wanted = |(key, row): &KeyedRow| {
+        let row = decode_feed(position_of(key), row);
+        row.is_ok_and(|row| query.types.contains(event_type(&row.change)))
+    };
+    let wanted = rows.iter().enumerate().filter(|(_, row)| is_wanted(row));
+    let last = wanted.map(|(index, _)| index).nth(query.limit.max(1) - 1);
+    let kept = last.map_or(rows.len(), |index| index + 1);
+    let is_cut = kept < rows.len();
+    rows.truncate(kept);
+    is_cut
+}
+
+/// Rows that entries refer to.
+struct Referred {
+    messages: HashMap<Key, Vec<u8>>,
+    overturned: HashMap<Key, Vec<u8>>,
+    events: HashMap<Key, Vec<u8>>,
+}
+
+impl Referred {
+    /// Reads the messages first: a failure that is overturned meanwhile is kept before its message
+    /// shows as sent.
+    async fn read(store: &Store, entries: &[(FeedPosition, FeedRow)]) -> Result<Self, StoreError> {
+        let rows = || entries.iter().map(|(_, row)| row);
+        let failed = rows().filter(|row| matches!(row.change, ReportedChange::Failed));
+        let observed = rows().filter_map(|row| match &row.change {
+            ReportedChange::Observed(key) => Some(event_key(row.message, key)),
+            ReportedChange::Sent | ReportedChange::Failed | ReportedChange::Suppressed => None,
+        });
+        let messages = rows().map(|row| Key::from(row.message)).collect();
+        Ok(Self {
+            messages: store.rows_of(Table::Messages, messages).await?,
+            overturned: store
+                .rows_of(
+                    Table::OverturnedFailures,
+                    failed.map(|row| Key::from(row.message)).collect(),
+                )
+                .await?,
+            events: store.rows_of(Table::Events, observed.collect()).await?,
+        })
+    }
+
+    /// Returns the message as it was after the change, and the change; `None` if the message is past
+    /// its retention.
+    fn resolve(
+        &self,
+        id: MessageId,
+        change: ReportedChange,
+        window_now: &WindowTime,
+    ) -> Result<Option<(Message, FeedChange)>, DamagedRow> {
+        let Some(row) = self.messages.get(&Key::from(id)) else { return Ok(None) };
+        let message = decode_message(id, row).in_table(Table::Messages, id)?;
+        let Some(mut message) = listing::visible(message, window_now) else { return Ok(None) };
+        let change = match change {
+            ReportedChange::Sent => FeedChange::Sent,
+            ReportedChange::Suppressed => FeedChange::Suppressed,
+            ReportedChange::Failed => {
+                if !matches!(message.state, State::Failed { .. }) {
+                    let row = self.overturned.get(&Key::from(id));
+                    let row = row.ok_or_else(|| missing(Table::OverturnedFailures, id))?;
+                    let failure = decode_overturned(row).in_table(Table::OverturnedFailures, id)?;
+                    message.state = State::Failed { failure, acceptance: Acceptance::Possible };
+                }
+                FeedChange::Failed
+            }
+            ReportedChange::Observed(key) => {
+                let row = self.events.get(&event_key(id, &key));
+                let row = row.ok_or_else(|| missing(Table::Events, id))?;
+                FeedChange::Observed(decode_event(row).in_table(Table::Events, id)?)
+            }
+        };
+        Ok(Some((message, change)))
+    }
+}
+
+fn missing(table: Table, id: MessageId) -> DamagedRow {
+    let reason = RowError::Invalid("nothing, although the feed refers to it");
+    DamagedRow::new(table.name(), id, &reason)
+}
+
+/// Returns the key of a message's event.
+pub(super) fn event_key(message: MessageId, key: &EventKey) -> Key {
+    Key::from(key.of_message(message).as_slice())
+}
+
+/// Type of the change that an entry reports.
+fn event_type(change: &ReportedChange) -> FeedEventType {
+    match change {
+        ReportedChange::Sent => FeedEventType::Sent,
+        ReportedChange::Failed => FeedEventType::Failed,
+        ReportedChange::Suppressed => FeedEventType::Suppressed,
+        ReportedChange::Observed(EventKey { event_type, .. }) => (*event_type).into(),
+    }
+}

@@ -1,0 +1,106 @@
+//! Messages: their outcomes, what the provider reports of them, and how they are read back.
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::event::Event;
+use crate::domain::id::MessageId;
+use crate::domain::message::{Message, Recorded, Transition};
+use crate::domain::time::Timestamp;
+use crate::store::listing;
+use crate::store::record::{decode_event, decode_message};
+use crate::store::rows::{InTable, KeyRange, Table};
+use crate::store::{
+    Applied, ListError, Lister, MessageFilter, MessagePage, Report, Store, StoreError,
+};
+
+impl Store {
+    /// Records the outcome of a message after `attempts` calls to the provider in all, at `now`.
+    pub async fn record(
+        &self,
+        id: MessageId,
+        attempts: u32,
+        transition: Transition,
+        now: Timestamp,
+    ) -> Result<Recorded, StoreError> {
+        ask_engine!(self, engine => engine.record(id, attempts, transition, now))
+    }
+
+    /// Applies a provider's report: the event, the proof of acceptance and the suppressions that
+    /// follow, together. A repeat changes nothing.
+    pub async fn apply(&self, report: Report, now: Timestamp) -> Result<Applied, StoreError> {
+        Ok(self.apply_all(vec![report], now).await?[0])
+    }
+
+    /// As [`Store::apply`], for several reports in one transaction; an answer for each, in order.
+    pub async fn apply_all(
+        &self,
+        reports: Vec<Report>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError> {
+        ask_engine!(self, engine => engine.apply_all(reports, now))
+    }
+
+    /// A message, unless its retention is over at `window_now`.
+    pub async fn message(
+        &self,
+        id: MessageId,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<Message>, StoreError> {
+        let row = read_engine!(self, engine => engine.message_row(id))?;
+        let Some((row, calling)) = row else { return Ok(None) };
+        let read = decode_message(id, &row).in_table(Table::Messages, id);
+        let message = read.map_err(|row| self.damaged_row(row))?;
+        let calling = calling.or(message.calling);
+        Ok(listing::visible(Message { calling, ..message }, &window_now.into()))
+    }
+
+    /// When the oldest record was made, past its window or not; of one that cannot be read, its
+    /// id's instant. Returns `None` if there is no record.
+    pub async fn oldest(
+        &self,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let first = read_engine!(self, engine => engine.first_message())?;
+        let stored = first.map(|(id, row)| {
+            decode_message(id, &row).map_or(id.instant(), |message| message.created_at)
+        });
+        Ok(stored.map(|stored| window_now.into().corrected(stored)))
+    }
+
+    /// Returns the stored instant of the last message's id, or `None` if there is no message.
+    /// Reads what is published.
+    pub async fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
+        let last = read_engine!(self, engine => engine.last_message())?;
+        Ok(last.map(|id| id.instant()))
+    }
+
+    /// A page of messages, newest first, at most `limit`, as operators read it.
+    pub async fn list(
+        &self,
+        filter: MessageFilter,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+    ) -> Result<MessagePage, ListError> {
+        self.list_then(Lister::Operators, filter, limit, window_now, |page| page).await
+    }
+
+    /// What `then` makes of a page of messages, newest first, at most `limit`. It runs where the
+    /// page is read, so that only so many pages are held at one time. Rows that cannot be read are
+    /// left out.
+    pub async fn list_then<T: Send + 'static>(
+        &self,
+        lister: Lister,
+        filter: MessageFilter,
+        limit: usize,
+        window_now: impl Into<WindowTime>,
+        then: impl FnOnce(MessagePage) -> T + Send + 'static,
+    ) -> Result<T, ListError> {
+        ask_engine!(self, engine => engine.list_then(lister, filter, limit, window_now.into(), then))
+    }
+
+    /// A message's events, oldest first. Rows that cannot be read are left out.
+    pub async fn events(&self, id: MessageId) -> Result<Vec<Event>, StoreError> {
+        let rows = self.rows(Table::Events, KeyRange::of(id), usize::MAX).await?;
+        let read = rows.iter().map(|(_, row)| decode_event(row).in_table(Table::Events, id));
+        Ok(read.filter_map(|event| self.damage().left_out(event)).collect())
+    }
+}

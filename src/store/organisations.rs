@@ -1,0 +1,81 @@
+//! Organisations. Removing one removes its keys, domains and endpoints with it.
+
+use crate::domain::id::OrganisationId;
+use crate::domain::organisation::{Organisation, OrganisationName};
+use crate::store::record::webhooks::decode_webhook;
+use crate::store::record::{decode_api_key, decode_organisation, encode_organisation};
+use crate::store::rows::{Counter, Key, KeyRange, Lock, Rows, Stop, Table, next_number};
+use crate::store::{Change, Store, StoreError};
+
+impl Store {
+    /// Adds an organisation, or returns `None` if the name is taken. A row that cannot be read
+    /// takes no name.
+    pub async fn add_organisation(
+        &self,
+        name: OrganisationName,
+    ) -> Result<Option<Organisation>, StoreError> {
+        self.change(Lock::Directory, 1, move |rows| add(rows, &name)).await
+    }
+
+    /// Removes an organisation with its keys, domains and endpoints. Its records stay until their
+    /// retention ends, and its suppressions with them. A key that cannot be read lets nobody in, and
+    /// stays.
+    pub async fn remove_organisation(&self, id: OrganisationId) -> Result<Change, StoreError> {
+        self.change(Lock::Directory, 1, move |rows| remove(rows, id)).await
+    }
+
+    /// All organisations.
+    pub fn organisations(&self) -> Vec<Organisation> {
+        self.directory().load().organisations.clone()
+    }
+
+    /// The organisation with this name.
+    pub fn organisation(&self, name: &OrganisationName) -> Option<Organisation> {
+        self.directory().load().named(name.as_str()).cloned()
+    }
+
+    /// The organisation with this number.
+    pub fn organisation_by_id(&self, id: OrganisationId) -> Option<Organisation> {
+        self.directory().load().organisation(id).cloned()
+    }
+}
+
+fn add(rows: &mut dyn Rows, name: &OrganisationName) -> Result<Option<Organisation>, Stop> {
+    let all = rows.range(Table::Organisations, &KeyRange::all(), usize::MAX)?;
+    if all.iter().any(|(_, row)| decode_organisation(row).is_ok_and(|taken| taken == *name)) {
+        return Ok(None);
+    }
+    let id = OrganisationId(next_number(rows, Counter::LastOrganisation)?);
+    rows.put(Table::Organisations, &Key::from(id.0), &encode_organisation(name))?;
+    Ok(Some(Organisation { id, name: name.clone() }))
+}
+
+fn remove(rows: &mut dyn Rows, id: OrganisationId) -> Result<Change, Stop> {
+    if !exists(rows, id)? {
+        return Ok(Change::None);
+    }
+    let api_keys = rows.range(Table::ApiKeys, &KeyRange::all(), usize::MAX)?;
+    let webhooks = rows.range(Table::Webhooks, &KeyRange::all(), usize::MAX)?;
+    let domains = rows.range(Table::Domains, &KeyRange::of(id.0), usize::MAX)?;
+    for (key, row) in api_keys {
+        if decode_api_key(key.number(0), &row).is_ok_and(|api_key| api_key.organisation == id) {
+            rows.remove(Table::ApiKeys, &key)?;
+        }
+    }
+    // What its endpoints leave behind is swept later, a step at a time.
+    for (key, row) in webhooks {
+        if decode_webhook(key.number(0), &row).is_ok_and(|webhook| webhook.organisation == id) {
+            rows.remove(Table::Webhooks, &key)?;
+        }
+    }
+    for (key, _) in domains {
+        rows.remove(Table::Domains, &key)?;
+    }
+    rows.remove(Table::Organisations, &Key::from(id.0))?;
+    Ok(Change::Made)
+}
+
+/// Returns true if the organisation has not been removed.
+pub(super) fn exists(rows: &mut dyn Rows, id: OrganisationId) -> Result<bool, Stop> {
+    Ok(rows.get(Table::Organisations, &Key::from(id.0))?.is_some())
+}

@@ -1,0 +1,505 @@
+//! Row set: the rows that the rules of a transaction have asked for, read and locked, and those that
+//! they put and remove, written at once.
+//!
+//! A rule that asks for a row that is not here stops, the row is read, and the rule runs again from its
+//! start. What it asks for beforehand costs one round for all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+
+use crate::domain::feed::FeedPosition;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::Message;
+use crate::domain::time::Timestamp;
+use crate::organisation_counts::Increment;
+use crate::store::damage::Damage;
+use crate::store::directory::OrganisationIndex;
+use crate::store::limits;
+use crate::store::postgres::calls::UNMARK;
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::tables::{
+    Known, NewRow, Query, ask_all, bigint, get_counters, ids, keyed_row, limit, lock, put, range,
+    remove, ses_id_of, set_counter,
+};
+use crate::store::postgres::{Shared, message_id, millis, number, timestamp, uuid_of};
+use crate::store::record::{FeedRow, ReportedChange, encode_feed};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+use crate::store::transitions::SEARCH_WINDOW;
+
+/// How often a rule runs until every row is here that it asks for.
+pub(super) const ROUNDS: usize = 8;
+
+/// Counts a change of the directory. Its lock makes changes come one after the other.
+const CHANGE_DIRECTORY: &str = "UPDATE cluster SET directory_version = directory_version + 1";
+/// Keeps others from these ids of the provider until the end of the transaction, so that an event
+/// and the outcome that it waits for do not miss each other.
+const LOCK_SES_IDS: &str = "
+SELECT pg_advisory_xact_lock(number) FROM (
+    SELECT DISTINCT hashtextextended(id, 0) AS number FROM unnest($1::text[]) AS id ORDER BY 1
+) AS numbers";
+const FIND_SENT: &str =
+    "SELECT ses_message_id, id, sent_at FROM sent WHERE ses_message_id = ANY($1)";
+const WRITE_SENT: &str = "
+INSERT INTO sent (ses_message_id, id, sent_at)
+SELECT * FROM unnest($1::text[], $2::uuid[], $3::bigint[])
+ON CONFLICT DO NOTHING";
+const END_PENDING: &str = "DELETE FROM pending WHERE id = ANY($1)";
+/// Taken as a position: what is committed later is behind it.
+const LAST_POSITION: &str = "UPDATE feed_counter SET last = last RETURNING last";
+/// Gives `$2` positions, none before the first one of the instant. Locked last: see `schema/1.sql`.
+const TAKE_POSITIONS: &str =
+    "UPDATE feed_counter SET last = greatest(last + 1, $1) + $2 - 1 RETURNING last";
+const WRITE_FEED_ENDS: &str = "
+INSERT INTO feed_end (organisation, last) SELECT * FROM unnest($1::integer[], $2::bigint[])
+ON CONFLICT (organisation) DO UPDATE SET last = excluded.last";
+
+/// Rows of a table: what was read, with `None` for a row that is not there.
+type ReadRows = BTreeMap<Table, BTreeMap<Key, Option<Vec<u8>>>>;
+
+/// Run of keys that was read at most so far.
+type Run = (Table, KeyRange, usize);
+
+/// Rows that a transaction has read, and what is to be written.
+pub(super) struct RowSet<'a> {
+    shared: &'a Shared,
+    directory: Arc<OrganisationIndex>,
+    /// True once the lock is taken that the rules need.
+    is_locked: bool,
+    read: ReadRows,
+    /// Runs that were read; the last key of one that has more rows.
+    runs: BTreeMap<Run, Option<Key>>,
+    /// Messages by the provider's ids.
+    sent: BTreeMap<String, Option<(MessageId, Timestamp)>>,
+    counters: BTreeMap<Counter, u64>,
+    feed_end: Option<FeedPosition>,
+    unread: Unread,
+    changes: Changes,
+}
+
+/// What is to be read before the rules run again.
+#[derive(Default)]
+struct Unread {
+    rows: BTreeMap<Table, BTreeSet<Key>>,
+    runs: BTreeSet<Run>,
+    sent: BTreeSet<String>,
+    counters: bool,
+    feed_end: bool,
+}
+
+/// What is to be written.
+#[derive(Default)]
+struct Changes {
+    /// `None` for a row that is removed.
+    rows: BTreeMap<Table, BTreeMap<Key, Option<NewRow>>>,
+    limits: BTreeMap<Table, (usize, &'static str)>,
+    counters: BTreeMap<Counter, u64>,
+    sent: Vec<(String, MessageId, Timestamp)>,
+    ended: Vec<MessageId>,
+    waiting: Vec<MessageId>,
+    feed: Vec<(OrganisationId, FeedRow, Timestamp)>,
+    increments: Vec<(OrganisationId, Increment)>,
+}
+
+/// What became durable with a transaction.
+#[derive(Default)]
+pub(super) struct Effects {
+    pub(super) increments: Vec<(OrganisationId, Increment)>,
+    /// Ends of the feeds that grew.
+    pub(super) feed_ends: BTreeMap<OrganisationId, FeedPosition>,
+    /// True if an address became suppressed.
+    pub(super) is_suppressed: bool,
+}
+
+impl<'a> RowSet<'a> {
+    pub(super) fn new(shared: &'a Shared, lock: Lock) -> Self {
+        Self {
+            shared,
+            directory: shared.directory.load_full(),
+            is_locked: lock == Lock::Rows,
+            read: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            feed_end: None,
+            unread: Unread::default(),
+            changes: Changes::default(),
+        }
+    }
+
+    /// Forgets what the rules have changed: they run again.
+    pub(super) fn restart(&mut self) {
+        self.changes = Changes::default();
+    }
+
+    /// Has a row read with the next ones, unless it is here.
+    pub(super) fn ask(&mut self, table: Table, key: Key) {
+        if !self.read.get(&table).is_some_and(|rows| rows.contains_key(&key)) {
+            self.unread.rows.entry(table).or_default().insert(key);
+        }
+    }
+
+    /// Has a run of rows read with the next ones.
+    pub(super) fn ask_range(&mut self, table: Table, range: KeyRange, limit: usize) {
+        self.unread.runs.insert((table, range, limit));
+    }
+
+    /// Has a message read by the provider's id.
+    pub(super) fn ask_sent(&mut self, ses_message_id: &str) {
+        if !self.sent.contains_key(ses_message_id) {
+            self.unread.sent.insert(ses_message_id.to_owned());
+        }
+    }
+
+    /// Returns true if the rules have changed nothing.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.changes.rows.is_empty() && self.changes.counters.is_empty()
+    }
+
+    /// Reads and locks what the rules have asked for.
+    pub(super) async fn fetch(&mut self, connection: &Connection) -> Result<(), QueryError> {
+        let unread = std::mem::take(&mut self.unread);
+        let mut queries = self.locks(&unread);
+        let locks = queries.len();
+        for (table, keys) in &unread.rows {
+            queries.push(lock(*table, &keys.iter().collect::<Vec<_>>()));
+        }
+        queries.extend(unread.runs.iter().map(|(table, run, most)| range(*table, run, *most)));
+        if !unread.sent.is_empty() {
+            let sent: Vec<String> = unread.sent.iter().cloned().collect();
+            queries.push(Query::new(FIND_SENT, vec![Box::new(sent)]));
+        }
+        queries.extend(unread.counters.then(get_counters));
+        queries.extend(unread.feed_end.then(|| Query::new(LAST_POSITION, Vec::new())));
+        let mut answers = ask_all(connection, &queries).await?.into_iter().skip(locks);
+        let mut answer = || answers.next().unwrap_or_default();
+        for (table, keys) in unread.rows {
+            let rows = self.read.entry(table).or_default();
+            rows.extend(keys.into_iter().map(|key| (key, None)));
+            let found = answer().iter().map(|row| keyed_row(table, row)).collect::<Vec<_>>();
+            rows.extend(found.into_iter().map(|(key, row)| (key, Some(row))));
+        }
+        for (table, run, most) in unread.runs {
+            let found: Vec<KeyedRow> = answer().iter().map(|row| keyed_row(table, row)).collect();
+            let last = found.last().filter(|_| found.len() == most).map(|(key, _)| key.clone());
+            let rows = self.read.entry(table).or_default();
+            rows.extend(found.into_iter().map(|(key, row)| (key, Some(row))));
+            self.runs.insert((table, run, most), last);
+        }
+        if !unread.sent.is_empty() {
+            self.sent.extend(unread.sent.into_iter().map(|ses_id| (ses_id, None)));
+            self.sent.extend(answer().iter().map(|row: &Row| {
+                (row.get(0), Some((message_id(row.get(1)), timestamp(row.get(2)))))
+            }));
+        }
+        if unread.counters {
+            self.counters = answer().first().map(counters_of).unwrap_or_default();
+        }
+        if unread.feed_end {
+            let last = answer().first().map(|row| row.get::<_, i64>(0).unsigned_abs());
+            self.feed_end = Some(FeedPosition::from_number(last.unwrap_or_default()));
+        }
+        Ok(())
+    }
+
+    /// What is to be locked before the rows are read.
+    fn locks(&mut self, unread: &Unread) -> Vec<Query> {
+        let mut locks = Vec::new();
+        if !std::mem::replace(&mut self.is_locked, true) {
+            locks.push(Query::new(CHANGE_DIRECTORY, Vec::new()));
+        }
+        let mut ses_ids = unread.sent.clone();
+        let keys = unread.rows.get(&Table::UnmatchedEvents).into_iter().flatten();
+        let runs = unread.runs.iter().filter(|(table, ..)| *table == Table::UnmatchedEvents);
+        let keys = keys.chain(runs.map(|(_, run, _)| &run.from));
+        ses_ids.extend(keys.map(|key| ses_id_of(key).to_owned()));
+        if !ses_ids.is_empty() {
+            let ses_ids: Vec<String> = ses_ids.into_iter().collect();
+            locks.push(Query::new(LOCK_SES_IDS, vec![Box::new(ses_ids)]));
+        }
+        locks
+    }
+
+    /// Writes what has changed. Positions come last, because nobody else gets one until the end of
+    /// the transaction.
+    pub(super) async fn write(&mut self, connection: &Connection) -> Result<Effects, QueryError> {
+        let changes = std::mem::take(&mut self.changes);
+        let mut queries = self.locks(&Unread::default());
+        let has_position = |table: &Table| matches!(table, Table::Suppressions | Table::Feed);
+        for (table, rows) in changes.rows.iter().filter(|(table, _)| !has_position(table)) {
+            self.add_rows(&mut queries, *table, rows, None);
+        }
+        let limits = queries.len();
+        queries.extend(changes.limits.iter().map(|(table, (most, _))| limit(*table, *most)));
+        if !changes.sent.is_empty() {
+            queries.push(write_sent(&changes.sent));
+        }
+        let of = |messages: &[MessageId]| vec![ids(messages.iter().copied().map(uuid_of))];
+        if !changes.ended.is_empty() {
+            queries.push(Query::new(END_PENDING, of(&changes.ended)));
+        }
+        if !changes.waiting.is_empty() {
+            queries.push(Query::new(UNMARK, of(&changes.waiting)));
+        }
+        queries
+            .extend(changes.counters.iter().map(|(counter, value)| set_counter(*counter, *value)));
+        let answers = ask_all(connection, &queries).await?;
+        for ((_, what), removed) in changes.limits.values().zip(&answers[limits..]) {
+            limits::warn_removed(removed.len() as u64, what);
+        }
+        self.write_positions(connection, changes).await
+    }
+
+    /// Writes what has a position in the order of commits: suppressions and entries of the feed.
+    async fn write_positions(
+        &self,
+        connection: &Connection,
+        changes: Changes,
+    ) -> Result<Effects, QueryError> {
+        let Changes { increments, feed, mut rows, .. } = changes;
+        let mut effects = Effects { increments, ..Effects::default() };
+        let suppressions = rows.remove(&Table::Suppressions).unwrap_or_default();
+        effects.is_suppressed = suppressions.values().any(Option::is_some);
+        let count = feed.len().max(usize::from(effects.is_suppressed));
+        let mut queries = Vec::new();
+        let mut last = None;
+        if count > 0 {
+            let now = feed.iter().map(|(_, _, now)| *now).max();
+            let floor = now.map_or(FeedPosition::START, FeedPosition::first_of);
+            let wanted = i64::try_from(count).expect("a transaction has few changes");
+            let floor = bigint(floor.number());
+            let taken = connection.query_one(TAKE_POSITIONS, &[&floor, &wanted]).await?;
+            last = Some(taken.get(0));
+        }
+        // Before the commit: none that is stored is ever missing there.
+        let keys = suppressions.iter().filter(|(_, row)| row.is_some());
+        self.shared.suppressed.insert(keys.map(|(key, _)| (key.number(0), key.text(4))));
+        self.add_rows(&mut queries, Table::Suppressions, &suppressions, last);
+        if let Some(last) = last.filter(|_| !feed.is_empty()) {
+            let first = last.unsigned_abs() + 1 - count as u64;
+            let mut entries = BTreeMap::new();
+            for (position, (organisation, row, _)) in (first..).zip(&feed) {
+                let at = FeedPosition::from_number(position);
+                let row = NewRow { row: encode_feed(at, row), organisation: None };
+                entries.insert(Key::from((organisation.0, position)), row);
+                effects.feed_ends.insert(*organisation, at);
+            }
+            let entries: Vec<_> = entries.iter().collect();
+            queries.push(put(Table::Feed, Known::Missing, &entries, None));
+            let ends = effects.feed_ends.iter();
+            let (organisations, lasts): (Vec<i32>, Vec<i64>) =
+                ends.map(|(of, at)| (number(*of), bigint(at.number()))).unzip();
+            let parameters = vec![Box::new(organisations) as _, Box::new(lasts) as _];
+            queries.push(Query::new(WRITE_FEED_ENDS, parameters));
+        }
+        ask_all(connection, &queries).await?;
+        Ok(effects)
+    }
+
+    /// Adds the statements that put and remove rows of a table.
+    fn add_rows(
+        &self,
+        queries: &mut Vec<Query>,
+        table: Table,
+        rows: &BTreeMap<Key, Option<NewRow>>,
+        position: Option<i64>,
+    ) {
+        let removed: Vec<&Key> =
+            rows.iter().filter(|(_, row)| row.is_none()).map(|(key, _)| key).collect();
+        if !removed.is_empty() {
+            queries.push(remove(table, &removed));
+        }
+        let read = self.read.get(&table);
+        let mut by_known: BTreeMap<Known, Vec<(&Key, &NewRow)>> = BTreeMap::new();
+        for (key, new) in rows.iter().filter_map(|(key, row)| Some((key, row.as_ref()?))) {
+            let known = match read.and_then(|read| read.get(key)) {
+                Some(Some(_)) => Known::There,
+                Some(None) => Known::Missing,
+                None => Known::Nothing,
+            };
+            by_known.entry(known).or_default().push((key, new));
+        }
+        for (known, rows) in by_known {
+            queries.push(put(table, known, &rows, position));
+        }
+    }
+
+    fn change(&mut self, table: Table, key: &Key, row: Option<NewRow>) {
+        self.changes.rows.entry(table).or_default().insert(key.clone(), row);
+    }
+}
+
+fn counters_of(row: &Row) -> BTreeMap<Counter, u64> {
+    let value = |index| row.get::<_, i64>(index).unsigned_abs();
+    Counter::ALL.into_iter().enumerate().map(|(index, counter)| (counter, value(index))).collect()
+}
+
+fn write_sent(sent: &[(String, MessageId, Timestamp)]) -> Query {
+    let ses_ids: Vec<String> = sent.iter().map(|(ses_id, ..)| ses_id.clone()).collect();
+    let times: Vec<i64> = sent.iter().map(|(.., at)| millis(*at)).collect();
+    let messages = ids(sent.iter().map(|(_, id, _)| uuid_of(*id)));
+    Query::new(WRITE_SENT, vec![Box::new(ses_ids), messages, Box::new(times)])
+}
+
+impl Rows for RowSet<'_> {
+    fn get(&mut self, table: Table, key: &Key) -> Result<Option<Vec<u8>>, Stop> {
+        if let Some(change) = self.changes.rows.get(&table).and_then(|rows| rows.get(key)) {
+            return Ok(change.as_ref().map(|new| new.row.clone()));
+        }
+        if let Some(row) = self.read.get(&table).and_then(|rows| rows.get(key)) {
+            return Ok(row.clone());
+        }
+        self.ask(table, key.clone());
+        Err(Stop::Unread)
+    }
+
+    fn range(
+        &mut self,
+        table: Table,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, Stop> {
+        let run = (table, range.clone(), limit);
+        let Some(last) = self.runs.get(&run) else {
+            self.unread.runs.insert(run);
+            return Err(Stop::Unread);
+        };
+        let mut rows = self.read.get(&table).cloned().unwrap_or_default();
+        for (key, change) in self.changes.rows.get(&table).into_iter().flatten() {
+            rows.insert(key.clone(), change.as_ref().map(|new| new.row.clone()));
+        }
+        let is_read = |key: &Key| match last {
+            Some(last) if range.is_descending => key >= last,
+            Some(last) => key <= last,
+            None => true,
+        };
+        let found = rows.into_iter().filter(|(key, _)| range.contains(key) && is_read(key));
+        let mut found: Vec<KeyedRow> = found.filter_map(|(key, row)| Some((key, row?))).collect();
+        if range.is_descending {
+            found.reverse();
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop> {
+        self.change(table, key, Some(NewRow { row: row.to_vec(), organisation: None }));
+        Ok(())
+    }
+
+    fn put_of(
+        &mut self,
+        organisation: OrganisationId,
+        table: Table,
+        key: &Key,
+        row: &[u8],
+    ) -> Result<(), Stop> {
+        let row = NewRow { row: row.to_vec(), organisation: Some(organisation) };
+        self.change(table, key, Some(row));
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop> {
+        self.change(table, key, None);
+        Ok(())
+    }
+
+    fn read_ahead(&mut self, rows: &[(Table, Key)]) -> Result<(), Stop> {
+        for (table, key) in rows {
+            let is_put = self.changes.rows.get(table).is_some_and(|rows| rows.contains_key(key));
+            if !is_put {
+                self.ask(*table, key.clone());
+            }
+        }
+        if self.unread.rows.is_empty() { Ok(()) } else { Err(Stop::Unread) }
+    }
+
+    fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop> {
+        self.changes.limits.insert(table, (most, what));
+        Ok(())
+    }
+
+    fn counter(&mut self, counter: Counter) -> Result<u64, Stop> {
+        let known = self.changes.counters.get(&counter).or_else(|| self.counters.get(&counter));
+        if let Some(value) = known {
+            return Ok(*value);
+        }
+        self.unread.counters = true;
+        Err(Stop::Unread)
+    }
+
+    fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), Stop> {
+        self.changes.counters.insert(counter, value);
+        Ok(())
+    }
+
+    fn feed_end(&mut self) -> Result<FeedPosition, Stop> {
+        self.feed_end.ok_or_else(|| {
+            self.unread.feed_end = true;
+            Stop::Unread
+        })
+    }
+
+    fn report(
+        &mut self,
+        message: &Message,
+        change: ReportedChange,
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        let row = FeedRow { message: message.id, change };
+        self.changes.feed.push((message.organisation, row, now));
+        Ok(())
+    }
+
+    fn end_pending(&mut self, id: MessageId) -> Result<(), Stop> {
+        self.changes.ended.push(id);
+        Ok(())
+    }
+
+    fn end_call(&mut self, id: MessageId) {
+        self.changes.waiting.push(id);
+    }
+
+    fn find_sent(
+        &mut self,
+        ses_message_id: &str,
+        accepted_at: Timestamp,
+    ) -> Result<Option<MessageId>, Stop> {
+        let near = accepted_at.minus(SEARCH_WINDOW)..=accepted_at.plus(SEARCH_WINDOW);
+        let added = self.changes.sent.iter().find(|(ses_id, ..)| ses_id == ses_message_id);
+        let found = match (self.sent.get(ses_message_id), added) {
+            (Some(Some(found)), _) => Some(*found),
+            (_, Some((_, id, sent_at))) => Some((*id, *sent_at)),
+            (Some(None), None) => None,
+            (None, None) => {
+                self.unread.sent.insert(ses_message_id.to_owned());
+                return Err(Stop::Unread);
+            }
+        };
+        Ok(found.filter(|(_, sent_at)| near.contains(sent_at)).map(|(id, _)| id))
+    }
+
+    fn add_sent(
+        &mut self,
+        id: MessageId,
+        ses_message_id: &str,
+        sent_at: Timestamp,
+    ) -> Result<(), Stop> {
+        self.changes.sent.push((ses_message_id.to_owned(), id, sent_at));
+        Ok(())
+    }
+
+    fn count(&mut self, organisation: OrganisationId, increment: Increment) {
+        self.changes.increments.push((organisation, increment));
+    }
+
+    fn directory(&self) -> Arc<OrganisationIndex> {
+        Arc::clone(&self.directory)
+    }
+
+    fn damage(&self) -> &Damage {
+        &self.shared.damage
+    }
+}

@@ -1,0 +1,176 @@
+//! Rows, as the rules of the store read and change them, each change in a transaction of its own.
+
+use std::collections::HashMap;
+
+use tokio::time::sleep;
+use tokio_postgres::Row;
+
+use crate::store::StoreError;
+use crate::store::directory::KeyUses;
+use crate::store::postgres::PostgresStore;
+use crate::store::postgres::connection::{Connection, Slot};
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::outcomes::{ATTEMPTS, PAUSE};
+use crate::store::postgres::row_set::{ROUNDS, RowSet};
+use crate::store::postgres::session::Transaction;
+use crate::store::postgres::tables::{self, COUNTERS, Query, bigint, keyed_row};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table};
+
+/// Tables with few rows, whose reads keep nobody waiting.
+const fn is_small(table: Table) -> bool {
+    !matches!(
+        table,
+        Table::Feed | Table::History | Table::Messages | Table::Events | Table::OverturnedFailures
+    )
+}
+
+impl PostgresStore {
+    pub(in crate::store) async fn change<T>(
+        &self,
+        lock: Lock,
+        rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
+    ) -> Result<T, StoreError> {
+        let mut attempt = 1;
+        let (done, is_made) = loop {
+            match self.change_once(lock, rule).await {
+                Err(error) if attempt < ATTEMPTS && error.is_conflict() => {
+                    attempt += 1;
+                    sleep(PAUSE).await;
+                }
+                changed => break changed.map_err(|error| self.shared.refused(error))?,
+            }
+        };
+        if is_made && lock == Lock::Directory {
+            self.shared.reload_directory().await.map_err(|error| self.shared.refused(error))?;
+        }
+        Ok(done)
+    }
+
+    /// Makes a change, and says if there was anything to write.
+    async fn change_once<T>(
+        &self,
+        lock: Lock,
+        rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
+    ) -> Result<(T, bool), QueryError> {
+        let change = Transaction::begin(&self.writer).await?;
+        let mut rows = RowSet::new(&self.shared, lock);
+        let done = follow(&mut rows, change.connection(), rule).await?;
+        if rows.is_unchanged() {
+            return Ok((done, false));
+        }
+        let effects = rows.write(change.connection()).await?;
+        let done = change.commit(done).await?;
+        if effects.is_suppressed {
+            self.shared.suppressed.grew();
+        }
+        Ok((done, true))
+    }
+
+    pub(in crate::store) async fn row(
+        &self,
+        table: Table,
+        key: Key,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let rows = self.ask(&self.shared.readers, &tables::get(table, &[&key])).await?;
+        Ok(rows.first().map(|row| keyed_row(table, row).1))
+    }
+
+    pub(in crate::store) async fn rows_of(
+        &self,
+        table: Table,
+        mut keys: Vec<Key>,
+    ) -> Result<HashMap<Key, Vec<u8>>, StoreError> {
+        keys.sort_unstable();
+        keys.dedup();
+        let query = tables::get(table, &keys.iter().collect::<Vec<_>>());
+        let rows = self.ask(self.slot_of(table), &query).await?;
+        Ok(rows.iter().map(|row| keyed_row(table, row)).collect())
+    }
+
+    pub(in crate::store) async fn rows(
+        &self,
+        table: Table,
+        range: KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, StoreError> {
+        let query = tables::range(table, &range, limit);
+        let rows = self.ask(self.slot_of(table), &query).await?;
+        Ok(rows.iter().map(|row| keyed_row(table, row)).collect())
+    }
+
+    pub(in crate::store) async fn count_rows(
+        &self,
+        table: Table,
+        range: KeyRange,
+    ) -> Result<u64, StoreError> {
+        let rows = self.ask(self.slot_of(table), &tables::count(table, &range)).await?;
+        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+    }
+
+    pub(in crate::store) async fn counters<const N: usize>(
+        &self,
+        counters: [Counter; N],
+    ) -> Result<[u64; N], StoreError> {
+        let row = self.query_one(COUNTERS, &[]).await?;
+        let place = |counter| Counter::ALL.iter().position(|one| *one == counter);
+        let value = |counter| {
+            let place = place(counter).expect("every counter is in the list");
+            row.get::<_, i64>(place).unsigned_abs()
+        };
+        Ok(counters.map(value))
+    }
+
+    pub(in crate::store) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.query_one("SELECT time_record FROM cluster", &[]).await?.get(0))
+    }
+
+    pub(in crate::store) async fn put_time_row(&self, row: Vec<u8>) -> Result<(), StoreError> {
+        self.execute(&Query::new("UPDATE cluster SET time_record = $1", vec![Box::new(row)])).await
+    }
+
+    pub(in crate::store) async fn put_key_use(&self, uses: KeyUses) -> Result<(), StoreError> {
+        const PUT: &str = "
+            UPDATE api_key SET used_at = new.used_at
+            FROM unnest($1::integer[], $2::bigint[]) AS new (id, used_at)
+            WHERE api_key.id = new.id AND coalesce(api_key.used_at, 0) < new.used_at";
+        let (ids, times): (Vec<i32>, Vec<i64>) =
+            uses.iter().map(|(id, used)| (tables::integer(*id), bigint(*used))).unzip();
+        self.execute(&Query::new(PUT, vec![Box::new(ids), Box::new(times)])).await
+    }
+
+    /// Makes one statement a transaction.
+    pub(super) async fn execute(&self, query: &Query) -> Result<(), StoreError> {
+        let executed = async {
+            let change = Transaction::begin(&self.writer).await?;
+            change.connection().execute(query.sql(), &query.parameters()).await?;
+            change.commit(()).await
+        };
+        executed.await.map_err(|error| self.shared.refused(error))
+    }
+
+    async fn ask(&self, slot: &Slot, query: &Query) -> Result<Vec<Row>, StoreError> {
+        self.query_by(slot, query.sql(), &query.parameters()).await
+    }
+
+    /// Connection by which a table's rows are read, so that small reads do not wait behind large ones.
+    fn slot_of(&self, table: Table) -> &Slot {
+        if is_small(table) { &self.shared.readers } else { &self.shared.listers }
+    }
+}
+
+/// Runs a rule until all rows are here that it asks for.
+async fn follow<T>(
+    rows: &mut RowSet<'_>,
+    connection: &Connection,
+    rule: &(impl Fn(&mut dyn Rows) -> Result<T, Stop> + Sync),
+) -> Result<T, QueryError> {
+    for _ in 0..ROUNDS {
+        rows.restart();
+        match rule(rows) {
+            Ok(done) => return Ok(done),
+            Err(Stop::Damaged(row)) => return Err(QueryError::Row(row)),
+            Err(Stop::Unread | Stop::Failed) => rows.fetch(connection).await?,
+        }
+    }
+    Err(QueryError::Endless)
+}

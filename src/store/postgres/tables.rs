@@ -1,0 +1,486 @@
+//! Tables of the database as the rules of the store know them, and the statements that read and write
+//! their rows.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::join_all;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::domain::id::OrganisationId;
+use crate::store::postgres::connection::Connection;
+use crate::store::postgres::error::QueryError;
+use crate::store::postgres::{message_id, millis, number, timestamp, uuid_of};
+use crate::store::rows::{Counter, Key, KeyRange, KeyedRow, Table, split_timed, timed};
+
+/// Column of a key. A key's bytes are its columns' one after the other; a text that another column
+/// follows ends with a NUL.
+#[derive(Debug, Clone, Copy)]
+enum Column {
+    Number(&'static str),
+    Large(&'static str),
+    Id(&'static str),
+    Text(&'static str),
+    Bytes(&'static str),
+}
+
+/// Column beside the key and the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// The organisation that the row is of.
+    Organisation,
+    /// Since when the row is kept.
+    Time(&'static str),
+    /// Position of the commit in the order of commits.
+    Position,
+}
+
+/// A table of the database.
+struct Layout {
+    name: &'static str,
+    key: &'static [Column],
+    row: &'static str,
+    beside: Beside,
+}
+
+const fn layout(table: Table) -> Layout {
+    use Beside::{Nothing, Organisation, Position, Time};
+    use Column::{Bytes, Id, Large, Number, Text};
+    let (name, key, row, beside): (_, &[Column], _, _) = match table {
+        Table::Organisations => ("organisation", &[Number("id")], "organisation", Nothing),
+        Table::ApiKeys => ("api_key", &[Number("id")], "api_key", Organisation),
+        Table::Domains => ("domain", &[Number("organisation"), Text("name")], "domain", Nothing),
+        Table::Webhooks => ("webhook", &[Number("id")], "webhook", Organisation),
+        Table::WebhookCursors => ("webhook_cursor", &[Number("id")], "cursor", Nothing),
+        Table::WaitingDeliveries => (
+            "webhook_waiting",
+            &[Number("webhook"), Large("due"), Large("position")],
+            "delivery",
+            Nothing,
+        ),
+        Table::FailedDeliveries => {
+            ("webhook_failed", &[Number("webhook"), Large("position")], "delivery", Nothing)
+        }
+        Table::Suppressions => {
+            ("suppression", &[Number("organisation"), Text("address")], "suppression", Position)
+        }
+        Table::DeadLetters => ("dead_letter", &[Bytes("key")], "letter", Time("received_at")),
+        Table::UnmatchedEvents => (
+            "unmatched_event",
+            &[Text("ses_message_id"), Bytes("digest")],
+            "event",
+            Time("received_at"),
+        ),
+        Table::History => ("history", &[Number("hour"), Number("organisation")], "counts", Nothing),
+        Table::Messages => ("message", &[Id("id")], "record", Nothing),
+        Table::Events => ("event", &[Id("message"), Bytes("key")], "event", Nothing),
+        Table::OverturnedFailures => ("overturned_failure", &[Id("id")], "failure", Nothing),
+        Table::Feed => ("feed", &[Number("organisation"), Large("position")], "entry", Nothing),
+    };
+    Layout { name, key, row, beside }
+}
+
+impl Column {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Number(name)
+            | Self::Large(name)
+            | Self::Id(name)
+            | Self::Text(name)
+            | Self::Bytes(name) => name,
+        }
+    }
+
+    const fn sql_type(self) -> &'static str {
+        match self {
+            Self::Number(_) => "integer",
+            Self::Large(_) => "bigint",
+            Self::Id(_) => "uuid",
+            Self::Text(_) => "text",
+            Self::Bytes(_) => "bytea",
+        }
+    }
+
+    /// Returns this column of keys, in which it begins at the byte at its key's place in `at`.
+    fn of(self, keys: &[&Key], at: &mut [usize]) -> Parameter {
+        let mut each = keys.iter().zip(at);
+        let mut next = |length: usize| {
+            each.next().map(|(key, at)| (*key, std::mem::replace(at, *at + length)))
+        };
+        match self {
+            Self::Number(_) => {
+                let mut numbers = Vec::with_capacity(keys.len());
+                while let Some((key, at)) = next(4) {
+                    numbers.push(integer(key.number(at)));
+                }
+                Box::new(numbers)
+            }
+            Self::Large(_) => {
+                let mut numbers = Vec::with_capacity(keys.len());
+                while let Some((key, at)) = next(8) {
+                    numbers.push(bigint(key.large(at)));
+                }
+                Box::new(numbers)
+            }
+            Self::Id(_) => {
+                let mut ids = Vec::with_capacity(keys.len());
+                while let Some((key, at)) = next(16) {
+                    ids.push(uuid_of(key.id(at)));
+                }
+                Box::new(ids)
+            }
+            Self::Text(_) => {
+                let text = |(key, at): (&&Key, &mut usize)| {
+                    let text = key.text_to_nul(*at).to_owned();
+                    *at += text.len() + 1;
+                    text
+                };
+                Box::new(each.map(text).collect::<Vec<_>>())
+            }
+            Self::Bytes(_) => {
+                let bytes = |(key, at): (&&Key, &mut usize)| {
+                    key.bytes().get(*at..).unwrap_or_default().to_vec()
+                };
+                Box::new(each.map(bytes).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// Adds this column of a row to a key.
+    fn add_to(self, key: Key, row: &Row, index: usize, is_last: bool) -> Key {
+        match self {
+            Self::Number(_) => key.and(row.get::<_, i32>(index).unsigned_abs()),
+            Self::Large(_) => key.and(row.get::<_, i64>(index).unsigned_abs()),
+            Self::Id(_) => key.and(message_id(row.get(index))),
+            Self::Text(_) if is_last => key.and(row.get::<_, &str>(index)),
+            Self::Text(_) => key.and(row.get::<_, &str>(index)).and("\0"),
+            Self::Bytes(_) => key.and(row.get::<_, &[u8]>(index)),
+        }
+    }
+}
+
+/// Number as the server keeps it. One that it has no room for is after all that are there.
+pub(super) fn integer(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Large number, as [`integer`].
+pub(super) fn bigint(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Parameter of a statement.
+type Parameter = Box<dyn ToSql + Sync + Send>;
+
+/// Statement with its parameters.
+pub(super) struct Query {
+    sql: &'static str,
+    parameters: Vec<Parameter>,
+}
+
+impl Query {
+    pub(super) const fn new(sql: &'static str, parameters: Vec<Parameter>) -> Self {
+        Self { sql, parameters }
+    }
+
+    /// The statement.
+    pub(super) const fn sql(&self) -> &'static str {
+        self.sql
+    }
+
+    /// Its parameters.
+    pub(super) fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.parameters.iter().map(|one| &**one as &(dyn ToSql + Sync)).collect()
+    }
+}
+
+/// Asks all at once; the server answers one after the other. Returns the first error.
+pub(super) async fn ask_all(
+    connection: &Connection,
+    queries: &[Query],
+) -> Result<Vec<Vec<Row>>, QueryError> {
+    for query in queries {
+        connection.prepare(query.sql).await?;
+    }
+    let asked =
+        queries.iter().map(async |query| connection.query(query.sql, &query.parameters()).await);
+    join_all(asked).await.into_iter().collect()
+}
+
+/// Statement on a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Get,
+    Lock,
+    Range(Span),
+    Count(Span),
+    Insert,
+    Upsert,
+    Update,
+    Remove,
+}
+
+/// Form of a run of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Span {
+    is_after: bool,
+    has_end: bool,
+    is_descending: bool,
+}
+
+impl Span {
+    const fn of(range: &KeyRange) -> Self {
+        let KeyRange { is_after, is_descending, .. } = *range;
+        Self { is_after, has_end: range.end.is_some(), is_descending }
+    }
+}
+
+/// Returns a statement's text. There are few, and each is made once.
+fn text(table: Table, kind: Kind) -> &'static str {
+    static TEXTS: Mutex<BTreeMap<(Table, Kind), &str>> = Mutex::new(BTreeMap::new());
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    texts.entry((table, kind)).or_insert_with(|| String::leak(make_text(&layout(table), kind)))
+}
+
+fn make_text(layout: &Layout, kind: Kind) -> String {
+    let Layout { name, key, row, beside } = layout;
+    let list = |each: &dyn Fn(usize, &Column) -> String| {
+        let each = key.iter().enumerate().map(|(index, column)| each(index, column));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let keys = list(&|_, column| column.name().to_owned());
+    let arrays = list(&|index, column| format!("${}::{}[]", index + 1, column.sql_type()));
+    let own = list(&|_, column| format!("{name}.{}", column.name()));
+    let new = list(&|_, column| format!("new.{}", column.name()));
+    let columns = key.len();
+    let (extra, extra_type) = match *beside {
+        Beside::Nothing => ("", ""),
+        Beside::Organisation => ("organisation", "integer"),
+        Beside::Time(time) => (time, "bigint"),
+        Beside::Position => ("position", "bigint"),
+    };
+    let and = |text: &str| if extra.is_empty() { String::new() } else { format!(", {text}") };
+    let read = match *beside {
+        Beside::Time(time) => format!("{own}, {name}.{row}, {name}.{time}"),
+        _ => format!("{own}, {name}.{row}"),
+    };
+    // Rows that are put, as parameters.
+    let put = format!(
+        "unnest({arrays}, ${}::bytea[]{})",
+        columns + 1,
+        and(&format!("${}::{extra_type}[]", columns + 2))
+    );
+    let put_columns = format!("{keys}, {row}{}", and(extra));
+    let insert = format!("INSERT INTO {name} ({put_columns}) SELECT * FROM {put}");
+    let span = |span: Span| {
+        let bound = |first: usize| {
+            list(&|index, column| format!("(${}::{}[])[1]", first + index, column.sql_type()))
+        };
+        let above = if span.is_after { ">" } else { ">=" };
+        let end = if span.has_end {
+            format!(" AND ({own}) < ({})", bound(columns + 1))
+        } else {
+            String::new()
+        };
+        (format!("({own}) {above} ({}){end}", bound(1)), columns * if span.has_end { 2 } else { 1 })
+    };
+    match kind {
+        Kind::Get => format!(
+            "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys})"
+        ),
+        Kind::Lock => format!(
+            "SELECT {read} FROM {name} JOIN unnest({arrays}) AS asked ({keys}) USING ({keys}) \
+             ORDER BY {own} FOR UPDATE OF {name}"
+        ),
+        Kind::Range(of) => {
+            let (condition, parameters) = span(of);
+            let direction = if of.is_descending { " DESC" } else { "" };
+            let order = list(&|_, column| format!("{name}.{}{direction}", column.name()));
+            format!(
+                "SELECT {read} FROM {name} WHERE {condition} ORDER BY {order} LIMIT ${}",
+                parameters + 1
+            )
+        }
+        Kind::Count(of) => format!("SELECT count(*) FROM {name} WHERE {}", span(of).0),
+        Kind::Insert => insert,
+        Kind::Upsert => {
+            let and = and(&format!("{extra} = excluded.{extra}"));
+            format!("{insert} ON CONFLICT ({keys}) DO UPDATE SET {row} = excluded.{row}{and}")
+        }
+        Kind::Update => {
+            // Whose a row is does not change.
+            let is_kept = *beside == Beside::Organisation;
+            let set = if is_kept { String::new() } else { and(&format!("{extra} = new.{extra}")) };
+            format!(
+                "UPDATE {name} SET {row} = new.{row}{set} FROM {put} AS new ({put_columns}) \
+                 WHERE ({own}) = ({new})"
+            )
+        }
+        Kind::Remove => format!(
+            "DELETE FROM {name} USING unnest({arrays}) AS new ({keys}) WHERE ({own}) = ({new})"
+        ),
+    }
+}
+
+fn key_parameters(table: Table, keys: &[&Key]) -> Vec<Parameter> {
+    let mut at = vec![0; keys.len()];
+    layout(table).key.iter().map(|column| column.of(keys, &mut at)).collect()
+}
+
+/// Asks for rows by their keys.
+pub(super) fn get(table: Table, keys: &[&Key]) -> Query {
+    Query::new(text(table, Kind::Get), key_parameters(table, keys))
+}
+
+/// As [`get`], and keeps others from changing them.
+pub(super) fn lock(table: Table, keys: &[&Key]) -> Query {
+    Query::new(text(table, Kind::Lock), key_parameters(table, keys))
+}
+
+fn span_parameters(table: Table, range: &KeyRange) -> Vec<Parameter> {
+    let mut parameters = key_parameters(table, &[&range.from]);
+    parameters.extend(range.end.iter().flat_map(|end| key_parameters(table, &[end])));
+    parameters
+}
+
+/// Asks for the rows of a run, at most `limit`.
+pub(super) fn range(table: Table, range: &KeyRange, limit: usize) -> Query {
+    let mut parameters = span_parameters(table, range);
+    parameters.push(Box::new(i64::try_from(limit).unwrap_or(i64::MAX)));
+    Query::new(text(table, Kind::Range(Span::of(range))), parameters)
+}
+
+/// Asks how many rows a run has.
+pub(super) fn count(table: Table, range: &KeyRange) -> Query {
+    Query::new(text(table, Kind::Count(Span::of(range))), span_parameters(table, range))
+}
+
+/// Returns the key and the row that a statement answers with.
+pub(super) fn keyed_row(table: Table, row: &Row) -> KeyedRow {
+    let Layout { key: columns, beside, .. } = layout(table);
+    let mut key = Key::default();
+    for (index, column) in columns.iter().enumerate() {
+        key = column.add_to(key, row, index, index + 1 == columns.len());
+    }
+    let bytes: &[u8] = row.get(columns.len());
+    match beside {
+        Beside::Time(_) => (key, timed(timestamp(row.get(columns.len() + 1)), bytes)),
+        Beside::Nothing | Beside::Organisation | Beside::Position => (key, bytes.to_vec()),
+    }
+}
+
+/// Row to be put.
+#[derive(Debug, Clone)]
+pub(super) struct NewRow {
+    pub(super) row: Vec<u8>,
+    /// The organisation that it is of, in tables that keep it.
+    pub(super) organisation: Option<OrganisationId>,
+}
+
+/// What is known of a row that is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Known {
+    /// It is there, and locked.
+    There,
+    /// It was not there. If it is now, the transaction is not made.
+    Missing,
+    Nothing,
+}
+
+/// Puts rows, of all of which the same is known. `position` is that of the commit.
+pub(super) fn put(
+    table: Table,
+    known: Known,
+    rows: &[(&Key, &NewRow)],
+    position: Option<i64>,
+) -> Query {
+    let kind = match known {
+        Known::There => Kind::Update,
+        Known::Missing => Kind::Insert,
+        Known::Nothing => Kind::Upsert,
+    };
+    let keys: Vec<&Key> = rows.iter().map(|(key, _)| *key).collect();
+    let mut parameters = key_parameters(table, &keys);
+    let rows = || rows.iter().map(|(_, new)| *new);
+    let plain = || rows().map(|new| new.row.clone()).collect::<Vec<_>>();
+    match layout(table).beside {
+        Beside::Nothing => parameters.push(Box::new(plain())),
+        Beside::Organisation => {
+            parameters.push(Box::new(plain()));
+            let of = |new: &NewRow| new.organisation.map_or(0, number);
+            parameters.push(Box::new(rows().map(of).collect::<Vec<_>>()));
+        }
+        Beside::Time(_) => {
+            let split = || rows().map(|new| split_timed(&new.row));
+            parameters.push(Box::new(split().map(|(_, row)| row.to_vec()).collect::<Vec<_>>()));
+            parameters.push(Box::new(split().map(|(at, _)| millis(at)).collect::<Vec<_>>()));
+        }
+        Beside::Position => {
+            parameters.push(Box::new(plain()));
+            parameters.push(Box::new(vec![position.unwrap_or_default(); rows().count()]));
+        }
+    }
+    Query::new(text(table, kind), parameters)
+}
+
+/// Removes rows.
+pub(super) fn remove(table: Table, keys: &[&Key]) -> Query {
+    Query::new(text(table, Kind::Remove), key_parameters(table, keys))
+}
+
+/// Removes the oldest rows of a table beyond `most`.
+pub(super) fn limit(table: Table, most: usize) -> Query {
+    let sql = match table {
+        Table::UnmatchedEvents => {
+            "DELETE FROM unmatched_event WHERE (ses_message_id, digest) IN (
+                SELECT ses_message_id, digest FROM unmatched_event
+                ORDER BY received_at DESC OFFSET $1) RETURNING 1"
+        }
+        Table::DeadLetters => {
+            "DELETE FROM dead_letter WHERE key IN (
+                SELECT key FROM dead_letter ORDER BY received_at DESC OFFSET $1) RETURNING 1"
+        }
+        other => unreachable!("the rows of {} are not kept for a while", other.name()),
+    };
+    Query::new(sql, vec![Box::new(i64::try_from(most).unwrap_or(i64::MAX))])
+}
+
+/// Asks for all numbers, in the order of [`Counter::ALL`].
+pub(super) const COUNTERS: &str = "
+SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
+    lost_messages_at FROM cluster";
+
+/// As [`COUNTERS`], and keeps others from changing them.
+const LOCK_COUNTERS: &str = "
+SELECT last_organisation::bigint, last_key::bigint, last_webhook::bigint, lost_messages,
+    lost_messages_at FROM cluster FOR UPDATE";
+
+/// Sets a number.
+pub(super) fn set_counter(counter: Counter, value: u64) -> Query {
+    let sql = match counter {
+        Counter::LastOrganisation => "UPDATE cluster SET last_organisation = $1::bigint",
+        Counter::LastKey => "UPDATE cluster SET last_key = $1::bigint",
+        Counter::LastWebhook => "UPDATE cluster SET last_webhook = $1::bigint",
+        Counter::LostMessages => "UPDATE cluster SET lost_messages = $1::bigint",
+        Counter::LostMessagesAt => "UPDATE cluster SET lost_messages_at = $1::bigint",
+    };
+    Query::new(sql, vec![Box::new(bigint(value))])
+}
+
+/// Asks for all numbers, and keeps others from changing them.
+pub(super) fn get_counters() -> Query {
+    Query::new(LOCK_COUNTERS, Vec::new())
+}
+
+/// Returns the provider's id that a key of an unmatched event begins with.
+pub(super) fn ses_id_of(key: &Key) -> &str {
+    key.text_to_nul(0)
+}
+
+/// Ids as a parameter.
+pub(super) fn ids(ids: impl IntoIterator<Item = Uuid>) -> Parameter {
+    Box::new(ids.into_iter().collect::<Vec<_>>())
+}

@@ -1,0 +1,410 @@
+//! Rows: what the rules of the store read and change, the same on every engine.
+//!
+//! A rule is a function over [`Rows`]. It may run more than once before it is committed, so it changes
+//! nothing but rows. An engine that has not read a row that the rule asks for stops it with
+//! [`Stop::Unread`], reads the row and runs the rule from its start.
+
+use std::sync::Arc;
+
+use crate::domain::feed::FeedPosition;
+use crate::domain::id::{MessageId, OrganisationId};
+use crate::domain::message::Message;
+use crate::domain::time::Timestamp;
+use crate::organisation_counts::Increment;
+use crate::store::Change;
+use crate::store::damage::Damage;
+use crate::store::directory::OrganisationIndex;
+use crate::store::error::{DamagedRow, RowError};
+use crate::store::record::ReportedChange;
+
+/// Table of rows. The order of keys, as bytes, is the same on every engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Table {
+    /// By number.
+    Organisations,
+    /// By number. Put with [`Rows::put_of`].
+    ApiKeys,
+    /// By organisation and name.
+    Domains,
+    /// Endpoints by number. Put with [`Rows::put_of`].
+    Webhooks,
+    /// By endpoint.
+    WebhookCursors,
+    /// Deliveries that wait for an attempt, by endpoint, time of the attempt and position.
+    WaitingDeliveries,
+    /// Deliveries that failed, by endpoint and position.
+    FailedDeliveries,
+    /// By organisation and address.
+    Suppressions,
+    /// [Timed](timed) rows by the digest of the document.
+    DeadLetters,
+    /// [Timed](timed) rows by the provider's id of the message, which ends with a NUL, and digest.
+    UnmatchedEvents,
+    /// By hour and organisation.
+    History,
+    /// By message.
+    Messages,
+    /// By message and the key of the event.
+    Events,
+    /// By message.
+    OverturnedFailures,
+    /// By organisation and position.
+    Feed,
+}
+
+/// Number that is one of its kind in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Counter {
+    /// The last number that an organisation was given.
+    LastOrganisation,
+    /// The last number that an API key was given.
+    LastKey,
+    /// The last number that an endpoint was given.
+    LastWebhook,
+    /// Messages whose body was lost, until an operator acknowledges them.
+    LostMessages,
+    /// When the last of them was found, in milliseconds.
+    LostMessagesAt,
+}
+
+impl Counter {
+    /// Every counter.
+    pub(super) const ALL: [Self; 5] = [
+        Self::LastOrganisation,
+        Self::LastKey,
+        Self::LastWebhook,
+        Self::LostMessages,
+        Self::LostMessagesAt,
+    ];
+}
+
+/// What others must not change while a rule runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// The rows that the rule reads by their keys.
+    Rows,
+    /// Organisations, keys, domains and endpoints. Whoever follows them is told of the change.
+    Directory,
+}
+
+/// Key of a row.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(super) struct Key(Vec<u8>);
+
+impl Key {
+    /// Returns the key as bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Returns the number that begins at this byte.
+    pub(super) fn number(&self, at: usize) -> u32 {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
+
+    /// Returns the large number that begins at this byte.
+    pub(super) fn large(&self, at: usize) -> u64 {
+        self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    }
+
+    /// Returns the message's id that begins at this byte.
+    pub(super) fn id(&self, at: usize) -> MessageId {
+        let bytes = self.0.get(at..).and_then(<[u8]>::first_chunk);
+        MessageId::from_bytes(bytes.copied().unwrap_or_default())
+    }
+
+    /// Returns the text from this byte on.
+    pub(super) fn text(&self, at: usize) -> &str {
+        self.0.get(at..).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+
+    /// Returns the text from this byte on to a NUL or the end.
+    pub(super) fn text_to_nul(&self, at: usize) -> &str {
+        let rest = self.0.get(at..).unwrap_or_default();
+        let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+        std::str::from_utf8(text).unwrap_or_default()
+    }
+
+    /// Returns the same key with more behind it.
+    #[must_use]
+    pub(super) fn and(mut self, more: impl Into<Self>) -> Self {
+        self.0.extend_from_slice(&more.into().0);
+        self
+    }
+
+    /// Returns the first key that is after all that begin with this one, if there is such a key.
+    fn after_all(&self) -> Option<Self> {
+        let last = self.0.iter().rposition(|byte| *byte < u8::MAX)?;
+        let mut bytes = self.0[..=last].to_vec();
+        bytes[last] += 1;
+        Some(Self(bytes))
+    }
+}
+
+impl From<u32> for Key {
+    fn from(number: u32) -> Self {
+        Self(number.to_be_bytes().to_vec())
+    }
+}
+
+impl From<u64> for Key {
+    fn from(number: u64) -> Self {
+        Self(number.to_be_bytes().to_vec())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self(text.as_bytes().to_vec())
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl From<MessageId> for Key {
+    fn from(id: MessageId) -> Self {
+        Self(id.as_bytes().to_vec())
+    }
+}
+
+impl<A: Into<Self>, B: Into<Self>> From<(A, B)> for Key {
+    fn from((first, second): (A, B)) -> Self {
+        first.into().and(second)
+    }
+}
+
+impl<A: Into<Self>, B: Into<Self>, C: Into<Self>> From<(A, B, C)> for Key {
+    fn from((first, second, third): (A, B, C)) -> Self {
+        first.into().and(second).and(third)
+    }
+}
+
+/// Run of keys, and the order in which its rows are read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct KeyRange {
+    /// The least key.
+    pub(super) from: Key,
+    /// True if `from` itself is not in the run.
+    pub(super) is_after: bool,
+    /// The first key behind the run; `None` if it has no end.
+    pub(super) end: Option<Key>,
+    /// True if the row with the greatest key comes first.
+    pub(super) is_descending: bool,
+}
+
+impl KeyRange {
+    /// All keys.
+    pub(super) fn all() -> Self {
+        Self::default()
+    }
+
+    /// All keys that begin with this one.
+    pub(super) fn of(prefix: impl Into<Key>) -> Self {
+        let from = prefix.into();
+        Self { end: from.after_all(), from, ..Self::default() }
+    }
+
+    /// All keys from one on, before another.
+    pub(super) fn between(from: impl Into<Key>, end: impl Into<Key>) -> Self {
+        Self { from: from.into(), end: Some(end.into()), ..Self::default() }
+    }
+
+    /// Returns true if the key is in the run.
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        let is_above = if self.is_after { *key > self.from } else { *key >= self.from };
+        is_above && self.end.as_ref().is_none_or(|end| key < end)
+    }
+
+    /// The same keys after this one.
+    #[must_use]
+    pub(super) fn after(self, key: impl Into<Key>) -> Self {
+        Self { from: key.into(), is_after: true, ..self }
+    }
+
+    /// The same keys, the greatest first.
+    #[must_use]
+    pub(super) fn descending(self) -> Self {
+        Self { is_descending: true, ..self }
+    }
+}
+
+/// Key and row.
+pub(super) type KeyedRow = (Key, Vec<u8>);
+
+/// Returns the row that is kept for a while since `at`.
+pub(super) fn timed(at: Timestamp, row: &[u8]) -> Vec<u8> {
+    [at.unix_millis().to_be_bytes().as_slice(), row].concat()
+}
+
+/// Returns since when a row is kept, and the row.
+pub(super) fn split_timed(timed: &[u8]) -> (Timestamp, &[u8]) {
+    let (at, row) = timed.split_first_chunk().unwrap_or((&[0; 8], &[]));
+    (Timestamp::from_unix_millis(u64::from_be_bytes(*at)), row)
+}
+
+/// Reason why a rule stops before its end.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The engine has not read a row that the rule asked for. It reads it and runs the rule again.
+    Unread,
+    /// A row that the rule cannot do without cannot be read.
+    Damaged(DamagedRow),
+    /// The engine cannot go on. It keeps the reason.
+    Failed,
+}
+
+impl From<DamagedRow> for Stop {
+    fn from(row: DamagedRow) -> Self {
+        Self::Damaged(row)
+    }
+}
+
+/// Rows of a transaction.
+pub(super) trait Rows {
+    /// Returns a row, or `None` if there is none.
+    fn get(&mut self, table: Table, key: &Key) -> Result<Option<Vec<u8>>, Stop>;
+
+    /// Returns the rows of a run in its order, at most `limit`. Guarded by the rule's [`Lock`] or by a
+    /// row that the rule has read before.
+    fn range(
+        &mut self,
+        table: Table,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<Vec<KeyedRow>, Stop>;
+
+    /// Puts a row in the place of one that may be there.
+    fn put(&mut self, table: Table, key: &Key, row: &[u8]) -> Result<(), Stop>;
+
+    /// Puts a row of an organisation.
+    fn put_of(
+        &mut self,
+        organisation: OrganisationId,
+        table: Table,
+        key: &Key,
+        row: &[u8],
+    ) -> Result<(), Stop>;
+
+    /// Removes a row that may be there.
+    fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop>;
+
+    /// Reads rows that the rule is about to ask for. So the rule runs again once and not for each.
+    fn read_ahead(&mut self, rows: &[(Table, Key)]) -> Result<(), Stop>;
+
+    /// Removes the oldest of a table's timed rows if there are more than `most`, or at least as many
+    /// and one is about to be put.
+    fn make_room(&mut self, table: Table, most: usize, what: &'static str) -> Result<(), Stop>;
+
+    /// Returns a number; 0 if it was never set.
+    fn counter(&mut self, counter: Counter) -> Result<u64, Stop>;
+
+    /// Sets a number.
+    fn set_counter(&mut self, counter: Counter, value: u64) -> Result<(), Stop>;
+
+    /// Returns the last position in the feed. What is committed later is behind it.
+    fn feed_end(&mut self) -> Result<FeedPosition, Stop>;
+
+    /// Adds an entry to the feed of the message's organisation.
+    fn report(
+        &mut self,
+        message: &Message,
+        change: ReportedChange,
+        now: Timestamp,
+    ) -> Result<(), Stop>;
+
+    /// Notes that a message is not pending any more.
+    fn end_pending(&mut self, id: MessageId) -> Result<(), Stop>;
+
+    /// Notes that no call for a pending message is under way.
+    fn end_call(&mut self, id: MessageId);
+
+    /// Finds a message by the provider's id that was accepted within [`SEARCH_WINDOW`] of `accepted_at`.
+    ///
+    /// [`SEARCH_WINDOW`]: crate::store::transitions::SEARCH_WINDOW
+    fn find_sent(
+        &mut self,
+        ses_message_id: &str,
+        accepted_at: Timestamp,
+    ) -> Result<Option<MessageId>, Stop>;
+
+    /// Notes the provider's id of a message.
+    fn add_sent(
+        &mut self,
+        id: MessageId,
+        ses_message_id: &str,
+        sent_at: Timestamp,
+    ) -> Result<(), Stop>;
+
+    /// Counts something of an organisation once the transaction is durable.
+    fn count(&mut self, organisation: OrganisationId, increment: Increment);
+
+    /// Organisations, keys, domains and endpoints as of the last commit that changed them.
+    fn directory(&self) -> Arc<OrganisationIndex>;
+
+    /// Where rows are noted that cannot be read.
+    fn damage(&self) -> &Damage;
+}
+
+/// Returns the next number of a counter. None is given twice.
+pub(super) fn next_number(rows: &mut dyn Rows, counter: Counter) -> Result<u32, Stop> {
+    let next = rows.counter(counter)? + 1;
+    rows.set_counter(counter, next)?;
+    Ok(u32::try_from(next).expect("fewer than four billion organisations and keys"))
+}
+
+/// Reads rows of one table [ahead](Rows::read_ahead).
+pub(super) fn read_all(rows: &mut dyn Rows, table: Table, keys: &[Key]) -> Result<(), Stop> {
+    rows.read_ahead(&keys.iter().map(|key| (table, key.clone())).collect::<Vec<_>>())
+}
+
+/// Returns [`Change::Made`] and removes the row if it is there.
+pub(super) fn remove_existing(
+    rows: &mut dyn Rows,
+    table: Table,
+    key: &Key,
+) -> Result<Change, Stop> {
+    if rows.get(table, key)?.is_none() {
+        return Ok(Change::None);
+    }
+    rows.remove(table, key)?;
+    Ok(Change::Made)
+}
+
+impl Table {
+    /// Name in what operators read about damaged rows.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Organisations => "organisations",
+            Self::ApiKeys => "api_keys",
+            Self::Domains => "domains",
+            Self::Webhooks => "webhooks",
+            Self::WebhookCursors => "webhook_cursors",
+            Self::WaitingDeliveries => "webhook_waiting",
+            Self::FailedDeliveries => "webhook_failed",
+            Self::Suppressions => "suppressions",
+            Self::DeadLetters => "dead_letters",
+            Self::UnmatchedEvents => "unmatched_events",
+            Self::History => "history",
+            Self::Messages => "messages",
+            Self::Events => "events",
+            Self::OverturnedFailures => "overturned_failures",
+            Self::Feed => "feed",
+        }
+    }
+}
+
+/// Says where a row is that cannot be read.
+pub(super) trait InTable<T> {
+    /// Adds the table and the key, for people, to the error.
+    fn in_table(self, table: Table, id: impl std::fmt::Display) -> Result<T, DamagedRow>;
+}
+
+impl<T> InTable<T> for Result<T, RowError> {
+    fn in_table(self, table: Table, id: impl std::fmt::Display) -> Result<T, DamagedRow> {
+        self.map_err(|reason| DamagedRow::new(table.name(), id, &reason))
+    }
+}

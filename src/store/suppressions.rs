@@ -1,0 +1,155 @@
+//! Suppressions: adding, removing and looking up addresses, for one organisation or for all.
+//!
+//! A filter in memory knows of almost every address that it is not suppressed. It only narrows
+//! down: for a hit the row is read, so an answer is never a matter of chance.
+
+use crate::domain::id::OrganisationId;
+use crate::domain::suppression::{SuppressedAddress, Suppression};
+use crate::store::damage::{Damage, damaged_suppression};
+use crate::store::limits::ALL_ORGANISATIONS;
+use crate::store::record::{decode_suppression, encode_suppression};
+use crate::store::rows::{Key, KeyRange, Lock, Rows, Stop, Table, read_all, remove_existing};
+use crate::store::suppression_filter::Suppressed;
+use crate::store::{Change, Store, StoreError, SuppressionPage};
+
+impl Store {
+    /// Whether an organisation must not write to an address.
+    pub async fn is_suppressed(
+        &self,
+        organisation: OrganisationId,
+        address: &SuppressedAddress,
+    ) -> Result<bool, StoreError> {
+        for scope in [organisation.0, ALL_ORGANISATIONS] {
+            if self.suppressed().may_contain(scope, address.as_str())
+                && self.row(Table::Suppressions, key(scope, address)).await?.is_some()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Grows whenever an address becomes suppressed: while it stands still, no message that was
+    /// admitted before needs to be looked at again.
+    pub fn suppression_epoch(&self) -> u64 {
+        self.suppressed().epoch()
+    }
+
+    /// Suppresses an address for an organisation, or for all.
+    pub async fn suppress(
+        &self,
+        organisation: Option<OrganisationId>,
+        suppression: Suppression,
+    ) -> Result<Change, StoreError> {
+        Ok(self.suppress_all(vec![(organisation, suppression)]).await?[0])
+    }
+
+    /// Suppresses many addresses in one transaction; the change of each, in order. Neighbours in
+    /// the order of [`Store::suppressions`] cost the least.
+    pub async fn suppress_all(
+        &self,
+        suppressions: Vec<(Option<OrganisationId>, Suppression)>,
+    ) -> Result<Vec<Change>, StoreError> {
+        let count = suppressions.len();
+        let add_all = move |rows: &mut dyn Rows| {
+            let of = |(organisation, suppression): &(Option<OrganisationId>, Suppression)| {
+                key(scope_of(*organisation), &suppression.address)
+            };
+            let keys: Vec<Key> = suppressions.iter().map(of).collect();
+            read_all(rows, Table::Suppressions, &keys)?;
+            suppressions.iter().map(|(organisation, new)| add(rows, *organisation, new)).collect()
+        };
+        self.change(Lock::Rows, count, add_all).await
+    }
+
+    /// Ends a suppression.
+    pub async fn unsuppress(
+        &self,
+        organisation: Option<OrganisationId>,
+        address: SuppressedAddress,
+    ) -> Result<Change, StoreError> {
+        let scope = scope_of(organisation);
+        let row = key(scope, &address);
+        let remove = move |rows: &mut dyn Rows| remove_existing(rows, Table::Suppressions, &row);
+        let change = self.change(Lock::Rows, 1, remove).await?;
+        if change == Change::Made {
+            self.damage().forget_suppression(scope, address.as_str());
+        }
+        Ok(change)
+    }
+
+    /// Suppressions by scope and address, from after `after` on, at most `limit`.
+    pub async fn suppressions(
+        &self,
+        after: Option<(Option<OrganisationId>, &SuppressedAddress)>,
+        limit: usize,
+    ) -> Result<SuppressionPage, StoreError> {
+        let all = KeyRange::all();
+        let range = match after {
+            Some((organisation, address)) => all.after(key(scope_of(organisation), address)),
+            None => all,
+        };
+        let mut page =
+            SuppressionPage { suppressions: Vec::new(), damaged: Vec::new(), next: None };
+        for (place, (key, row)) in (1..).zip(self.rows(Table::Suppressions, range, limit).await?) {
+            let (scope, address) = (key.number(0), key.text(4));
+            let organisation = (scope != ALL_ORGANISATIONS).then_some(OrganisationId(scope));
+            if place == limit {
+                page.next = Some((organisation, SuppressedAddress::from_stored(address)));
+            }
+            match decode_suppression(address, &row) {
+                Ok(suppression) => page.suppressions.push((organisation, suppression)),
+                Err(reason) => {
+                    self.damage().note(damaged_suppression(scope, address, &reason));
+                    page.damaged.push((organisation, SuppressedAddress::from_stored(address)));
+                }
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// A suppression's scope as a number: an organisation, or all of them.
+fn scope_of(organisation: Option<OrganisationId>) -> u32 {
+    organisation.map_or(ALL_ORGANISATIONS, |organisation| organisation.0)
+}
+
+/// Returns the key of an address that is suppressed in a scope.
+pub(super) fn key(scope: u32, address: &SuppressedAddress) -> Key {
+    Key::from((scope, address.as_str()))
+}
+
+/// Adds a suppression. One that is there already stays as it is: the first cause counts. One that
+/// cannot be read is written anew.
+fn add(
+    rows: &mut dyn Rows,
+    organisation: Option<OrganisationId>,
+    suppression: &Suppression,
+) -> Result<Change, Stop> {
+    let scope = scope_of(organisation);
+    let key = key(scope, &suppression.address);
+    if let Some(row) = rows.get(Table::Suppressions, &key)? {
+        let address = suppression.address.as_str();
+        if decode_suppression(address, &row).is_ok() {
+            return Ok(Change::None);
+        }
+        rows.damage().forget_suppression(scope, address);
+    }
+    rows.put(Table::Suppressions, &key, &encode_suppression(suppression))?;
+    Ok(Change::Made)
+}
+
+/// Takes the row of an address that is suppressed into the filter. One that cannot be read suppresses
+/// as well, and is noted.
+pub(super) fn load(
+    suppressed: &Suppressed,
+    damage: &Damage,
+    scope: u32,
+    address: &str,
+    row: &[u8],
+) {
+    suppressed.insert([(scope, address)]);
+    if let Err(reason) = decode_suppression(address, row) {
+        damage.note(damaged_suppression(scope, address, &reason));
+    }
+}

@@ -1,0 +1,372 @@
+//! Endpoints of webhooks, and how far their deliveries are.
+//!
+//! The endpoints are few: they are in the directory in memory. The deliveries are rows alone: a cursor
+//! into the feed for each endpoint, and a row for each delivery that failed and waits for its next
+//! attempt, or that failed for good.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::watch;
+
+use crate::domain::clock_corrections::WindowTime;
+use crate::domain::feed::FeedPosition;
+use crate::domain::id::OrganisationId;
+use crate::domain::policy::RECORD_RETENTION;
+use crate::domain::time::Timestamp;
+use crate::domain::webhook::{
+    PausedBy, Redelivery, SigningSecret, WaitingDelivery, Webhook, WebhookCursor, WebhookId,
+    WebhookState,
+};
+use crate::store::organisations::exists;
+use crate::store::record::webhooks::{
+    CursorRow, decode_cursor, decode_redelivery, decode_webhook, encode_cursor, encode_redelivery,
+    encode_webhook,
+};
+use crate::store::rows::{
+    Counter, InTable, Key, KeyRange, KeyedRow, Lock, Rows, Stop, Table, next_number,
+    remove_existing,
+};
+use crate::store::{
+    Change, MAX_WEBHOOKS, MAX_WEBHOOKS_OF_ONE, NewWebhook, Settled, Settlement, Store, StoreError,
+    WaitingPage, WebhookAdded,
+};
+
+impl Store {
+    /// Adds an endpoint. It begins with what is committed after it.
+    pub async fn add_webhook(
+        &self,
+        organisation: OrganisationId,
+        new: NewWebhook,
+        now: Timestamp,
+    ) -> Result<WebhookAdded, StoreError> {
+        self.change(Lock::Directory, 1, move |rows| add(rows, organisation, &new, now)).await
+    }
+
+    /// Removes an endpoint. What it has not been told of yet, it never is.
+    pub async fn remove_webhook(&self, id: WebhookId) -> Result<Change, StoreError> {
+        let remove =
+            move |rows: &mut dyn Rows| remove_existing(rows, Table::Webhooks, &Key::from(id.0));
+        self.change(Lock::Directory, 1, remove).await
+    }
+
+    /// Pauses or resumes an endpoint; returns it as it is then, or `None` if it is gone.
+    pub async fn set_webhook_state(
+        &self,
+        id: WebhookId,
+        state: WebhookState,
+    ) -> Result<Option<Webhook>, StoreError> {
+        self.change_webhook(id, move |webhook| webhook.state = state).await
+    }
+
+    /// Gives an endpoint a new secret. The one before signs as well for
+    /// [`ROTATION_OVERLAP`](crate::domain::webhook::ROTATION_OVERLAP).
+    pub async fn rotate_webhook(
+        &self,
+        id: WebhookId,
+        secret: SigningSecret,
+        now: Timestamp,
+    ) -> Result<Option<Webhook>, StoreError> {
+        self.change_webhook(id, move |webhook| webhook.rotate(secret.clone(), now)).await
+    }
+
+    async fn change_webhook(
+        &self,
+        id: WebhookId,
+        apply: impl Fn(&mut Webhook) + Send + Sync + 'static,
+    ) -> Result<Option<Webhook>, StoreError> {
+        let change = move |rows: &mut dyn Rows| {
+            let Some(mut webhook) = read(rows, id)? else { return Ok(None) };
+            apply(&mut webhook);
+            put(rows, &webhook)?;
+            Ok(Some(webhook))
+        };
+        self.change(Lock::Directory, 1, change).await
+    }
+
+    /// All endpoints, by number.
+    pub fn webhooks(&self) -> Vec<Webhook> {
+        self.directory().load().webhooks.clone()
+    }
+
+    /// The endpoint with this number.
+    pub fn webhook(&self, id: WebhookId) -> Option<Webhook> {
+        self.directory().load().webhook(id).cloned()
+    }
+
+    /// Is told after each change of an endpoint or its cursor, and after others.
+    pub fn webhook_changes(&self) -> watch::Receiver<()> {
+        self.directory().changes()
+    }
+
+    /// How far an endpoint's deliveries are; `None` if it is gone.
+    pub async fn webhook_cursor(&self, id: WebhookId) -> Result<Option<WebhookCursor>, StoreError> {
+        Ok(self.cursor_row(id).await?.map(|row| row.cursor))
+    }
+
+    async fn cursor_row(&self, id: WebhookId) -> Result<Option<CursorRow>, StoreError> {
+        let row = self.row(Table::WebhookCursors, Key::from(id.0)).await?;
+        let cursor = row.map(|row| decode_cursor(&row).in_table(Table::WebhookCursors, id));
+        cursor.transpose().map_err(|row| self.damaged_row(row))
+    }
+
+    /// Deliveries of an endpoint that wait for their next attempt, by its time, at most `limit`
+    /// rows.
+    pub async fn waiting_deliveries(
+        &self,
+        id: WebhookId,
+        limit: usize,
+    ) -> Result<WaitingPage, StoreError> {
+        let mut page = WaitingPage::default();
+        let Some(cursor) = self.cursor_row(id).await? else { return Ok(page) };
+        for (key, row) in self.rows(Table::WaitingDeliveries, KeyRange::of(id.0), limit).await? {
+            page.rows += 1;
+            let (due, position) = (Timestamp::from_unix_millis(key.large(4)), key.large(12));
+            let read = decode_redelivery(position, &row).in_table(Table::WaitingDeliveries, id);
+            match self.damage().left_out(read) {
+                Some((turn, delivery)) if cursor.counts(turn, delivery.position) => {
+                    page.deliveries.push(WaitingDelivery { due, delivery });
+                }
+                Some(_) | None => page.void.push((due, FeedPosition::from_number(position))),
+            }
+        }
+        Ok(page)
+    }
+
+    /// How many deliveries of an endpoint wait for their next attempt. Reads all of them.
+    pub async fn count_waiting_deliveries(&self, id: WebhookId) -> Result<u64, StoreError> {
+        self.count_rows(Table::WaitingDeliveries, KeyRange::of(id.0)).await
+    }
+
+    /// Deliveries of an endpoint whose last attempt failed, the newest events first, at most
+    /// `limit`.
+    pub async fn failed_deliveries(
+        &self,
+        id: WebhookId,
+        limit: usize,
+    ) -> Result<Vec<Redelivery>, StoreError> {
+        let range = KeyRange::of(id.0).descending();
+        let rows = self.rows(Table::FailedDeliveries, range, limit).await?;
+        let found = rows.into_iter().filter_map(|(key, row)| {
+            let read = decode_redelivery(key.large(4), &row).in_table(Table::FailedDeliveries, id);
+            self.damage().left_out(read)
+        });
+        Ok(found.map(|(_, delivery)| delivery).collect())
+    }
+
+    /// Writes down what became of deliveries, unless the cursor has had another turn since.
+    pub async fn settle_deliveries(
+        &self,
+        id: WebhookId,
+        turn: u32,
+        settlement: Settlement,
+    ) -> Result<Settled, StoreError> {
+        // Only one that is gone changes the endpoint itself.
+        let lock = if settlement.gone.is_some() { Lock::Directory } else { Lock::Rows };
+        let rows = 1 + settlement.waiting.len() + settlement.tried.len() + settlement.failed.len();
+        let rule = move |rows: &mut dyn Rows| settle(rows, id, turn, &settlement);
+        self.change(lock, rows, rule).await
+    }
+
+    /// Moves an endpoint's cursor back, so that everything after `position` is delivered again;
+    /// leaves it if nothing after that was attempted, as far as the cursor or `attempted_to` says.
+    /// `None` if the endpoint is gone.
+    pub async fn move_webhook_back(
+        &self,
+        id: WebhookId,
+        position: FeedPosition,
+        attempted_to: FeedPosition,
+    ) -> Result<Option<Change>, StoreError> {
+        let move_back = move |rows: &mut dyn Rows| {
+            let Some(row) = read_cursor(rows, id)? else { return Ok(None) };
+            if row.cursor.position.max(attempted_to) <= position {
+                return Ok(Some(Change::None));
+            }
+            // What was attempted and not stored yet comes again too.
+            let position = position.min(row.cursor.position);
+            put_cursor(rows, id, &row.moved_back(position))?;
+            Ok(Some(Change::Made))
+        };
+        self.change(Lock::Directory, 1, move_back).await
+    }
+
+    /// Has one event delivered again, from `now` on; changes nothing if it was not attempted yet, as
+    /// far as the cursor and `attempted_to` say. `None` if the endpoint is gone.
+    pub async fn redeliver(
+        &self,
+        id: WebhookId,
+        position: FeedPosition,
+        attempted_to: FeedPosition,
+        now: Timestamp,
+    ) -> Result<Option<Change>, StoreError> {
+        let redeliver = move |rows: &mut dyn Rows| {
+            let Some(row) = read_cursor(rows, id)? else { return Ok(None) };
+            if position > row.cursor.position.max(attempted_to) {
+                return Ok(Some(Change::None));
+            }
+            let delivery = Redelivery { position, attempts: 0, last: None };
+            rows.remove(Table::FailedDeliveries, &Key::from((id.0, position.number())))?;
+            put_waiting(rows, id, row.cursor.turn, &WaitingDelivery { due: now, delivery })?;
+            Ok(Some(Change::Made))
+        };
+        self.change(Lock::Directory, 1, redeliver).await
+    }
+
+    /// Removes rows of endpoints that are gone, and of deliveries that failed and whose event is
+    /// past its retention: of each kind at most `limit` at once. Returns how many there were.
+    pub async fn sweep_webhooks(
+        &self,
+        window_now: WindowTime,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
+        // An endpoint that is gone never comes back, so this may be read before the transaction.
+        let live = self.rows(Table::Webhooks, KeyRange::all(), usize::MAX).await?;
+        let live: BTreeSet<u32> = live.iter().map(|(key, _)| key.number(0)).collect();
+        let mut old = Vec::new();
+        for table in [Table::WebhookCursors, Table::WaitingDeliveries, Table::FailedDeliveries] {
+            let (mut found, mut next) = (Vec::new(), Some(0));
+            // From endpoint to endpoint: a live one may have very many.
+            while let Some(first) = next {
+                let range = KeyRange { from: Key::from(first), ..KeyRange::all() };
+                let Some((key, _)) = self.rows(table, range, 1).await?.pop() else { break };
+                let id = key.number(0);
+                let is_live = live.contains(&id);
+                if !is_live || table == Table::FailedDeliveries {
+                    let rows = self.rows(table, KeyRange::of(id), limit - found.len()).await?;
+                    let is_old = |(key, row): &KeyedRow| !is_live || is_past(key, row, &window_now);
+                    found.extend(rows.into_iter().take_while(is_old));
+                }
+                next = id.checked_add(1);
+            }
+            old.extend(found.into_iter().map(|(key, row)| (table, key, row)));
+        }
+        if old.is_empty() {
+            return Ok(0);
+        }
+        self.change(Lock::Rows, 0, move |rows| remove_old(rows, &old)).await
+    }
+}
+
+fn add(
+    rows: &mut dyn Rows,
+    organisation: OrganisationId,
+    new: &NewWebhook,
+    now: Timestamp,
+) -> Result<WebhookAdded, Stop> {
+    if !exists(rows, organisation)? {
+        return Ok(WebhookAdded::NoOrganisation);
+    }
+    let all = rows.range(Table::Webhooks, &KeyRange::all(), usize::MAX)?;
+    // One that cannot be read counts for nothing.
+    let all = all.iter().filter_map(|(key, row)| decode_webhook(key.number(0), row).ok());
+    let all: Vec<Webhook> = all.collect();
+    let own = all.iter().filter(|webhook| webhook.organisation == organisation).count();
+    if own >= MAX_WEBHOOKS_OF_ONE || all.len() >= MAX_WEBHOOKS {
+        return Ok(WebhookAdded::TooMany);
+    }
+    let NewWebhook { url, types, authority, secret } = new.clone();
+    let webhook = Webhook {
+        id: WebhookId(next_number(rows, Counter::LastWebhook)?),
+        organisation,
+        url,
+        types,
+        authority,
+        created_at: now,
+        secret,
+        replaced: None,
+        state: WebhookState::Active,
+    };
+    let position = rows.feed_end()?;
+    put_cursor(rows, webhook.id, &CursorRow::new(WebhookCursor { turn: 0, position }))?;
+    put(rows, &webhook)?;
+    Ok(WebhookAdded::Added(Box::new(webhook)))
+}
+
+fn settle(
+    rows: &mut dyn Rows,
+    id: WebhookId,
+    turn: u32,
+    settlement: &Settlement,
+) -> Result<Settled, Stop> {
+    let key = Key::from(id.0);
+    rows.read_ahead(&[(Table::WebhookCursors, key.clone()), (Table::Webhooks, key.clone())])?;
+    let cursor = read_cursor(rows, id)?.filter(|row| row.cursor.turn == turn);
+    let webhook = rows.get(Table::Webhooks, &key)?;
+    let (Some(mut row), Some(webhook)) = (cursor, webhook) else { return Ok(Settled::Outdated) };
+    if let Some(position) = settlement.cursor.filter(|position| *position > row.cursor.position) {
+        row.cursor.position = position;
+        put_cursor(rows, id, &row)?;
+    }
+    for (due, position) in &settlement.tried {
+        let key = Key::from((id.0, due.unix_millis(), position.number()));
+        rows.remove(Table::WaitingDeliveries, &key)?;
+    }
+    for waiting in &settlement.waiting {
+        put_waiting(rows, id, turn, waiting)?;
+    }
+    for delivery in &settlement.failed {
+        let key = Key::from((id.0, delivery.position.number()));
+        rows.put(Table::FailedDeliveries, &key, &encode_redelivery(turn, delivery))?;
+    }
+    if let Some(since) = settlement.gone
+        && let Ok(mut webhook) = decode_webhook(id.0, &webhook)
+        && webhook.state == WebhookState::Active
+    {
+        webhook.state = WebhookState::Paused { by: PausedBy::Endpoint, since };
+        put(rows, &webhook)?;
+    }
+    Ok(Settled::Done)
+}
+
+/// Removes rows that are still as they were read.
+fn remove_old(rows: &mut dyn Rows, old: &[(Table, Key, Vec<u8>)]) -> Result<usize, Stop> {
+    let keys: Vec<_> = old.iter().map(|(table, key, _)| (*table, key.clone())).collect();
+    rows.read_ahead(&keys)?;
+    let mut removed = 0;
+    for (table, key, row) in old {
+        if rows.get(*table, key)?.as_ref() == Some(row) {
+            rows.remove(*table, key)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Returns true if the event of a delivery that failed is past its retention: it is older than the
+/// last attempt. One that cannot be read is.
+fn is_past(key: &Key, row: &[u8], window_now: &WindowTime) -> bool {
+    let read = decode_redelivery(key.large(4), row).ok();
+    let last = read.and_then(|(_, delivery)| delivery.last);
+    last.is_none_or(|(at, _)| window_now.is_past(at, RECORD_RETENTION))
+}
+
+/// Reads an endpoint; `None` also if it cannot be read.
+fn read(rows: &mut dyn Rows, id: WebhookId) -> Result<Option<Webhook>, Stop> {
+    let row = rows.get(Table::Webhooks, &Key::from(id.0))?;
+    Ok(row.and_then(|row| decode_webhook(id.0, &row).ok()))
+}
+
+fn put(rows: &mut dyn Rows, webhook: &Webhook) -> Result<(), Stop> {
+    let key = Key::from(webhook.id.0);
+    rows.put_of(webhook.organisation, Table::Webhooks, &key, &encode_webhook(webhook))
+}
+
+fn read_cursor(rows: &mut dyn Rows, id: WebhookId) -> Result<Option<CursorRow>, Stop> {
+    let row = rows.get(Table::WebhookCursors, &Key::from(id.0))?;
+    let cursor = row.map(|row| decode_cursor(&row).in_table(Table::WebhookCursors, id));
+    Ok(cursor.transpose()?)
+}
+
+fn put_cursor(rows: &mut dyn Rows, id: WebhookId, row: &CursorRow) -> Result<(), Stop> {
+    rows.put(Table::WebhookCursors, &Key::from(id.0), &encode_cursor(row))
+}
+
+fn put_waiting(
+    rows: &mut dyn Rows,
+    id: WebhookId,
+    turn: u32,
+    waiting: &WaitingDelivery,
+) -> Result<(), Stop> {
+    let WaitingDelivery { due, delivery } = waiting;
+    let key = Key::from((id.0, due.unix_millis(), delivery.position.number()));
+    rows.put(Table::WaitingDeliveries, &key, &encode_redelivery(turn, delivery))
+}
