@@ -99,18 +99,26 @@ impl Key {
 
     /// Returns the number that begins at this byte.
     pub(super) fn number(&self, at: usize) -> u32 {
-        self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
+        u32::from_be_bytes(self.array(at))
     }
 
     /// Returns the large number that begins at this byte.
     pub(super) fn large(&self, at: usize) -> u64 {
-        self.0.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_be_bytes(*bytes))
+        u64::from_be_bytes(self.array(at))
     }
 
     /// Returns the message's id that begins at this byte.
     pub(super) fn id(&self, at: usize) -> MessageId {
-        let bytes = self.0.get(at..).and_then(<[u8]>::first_chunk);
-        MessageId::from_bytes(bytes.copied().unwrap_or_default())
+        MessageId::from_bytes(self.array(at))
+    }
+
+    /// Returns the bytes from this one on. What a shorter key lacks is the least: 0.
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut array = [0; N];
+        for (byte, own) in array.iter_mut().zip(self.0.get(at..).unwrap_or_default()) {
+            *byte = *own;
+        }
+        array
     }
 
     /// Returns the text from this byte on.
@@ -406,5 +414,32 @@ pub(super) trait InTable<T> {
 impl<T> InTable<T> for Result<T, RowError> {
     fn in_table(self, table: Table, id: impl std::fmt::Display) -> Result<T, DamagedRow> {
         self.map_err(|reason| DamagedRow::new(table.name(), id, &reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_the_keys_that_begin_with_its_prefix_and_no_other() {
+        for number in [0, 1, 0xFF, 0xFFFF, 0x01FF_FFFF, u32::MAX - 1, u32::MAX] {
+            let run = KeyRange::of(number);
+            assert!(run.contains(&Key::from((number, 0_u64))), "{number}");
+            assert!(run.contains(&Key::from((number, u64::MAX))), "{number}");
+            if let Some(next) = number.checked_add(1) {
+                assert!(!run.contains(&Key::from((next, 0_u64))), "{number}");
+                assert_eq!(run.end.map(|end| end.number(0)), Some(next));
+            }
+            if let Some(before) = number.checked_sub(1) {
+                assert!(!KeyRange::of(number).contains(&Key::from((before, u64::MAX))));
+            }
+        }
+        let id = MessageId::from_bytes([0xFF; 16]);
+        assert_eq!(KeyRange::of(id).end, None);
+        let last = MessageId::from_bytes([[1; 8], [0xFF; 8]].concat().try_into().unwrap());
+        let mut next = [0; 16];
+        next[..8].copy_from_slice(&[1, 1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(KeyRange::of(last).end.map(|end| end.id(0)), Some(MessageId::from_bytes(next)));
     }
 }

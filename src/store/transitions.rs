@@ -145,10 +145,12 @@ fn settle(rows: &mut dyn Rows, message: &mut Message, now: Timestamp) -> Result<
     }
     if let State::Sent { ses_message_id, sent_at } = &message.state {
         rows.add_sent(message.id, ses_message_id, *sent_at)?;
-        for early in take_unmatched(rows, &ses_message_id.clone())? {
-            if is_owner(rows, message, early.organisation.as_deref()) {
-                observe(rows, message, &early.event, now)?;
-            }
+        let mut early = take_unmatched(rows, &ses_message_id.clone())?;
+        early.retain(|early| is_owner(rows, message, early.organisation.as_deref()));
+        let needed = early.iter().flat_map(|early| rows_of(message, &early.event));
+        rows.read_ahead(&needed.collect::<Vec<_>>())?;
+        for early in early {
+            observe(rows, message, &early.event, now)?;
         }
     }
     let increment = match message.state {
@@ -181,6 +183,18 @@ pub(super) fn final_change(state: &State) -> Option<ReportedChange> {
 /// that was removed is not known any more: there the message's id has to do.
 fn is_owner(rows: &dyn Rows, message: &Message, named: Option<&str>) -> bool {
     named.is_none_or(|named| rows.directory().may_be_named(message.organisation, named))
+}
+
+/// Returns the rows that decide on an event of a message.
+fn rows_of(message: &Message, event: &Event) -> Vec<(Table, Key)> {
+    let event_row = feed::event_key(message.id, &event_key(event));
+    let mut rows = vec![(Table::Events, event_row)];
+    if event.suppresses().is_some() {
+        let each = event.recipients.iter().filter_map(|one| SuppressedAddress::of_recipient(one));
+        let key = |address| suppressions::key(message.organisation.0, &address);
+        rows.extend(each.map(|address| (Table::Suppressions, key(address))));
+    }
+    rows
 }
 
 /// Puts an event on a message's timeline and into the feed, with the suppressions that follow. A

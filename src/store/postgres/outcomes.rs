@@ -132,8 +132,16 @@ impl Job {
                 transitions::record(rows, *id, *attempts, transition, *now).map(Decided::Recorded)
             }
             Self::Apply { reports, now, .. } => {
-                let each = reports.iter().map(|report| transitions::apply(rows, report, *now));
-                each.collect::<Result<_, _>>().map(Decided::Applied)
+                let (mut applied, mut unread) = (Vec::with_capacity(reports.len()), None);
+                for report in reports {
+                    match transitions::apply(rows, report, *now) {
+                        Ok(one) => applied.push(one),
+                        // The others run all the same: what they ask for is read with it.
+                        Err(Stop::Unread) => unread = Some(Stop::Unread),
+                        Err(stop) => return Err(stop),
+                    }
+                }
+                unread.map_or(Ok(Decided::Applied(applied)), Err)
             }
         }
     }

@@ -351,6 +351,12 @@ impl Rows for RowSet<'_> {
         if let Some(row) = self.read.get(&table).and_then(|rows| rows.get(key)) {
             return Ok(row.clone());
         }
+        let is_whole = |((of, run, _), last): (&Run, &Option<Key>)| {
+            *of == table && last.is_none() && run.contains(key)
+        };
+        if self.runs.iter().any(is_whole) {
+            return Ok(None);
+        }
         self.ask(table, key.clone());
         Err(Stop::Unread)
     }

@@ -21,7 +21,7 @@ const ANSWERED: Duration = Duration::from_secs(25);
 
 /// What only one connection of a node has sent.
 const ACCEPTANCE: &str = "INSERT INTO idempotency AS known";
-const OUTCOMES: &str = "FROM message WHERE id = ANY($1) ORDER BY id FOR UPDATE";
+const OUTCOMES: &str = "ORDER BY message.id FOR UPDATE OF message";
 const ADMINISTRATION: &str =
     "INSERT INTO suppression (organisation, address, suppression, position)";
 const READS: &str = "FROM feed_end WHERE last > $1";
