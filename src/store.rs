@@ -77,6 +77,16 @@ macro_rules! on_engine {
     };
 }
 
+/// Does something on a server that several nodes share; a data file is a node alone.
+macro_rules! on_server {
+    ($store:expr, $engine:ident => $work:expr, else $alone:expr) => {
+        match &$store.engine {
+            $crate::store::Engine::Redb(_) => $alone,
+            $crate::store::Engine::Postgres($engine) => $work,
+        }
+    };
+}
+
 mod api_keys;
 mod cluster;
 #[cfg(test)]

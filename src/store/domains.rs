@@ -48,7 +48,7 @@ impl Store {
         let change = move |rows: &mut dyn Rows| match read(rows, organisation, &name)? {
             Some(domain) if domain.state == from => {
                 let domain = domain.moved(to, check.at);
-                write(rows, &SenderDomain { last_check: Some(check.clone()), ..domain })?;
+                write(rows, &SenderDomain { last_check: Some(check), ..domain })?;
                 Ok(Change::Made)
             }
             Some(_) | None => Ok(Change::None),

@@ -71,61 +71,40 @@ impl Store {
 
     /// All nodes on the database, this one included, by name; none if the store is a file.
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        match &self.engine {
-            Engine::Redb(_) => Vec::new(),
-            Engine::Postgres(engine) => engine.nodes(),
-        }
+        on_server!(self, engine => engine.nodes(), else Vec::new())
     }
 
     /// The database's state when it last answered that question, which is asked every ten seconds;
     /// `None` if the store is a file.
     pub fn database(&self) -> Option<DatabaseStatus> {
-        match &self.engine {
-            Engine::Redb(_) => None,
-            Engine::Postgres(engine) => Some(engine.database()),
-        }
+        on_server!(self, engine => Some(engine.database()), else None)
     }
 
     /// What the connections are for by which no answer of the server came lately.
     pub fn silent_connections(&self) -> Vec<&'static str> {
-        match &self.engine {
-            Engine::Redb(_) => Vec::new(),
-            Engine::Postgres(engine) => engine.silent_connections(),
-        }
+        on_server!(self, engine => engine.silent_connections(), else Vec::new())
     }
 
     /// Has this node say this of itself to the other nodes, from its next sign of life on.
     pub fn say_load(&self, load: NodeLoad) {
-        match &self.engine {
-            Engine::Redb(_) => {}
-            Engine::Postgres(engine) => engine.say_load(load),
-        }
+        on_server!(self, engine => engine.say_load(load), else ());
     }
 
     /// Whether an operator wants this node to accept no more messages.
     pub fn drains(&self) -> watch::Receiver<DrainOrder> {
-        match &self.engine {
-            Engine::Redb(_) => watch::channel(DrainOrder::End).1,
-            Engine::Postgres(engine) => engine.drains(),
-        }
+        on_server!(self, engine => engine.drains(), else watch::channel(DrainOrder::End).1)
     }
 
     /// Asks a node to accept no more messages, or to accept them again. It follows within a second.
     /// Changes nothing if there is no node of this name.
     pub async fn drain_node(&self, name: &str, drain: DrainOrder) -> Result<Change, StoreError> {
-        match &self.engine {
-            Engine::Redb(_) => Ok(Change::None),
-            Engine::Postgres(engine) => engine.drain_node(name, drain).await,
-        }
+        on_server!(self, engine => engine.drain_node(name, drain).await, else Ok(Change::None))
     }
 
     /// Removes a node that is gone, so that the messages that it held fail now and not only after
     /// `dead_after`. A node that gave a sign of life within its lease stays: it may still send.
     pub async fn forget_node(&self, name: &str) -> Result<Forgotten, StoreError> {
-        match &self.engine {
-            Engine::Redb(_) => Ok(Forgotten::Unknown),
-            Engine::Postgres(engine) => engine.forget_node(name).await,
-        }
+        on_server!(self, engine => engine.forget_node(name).await, else Ok(Forgotten::Unknown))
     }
 
     /// Asks all other nodes that work on the store, and returns what each answered until `patience`
@@ -135,86 +114,56 @@ impl Store {
         request: Vec<u8>,
         patience: Duration,
     ) -> Result<Vec<NodeAnswer>, StoreError> {
-        match &self.engine {
-            Engine::Redb(_) => Ok(Vec::new()),
-            Engine::Postgres(engine) => engine.ask_other_nodes(request, patience).await,
-        }
+        on_server!(self, engine => engine.ask_other_nodes(request, patience).await, else Ok(Vec::new()))
     }
 
     /// Waits for the next request of another node.
     pub async fn next_request(&self) -> NodeRequest {
-        match &self.engine {
-            Engine::Redb(_) => pending().await,
-            Engine::Postgres(engine) => engine.next_request().await,
-        }
+        on_server!(self, engine => engine.next_request().await, else pending().await)
     }
 
     /// Answers a request of another node.
     pub async fn answer_request(&self, id: i64, answer: Vec<u8>) -> Result<(), StoreError> {
-        match &self.engine {
-            Engine::Redb(_) => Ok(()),
-            Engine::Postgres(engine) => engine.answer_request(id, answer).await,
-        }
+        on_server!(self, engine => engine.answer_request(id, answer).await, else Ok(()))
     }
 
     /// Tells the other nodes, within half a second, that a call to the provider is under way, the
     /// one of this number for its message. Its outcome ends that.
     pub fn tell_of_call(&self, id: MessageId, attempts: u32) {
-        match &self.engine {
-            Engine::Redb(_) => {}
-            Engine::Postgres(engine) => engine.tell_of_call(id, attempts),
-        }
+        on_server!(self, engine => engine.tell_of_call(id, attempts), else ());
     }
 
     /// This node's part of the pace of all nodes, from 0 to 1.
     pub fn share(&self) -> watch::Receiver<f64> {
-        match &self.engine {
-            Engine::Redb(_) => watch::channel(1.0).1,
-            Engine::Postgres(engine) => engine.share(),
-        }
+        on_server!(self, engine => engine.share(), else watch::channel(1.0).1)
     }
 
     /// Readings of the server's clock, one every second; `None` if the store is a file.
     pub fn server_clock(&self) -> Option<watch::Receiver<ClockReading>> {
-        match &self.engine {
-            Engine::Redb(_) => None,
-            Engine::Postgres(engine) => Some(engine.server_clock()),
-        }
+        on_server!(self, engine => Some(engine.server_clock()), else None)
     }
 
     /// Takes the next of the starts of calls to the provider that all nodes share, so long apart;
     /// returns the time until then. The node of a data file is alone, so it need not wait for others.
     pub async fn take_call_slot(&self, interval: Duration) -> Result<Duration, StoreError> {
-        match &self.engine {
-            Engine::Redb(_) => Ok(Duration::ZERO),
-            Engine::Postgres(engine) => engine.take_call_slot(interval).await,
-        }
+        on_server!(self, engine => engine.take_call_slot(interval).await, else Ok(Duration::ZERO))
     }
 
     /// Whether this node has a duty for all nodes.
     pub fn has_duty(&self, duty: Duty) -> watch::Receiver<bool> {
-        match &self.engine {
-            Engine::Redb(_) => watch::channel(true).1,
-            Engine::Postgres(engine) => engine.has_duty(duty),
-        }
+        on_server!(self, engine => engine.has_duty(duty), else watch::channel(true).1)
     }
 
     /// Returns true if the other nodes took this one for dead. What it holds has failed, and it
     /// takes nothing any more: the process has to end.
     pub fn is_fenced(&self) -> bool {
-        match &self.engine {
-            Engine::Redb(_) => false,
-            Engine::Postgres(engine) => engine.is_fenced(),
-        }
+        on_server!(self, engine => engine.is_fenced(), else false)
     }
 
     /// Waits until a task of the engine has ended, without which it does not work, and returns the
     /// task's name: the process has to end. The writer of a data file ends the process itself.
     pub async fn task_ended(&self) -> &'static str {
-        match &self.engine {
-            Engine::Redb(_) => std::future::pending().await,
-            Engine::Postgres(engine) => engine.task_ended().await,
-        }
+        on_server!(self, engine => engine.task_ended().await, else std::future::pending().await)
     }
 
     /// Returns the reason why nothing can be imported into a database, if there is one.

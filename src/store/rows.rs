@@ -173,6 +173,12 @@ impl From<&[u8]> for Key {
     }
 }
 
+impl From<[u8; 16]> for Key {
+    fn from(bytes: [u8; 16]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
 impl From<MessageId> for Key {
     fn from(id: MessageId) -> Self {
         Self(id.as_bytes().to_vec())
@@ -239,6 +245,9 @@ impl KeyRange {
         Self { is_descending: true, ..self }
     }
 }
+
+/// Row of a message, and the number of the call that a node has told of, if one is under way.
+pub(super) type MessageRow = (Vec<u8>, Option<u32>);
 
 /// Key and row.
 pub(super) type KeyedRow = (Key, Vec<u8>);

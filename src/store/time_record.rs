@@ -9,7 +9,7 @@ impl Store {
     /// Returns the store's record of the clock, or `None` if the store is new or of an earlier
     /// version.
     pub async fn time_record(&self) -> Result<Option<TimeRecord>, StoreError> {
-        let row = ask_engine!(self, engine => engine.time_row())?;
+        let row = read_engine!(self, engine => engine.time_row())?;
         let read = row.map(|row| decode_time(&row)).transpose();
         read.map_err(|reason| self.damaged_row(DamagedRow::new("clock", "time", &reason)))
     }

@@ -312,10 +312,11 @@ fn suppress_recipients(
 ) -> Result<(), Stop> {
     let mut addresses = Vec::new();
     for recipient in &event.recipients {
-        match SuppressedAddress::of_recipient(recipient) {
-            Some(address) => addresses.push(address),
-            None => tracing::warn!(id = %message, "a reported recipient is not an address"),
-        }
+        let Some(address) = SuppressedAddress::of_recipient(recipient) else {
+            tracing::warn!(id = %message, "a reported recipient is not an address");
+            continue;
+        };
+        addresses.push(address);
     }
     let key = |address| suppressions::key(organisation.0, address);
     let keys: Vec<Key> = addresses.iter().map(key).collect();

@@ -14,7 +14,7 @@ use crate::store::postgres::connection::Connection;
 use crate::store::postgres::error::QueryError;
 use crate::store::postgres::{PostgresStore, Shared, blocking, message_id, number, uuid_of};
 use crate::store::record::decode_message;
-use crate::store::rows::{InTable, Table};
+use crate::store::rows::{InTable, MessageRow, Table};
 use crate::store::{ListError, Lister, MessageFilter, MessagePage, StoreError};
 
 const READ: &str = "
@@ -46,7 +46,7 @@ impl PostgresStore {
     pub(in crate::store) async fn message_row(
         &self,
         id: MessageId,
-    ) -> Result<Option<(Vec<u8>, Option<u32>)>, StoreError> {
+    ) -> Result<Option<MessageRow>, StoreError> {
         let row = self.query_opt(READ, &[&uuid_of(id)]).await?;
         Ok(row.map(|row| (row.get(0), row.get::<_, Option<i32>>(1).map(i32::unsigned_abs))))
     }

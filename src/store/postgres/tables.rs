@@ -106,46 +106,18 @@ impl Column {
 
     /// Returns this column of keys, in which it begins at the byte at its key's place in `at`.
     fn of(self, keys: &[&Key], at: &mut [usize]) -> Parameter {
-        let mut each = keys.iter().zip(at);
-        let mut next = |length: usize| {
-            each.next().map(|(key, at)| (*key, std::mem::replace(at, *at + length)))
-        };
         match self {
-            Self::Number(_) => {
-                let mut numbers = Vec::with_capacity(keys.len());
-                while let Some((key, at)) = next(4) {
-                    numbers.push(integer(key.number(at)));
-                }
-                Box::new(numbers)
-            }
-            Self::Large(_) => {
-                let mut numbers = Vec::with_capacity(keys.len());
-                while let Some((key, at)) = next(8) {
-                    numbers.push(bigint(key.large(at)));
-                }
-                Box::new(numbers)
-            }
-            Self::Id(_) => {
-                let mut ids = Vec::with_capacity(keys.len());
-                while let Some((key, at)) = next(16) {
-                    ids.push(uuid_of(key.id(at)));
-                }
-                Box::new(ids)
-            }
-            Self::Text(_) => {
-                let text = |(key, at): (&&Key, &mut usize)| {
-                    let text = key.text_to_nul(*at).to_owned();
-                    *at += text.len() + 1;
-                    text
-                };
-                Box::new(each.map(text).collect::<Vec<_>>())
-            }
-            Self::Bytes(_) => {
-                let bytes = |(key, at): (&&Key, &mut usize)| {
-                    key.bytes().get(*at..).unwrap_or_default().to_vec()
-                };
-                Box::new(each.map(bytes).collect::<Vec<_>>())
-            }
+            Self::Number(_) => each(keys, at, |key, at| (integer(key.number(at)), 4)),
+            Self::Large(_) => each(keys, at, |key, at| (bigint(key.large(at)), 8)),
+            Self::Id(_) => each(keys, at, |key, at| (uuid_of(key.id(at)), 16)),
+            Self::Text(_) => each(keys, at, |key, at| {
+                let text = key.text_to_nul(at);
+                (text.to_owned(), text.len() + 1)
+            }),
+            Self::Bytes(_) => each(keys, at, |key, at| {
+                let bytes = key.bytes().get(at..).unwrap_or_default();
+                (bytes.to_vec(), bytes.len())
+            }),
         }
     }
 
@@ -160,6 +132,19 @@ impl Column {
             Self::Bytes(_) => key.and(row.get::<_, &[u8]>(index)),
         }
     }
+}
+
+/// Reads a value of each key, and moves on by its length.
+fn each<T>(keys: &[&Key], at: &mut [usize], read: impl Fn(&Key, usize) -> (T, usize)) -> Parameter
+where
+    T: ToSql + Sync + Send + 'static,
+{
+    let values = keys.iter().zip(at).map(|(key, at)| {
+        let (value, length) = read(key, *at);
+        *at += length;
+        value
+    });
+    Box::new(values.collect::<Vec<T>>())
 }
 
 /// Number as the server keeps it. One that it has no room for is after all that are there.

@@ -15,6 +15,7 @@ use crate::store::record::decode_message;
 use crate::store::redb::error::{InRow, ReadError};
 use crate::store::redb::tables::{BY_ORGANISATION, ID_LEAD, MESSAGES, META};
 use crate::store::redb::{RedbStore, Shared};
+use crate::store::rows::MessageRow;
 use crate::store::{ListError, StoreError};
 use crate::store::{Lister, MessageFilter, MessagePage};
 
@@ -30,7 +31,7 @@ impl RedbStore {
     pub(in crate::store) fn message_row(
         &self,
         id: MessageId,
-    ) -> Result<Option<(Vec<u8>, Option<u32>)>, StoreError> {
+    ) -> Result<Option<MessageRow>, StoreError> {
         let read = |row: Option<&[u8]>| Ok(row.map(|row| (row.to_vec(), None)));
         let read = self.shared.database.read_row(MESSAGES, id.as_bytes(), read);
         self.checked(MESSAGES.name(), id, read)

@@ -19,74 +19,30 @@ trait KeyForm: redb::Key + Sync + 'static {
     fn write(key: &Self::SelfType<'_>) -> Key;
 }
 
-impl KeyForm for u32 {
-    fn read(key: &Key) -> Self {
-        key.number(0)
-    }
+macro_rules! key_forms {
+    ($($form:ty: |$key:ident| $read:expr;)+) => {
+        $(
+            impl KeyForm for $form {
+                fn read($key: &Key) -> Self::SelfType<'_> {
+                    $read
+                }
 
-    fn write(key: &Self) -> Key {
-        Key::from(*key)
-    }
+                fn write(key: &Self::SelfType<'_>) -> Key {
+                    Key::from(*key)
+                }
+            }
+        )+
+    };
 }
 
-impl KeyForm for (u32, u32) {
-    fn read(key: &Key) -> Self {
-        (key.number(0), key.number(4))
-    }
-
-    fn write(key: &Self) -> Key {
-        Key::from(*key)
-    }
-}
-
-impl KeyForm for (u32, u64) {
-    fn read(key: &Key) -> Self {
-        (key.number(0), key.large(4))
-    }
-
-    fn write(key: &Self) -> Key {
-        Key::from(*key)
-    }
-}
-
-impl KeyForm for (u32, u64, u64) {
-    fn read(key: &Key) -> Self {
-        (key.number(0), key.large(4), key.large(12))
-    }
-
-    fn write(key: &Self) -> Key {
-        Key::from(*key)
-    }
-}
-
-impl KeyForm for (u32, &'static str) {
-    fn read(key: &Key) -> (u32, &str) {
-        (key.number(0), key.text(4))
-    }
-
-    fn write(key: &(u32, &str)) -> Key {
-        Key::from(*key)
-    }
-}
-
-impl KeyForm for IdKey {
-    fn read(key: &Key) -> Self {
-        *key.id(0).as_bytes()
-    }
-
-    fn write(key: &Self) -> Key {
-        Key::from(key.as_slice())
-    }
-}
-
-impl KeyForm for Row {
-    fn read(key: &Key) -> &[u8] {
-        key.bytes()
-    }
-
-    fn write(key: &&[u8]) -> Key {
-        Key::from(*key)
-    }
+key_forms! {
+    u32: |key| key.number(0);
+    (u32, u32): |key| (key.number(0), key.number(4));
+    (u32, u64): |key| (key.number(0), key.large(4));
+    (u32, u64, u64): |key| (key.number(0), key.large(4), key.large(12));
+    (u32, &'static str): |key| (key.number(0), key.text(4));
+    IdKey: |key| *key.id(0).as_bytes();
+    Row: |key| key.bytes();
 }
 
 /// Type of rows in the file.

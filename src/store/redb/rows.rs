@@ -95,7 +95,7 @@ impl RedbStore {
         })
     }
 
-    pub(in crate::store) async fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(in crate::store) fn time_row(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.read("clock", TIME_KEY, |transaction| {
             let row = transaction.open_table(CLOCK)?.get(TIME_KEY)?;
             Ok(row.map(|row| row.value().to_vec()))
@@ -169,6 +169,12 @@ impl Tables<'_> {
     pub(super) fn counter(&mut self, counter: Counter) -> Result<u64, redb::Error> {
         let row = self.meta.open()?.get(name(counter))?;
         Ok(row.map_or(0, |row| row.value()))
+    }
+
+    /// Removes the use of a key.
+    fn remove_use(&mut self, api_key: u32) -> Result<(), redb::Error> {
+        self.key_use.open()?.remove(api_key)?;
+        Ok(())
     }
 
     /// Sets a number.
@@ -259,12 +265,13 @@ impl Rows for Batch<'_> {
 
     fn remove(&mut self, table: Table, key: &Key) -> Result<(), Stop> {
         self.is_changed = true;
-        let mut removed = self.tables.of(table).remove(key);
+        let removed = self.tables.of(table).remove(key);
+        self.or_stop(removed)?;
         if table == Table::ApiKeys {
-            let uses = self.tables.key_use.open();
-            removed = removed.and(uses.and_then(|uses| Ok(drop(uses.remove(key.number(0))?))));
+            let removed = self.tables.remove_use(key.number(0));
+            self.or_stop(removed)?;
         }
-        self.or_stop(removed)
+        Ok(())
     }
 
     fn read_ahead(&mut self, _: &[(Table, Key)]) -> Result<(), Stop> {
