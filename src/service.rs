@@ -15,7 +15,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
-use crate::admin;
 use crate::admin::bodies::BodyFacts;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
@@ -45,12 +44,11 @@ use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesError, SesOptions};
 use crate::smtp::Smtp;
 use crate::store::{Duty, FILE_NAME, Store, StoreOwner};
-use crate::tasks::Task;
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
 
 use administration::Administration;
-use background::Delivering;
+use background::{Delivering, answer_others, deliver, follow_quota, receive, send, upkeep};
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -176,11 +174,9 @@ impl Service {
         let refused = Arc::new(Mutex::new(bodies::without_unwanted(bodies.refused)));
 
         let (phase, phases) = watch::channel(Phase::Running);
-        let sending = background::send(&dispatcher, phases);
-        let (mut background, history) =
-            background::upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
-        let (max_rate, account) =
-            background::follow_quota(&mut background, config, &ses, &dispatcher);
+        let sending = send(&dispatcher, phases);
+        let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
+        let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let events = event_processor(&store, &queue, &clock);
         let webhooks = Arc::new(Webhooks::new(store.clone(), clock.clone()));
         let polled = sqs_queue.as_ref().map(|_| &events);
@@ -193,13 +189,10 @@ impl Service {
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let admin = administration_of(&store, &clock, &ses, live, facts);
-        let asked = Arc::clone(&admin);
-        let answer_others = move || admin::all_nodes::answer_others(Arc::clone(&asked));
-        background.spawn(Task::OtherNodesRequests.again(answer_others));
+        answer_others(&mut background, &admin);
         let administration = Administration::start(socket, &admin)?;
-        let polling =
-            sqs_queue.map(|queue| background::receive(queue, &events, administration.signal()));
-        let delivering = background::deliver(&webhooks, store.has_duty(Duty::Webhooks));
+        let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
+        let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
         let budgets = Budgets::new(&limits);
         let api = Api::new(&intake, &store, &queue, &clock, &budgets);
         let smtp = Smtp::new(&intake, &store, &clock, &budgets, &limits, api.metrics())?;
@@ -232,7 +225,6 @@ impl Service {
         let changeable = Changeable { max_rate, budgets, ses, tls, configured_pending_bytes };
         let (drain, signal) = Drain::new();
         let submitting = listeners::submit(listeners.smtp, &smtp, &signal);
-        let stop = signal.clone().stopped();
         let answering =
             listeners::answer(listeners.clients, listeners.tls, api.clone(), limits, signal);
         queue.bodies().own();
@@ -249,7 +241,7 @@ impl Service {
             page,
             phase,
             sending,
-            answering: tokio::spawn(Task::ClientListener.once(stop, answering)),
+            answering,
             submitting,
             events,
             polling,

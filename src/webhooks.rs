@@ -159,6 +159,7 @@ impl Webhooks {
             }
             stays
         });
+        // Those that were aborted.
         while running.try_join_next().is_some() {}
         self.statuses().retain(|id, _| is_there(*id));
         for webhook in webhooks {
@@ -174,7 +175,7 @@ impl Webhooks {
         }
     }
 
-    /// Delivers to an endpoint until all stop.
+    /// Delivers to an endpoint, until `stopped` has no sender any more.
     async fn deliver(self: Arc<Self>, webhook: Webhook, mut stopped: watch::Receiver<()>) {
         loop {
             match self.sender(&webhook) {
@@ -183,12 +184,11 @@ impl Webhooks {
                     endpoint.run(stopped.clone()).await;
                 }
                 Err(error) => {
-                    let id = webhook.id;
-                    error!(webhook = %id, %error, "an endpoint cannot be called");
-                    self.note(id, |status| status.cannot_be_called(error.to_string()));
+                    error!(webhook = %webhook.id, %error, "an endpoint cannot be called");
+                    self.note(webhook.id, |status| status.cannot_be_called(error.to_string()));
                 }
             }
-            // An endpoint that is gone needs no task soon.
+            // The task of an endpoint that is gone is aborted by then.
             if timeout(UPKEEP_PAUSE, stopped.changed()).await.is_ok() {
                 return;
             }

@@ -9,6 +9,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use crate::admin::{Admin, all_nodes};
 use crate::clock::Clock;
 use crate::config::{Config, MaxRate};
 use crate::dispatch::{Dispatcher, Phase};
@@ -202,6 +203,13 @@ pub(super) fn upkeep(
             .again(move || domain_verification::run(verified.clone(), ses.clone(), clock.clone())),
     );
     (tasks, history)
+}
+
+/// Answers the other nodes.
+pub(super) fn answer_others(tasks: &mut JoinSet<()>, admin: &Arc<Admin>) {
+    let admin = Arc::clone(admin);
+    let begin = move || all_nodes::answer_others(Arc::clone(&admin));
+    tasks.spawn(Task::OtherNodesRequests.again(begin));
 }
 
 /// Begins a task that is of the store alone.

@@ -69,17 +69,13 @@ impl Arena {
 
     fn keep(self: &Arc<Self>, stored: Stored) {
         let mut storing = Some(fd_store::store(self.bodies.as_fd(), stored));
-        let arena = Arc::clone(self);
-        let begin = move || {
-            let storing = storing.take();
-            Arc::clone(&arena).learn_keeper(storing, stored)
-        };
-        let mut kept = self.kept.subscribe();
+        let (arena, mut kept) = (Arc::clone(self), self.kept.subscribe());
+        let begin = move || Arc::clone(&arena).learn_keeper(storing.take(), stored);
         let stop = async move { kept.wait_for(Option::is_some).await.is_ok() };
         tokio::spawn(Task::KeptBodies.again_until(stop, begin));
     }
 
-    /// Waits until it is known who keeps it. Has it stored again if nothing is asked for.
+    /// Learns who keeps it. A task that begins again has it stored anew.
     async fn learn_keeper(self: Arc<Self>, storing: Option<Storing>, stored: Stored) {
         let storing = storing.unwrap_or_else(|| {
             if stored == Stored::Nothing
@@ -95,12 +91,12 @@ impl Arena {
             Kept::ByManager => info!(
                 bodies,
                 "the service manager keeps the bodies of pending messages: they survive a restart \
-                     and a crash"
+                 and a crash"
             ),
             Kept::ByNobody(why) => info!(
                 bodies,
                 "bodies of pending messages survive pillarbox restart, and no other end of this \
-                     process: {why}"
+                 process: {why}"
             ),
         }
         self.kept.send_replace(Some(kept));

@@ -183,20 +183,22 @@ async fn bind_optional(
 }
 
 /// Answers clients until the drain stops it.
-pub(super) async fn answer(
+pub(super) fn answer(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     api: Api,
     limits: Limits,
     drain: DrainSignal,
-) {
-    let served = match tls {
-        Some(tls) => http::serve_tls(tls, listener, api, limits, drain).await,
-        None => http::serve(listener, api, limits, drain).await,
-    };
-    if let Err(error) = served {
-        error!(%error, "the client listener ended");
-    }
+) -> JoinHandle<()> {
+    tokio::spawn(Task::ClientListener.once(drain.clone().stopped(), async move {
+        let served = match tls {
+            Some(tls) => http::serve_tls(tls, listener, api, limits, drain).await,
+            None => http::serve(listener, api, limits, drain).await,
+        };
+        if let Err(error) = served {
+            error!(%error, "the client listener ended");
+        }
+    }))
 }
 
 /// The listeners of SMTP submission, served.

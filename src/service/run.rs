@@ -19,7 +19,6 @@ use crate::service::supervisor::{self, Supervisor};
 use crate::service::{Service, ServiceError, failed_starts};
 use crate::ses::credentials::Credentials;
 use crate::simulator::{Options, Simulator};
-use crate::tasks::Task;
 
 /// The exit code of a process that a second signal ended at once.
 const ENDED_AT_ONCE: i32 = 1;
@@ -36,14 +35,6 @@ pub enum Ended {
 /// Runs the service until SIGTERM or SIGINT, then drains it; or until a restart is asked for.
 /// SIGHUP has the configuration read again by `load`; where that fails, everything stays as it was.
 pub async fn serve(
-    config: Config,
-    inherited: Inherited,
-    load: impl Fn() -> Result<Config, ConfigError>,
-) -> Result<Ended, ServiceError> {
-    Task::Main.result(serve_until_asked(config, inherited, load)).await
-}
-
-async fn serve_until_asked(
     config: Config,
     inherited: Inherited,
     load: impl Fn() -> Result<Config, ConfigError>,
