@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -271,7 +272,7 @@ impl<H: Handler> Shared<H> {
         connection: &Connection,
     ) -> Response<H::Body> {
         // The handler's own state is behind the locks and transactions of whoever shares it.
-        let handling = async { self.handler.handle(request, id, connection).await };
+        let handling = pin!(async { self.handler.handle(request, id, connection).await });
         caught(handling).await.unwrap_or_else(|_| {
             tracing::error!(request_id = %id, "a handler panicked");
             self.handler.refused(&Rejection::Internal);

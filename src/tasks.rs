@@ -153,11 +153,12 @@ impl Task {
         let mut pause = FIRST_PAUSE;
         loop {
             let begun_at = tokio::time::Instant::now();
-            let run = async {
+            // What a fault leaves is dropped before the pause.
+            let ended = caught(pin!(async {
                 self.panic_if_tested();
                 begin().await;
-            };
-            let ended = caught(run).await;
+            }))
+            .await;
             let is_stopped =
                 poll_fn(|context| Poll::Ready(stop.as_mut().poll(context).is_ready())).await;
             match ended {
@@ -191,10 +192,10 @@ impl Task {
 
     /// Runs a task that ends with a result.
     pub async fn result<T>(self, work: impl Future<Output = T>) -> T {
-        let run = async {
+        let run = pin!(async {
             self.panic_if_tested();
             work.await
-        };
+        });
         caught(run).await.unwrap_or_else(|panic| {
             self.note(message(panic));
             self.end_process()
@@ -250,7 +251,8 @@ impl Task {
     }
 }
 
-/// Runs work, and returns its panic if it panics.
+/// Runs work, and returns its panic if it panics. Large work is better pinned before, because a future
+/// that is given has room for it twice.
 pub async fn caught<F: Future>(work: F) -> Result<F::Output, Box<dyn Any + Send>> {
     let mut work = pin!(work);
     poll_fn(|context| {
