@@ -23,8 +23,9 @@ use crate::domain::retry::Backoff;
 use crate::in_flight::InFlight;
 use crate::queue::{Claim, Gate, MessageQueue, Next, Pending, PendingMessage, TakenUp};
 use crate::store::{Health as StoreHealth, Store, StoreError};
+use crate::tasks::caught;
 
-use attempt::{Hold, KnownOutcome, Started, caught};
+use attempt::{Hold, KnownOutcome, Started};
 use circuit_breaker::{BreakerState, Cause, Permit};
 use metrics::SendingMetrics;
 use paused_domains::PausedDomains;

@@ -4,13 +4,11 @@
 //! know mail, stores or what its requests ask for: a handler stands between.
 
 use std::convert::Infallible;
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, pending};
 use std::io;
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -33,6 +31,7 @@ use crate::http::request_id::{REQUEST_ID_HEADER, RequestId, RequestIds};
 use crate::http::tls::Tls;
 use crate::http::write_progress::CountedStream;
 use crate::in_flight::InFlightGuard;
+use crate::tasks::caught;
 
 pub use connection::Connection;
 
@@ -272,17 +271,13 @@ impl<H: Handler> Shared<H> {
         id: RequestId,
         connection: &Connection,
     ) -> Response<H::Body> {
-        let mut handling = pin!(async { self.handler.handle(request, id, connection).await });
-        poll_fn(|cx| {
-            // The future is dropped after a panic, and the handler's own state is behind the locks
-            // and transactions of whoever shares it.
-            catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(cx))).unwrap_or_else(|_| {
-                tracing::error!(request_id = %id, "a handler panicked");
-                self.handler.refused(&Rejection::Internal);
-                Poll::Ready(Rejection::Internal.into_response().map(Into::into))
-            })
+        // The handler's own state is behind the locks and transactions of whoever shares it.
+        let handling = pin!(async { self.handler.handle(request, id, connection).await });
+        caught(handling).await.unwrap_or_else(|_| {
+            tracing::error!(request_id = %id, "a handler panicked");
+            self.handler.refused(&Rejection::Internal);
+            Rejection::Internal.into_response().map(Into::into)
         })
-        .await
     }
 }
 

@@ -7,7 +7,7 @@
 //! 4 edges      main  cli  service  api  smtp  admin  operator  logging
 //! 3 flows      intake  queue  dispatch  events  quota  purge_schedule  aws_setup  domain_verification  history  listing  timekeeper  views  webhooks
 //! 2 adapters   body_store  store  ses  http  simulator (used by service, cli and tests alone)
-//! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  resolver  shared_limits  text_buffer
+//! 1 core       domain  clock  config  detached_thread  error_chain  in_flight  organisation_counts  resolver  shared_limits  tasks  text_buffer
 //! ```
 //!
 //! Data flows one way:
@@ -52,6 +52,7 @@ pub mod shared_limits;
 pub mod simulator;
 pub mod smtp;
 pub mod store;
+pub mod tasks;
 pub mod text_buffer;
 pub mod timekeeper;
 pub mod views;

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -199,6 +200,9 @@ impl Parts {
     }
 }
 
+/// The task that looks.
+pub type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Answers operators' requests.
 pub struct Operator {
     parts: Arc<Parts>,
@@ -235,16 +239,19 @@ impl<'a> Endpoint<'a> {
 
 impl Operator {
     /// A listener's handler that looks at these parts, and shows on its page what `admin` reads;
-    /// and the task that looks, to be polled for as long as the page is to be live.
+    /// and what begins the task that looks, for as long as the page is to be live.
     pub fn new(
         parts: Arc<Parts>,
         admin: Arc<Admin>,
         key: PageKey,
-    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+    ) -> (Self, impl Fn() -> Looking + Send + use<>) {
         let (teller, told) = watch::channel(LiveUpdate::default());
         let recent = Arc::new(RecentHistory::new(parts.clock.now()));
-        let looking = live::look(Arc::clone(&parts), teller, Arc::clone(&recent));
         let registry = metrics::registry(&parts);
+        let (looked_at, kept) = (Arc::clone(&parts), Arc::clone(&recent));
+        let looking = move || -> Looking {
+            Box::pin(live::look(Arc::clone(&looked_at), teller.clone(), Arc::clone(&kept)))
+        };
         (Self { parts, registry, admin, key, told, recent }, looking)
     }
 

@@ -10,13 +10,11 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use secrecy::SecretString;
-use tokio::sync::oneshot::error::TryRecvError;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{error, info, warn};
 
-use crate::admin;
 use crate::admin::bodies::BodyFacts;
 use crate::admin::checks::EventRoute;
 use crate::admin::identity::Identity;
@@ -27,29 +25,30 @@ use crate::admin::status::SocketOpener;
 use crate::admin::{Admin, ServiceFacts};
 use crate::api::{Api, Budgets};
 use crate::clock::Clock;
-use crate::config::{Config, KeepBodies, MaxRate};
+use crate::config::{Config, KeepBodies};
 use crate::dispatch::{Dispatcher, LAST_CALLS, Phase, Rest, Settings};
-use crate::events::{EventProcessor, poll};
+use crate::events::EventProcessor;
 use crate::history::HistoryKeeper;
 use crate::http::connections::ClientConnections;
-use crate::http::drain::{Drain, DrainSignal};
+use crate::http::drain::Drain;
 use crate::http::limits::Limits;
 use crate::intake::Intake;
 use crate::operator::Parts;
 use crate::operator::key::PageKey;
 use crate::queue::MessageQueue;
+use crate::quota;
 use crate::quota::AccountCheck;
 use crate::ses::credentials::Credentials;
 use crate::ses::send::RequestOptions;
 use crate::ses::sqs::SqsQueue;
 use crate::ses::{SesClient, SesError, SesOptions};
 use crate::smtp::Smtp;
-use crate::store::{DrainOrder, Duty, FILE_NAME, Store, StoreOwner};
+use crate::store::{Duty, FILE_NAME, Store, StoreOwner};
 use crate::timekeeper::Timekeeper;
 use crate::webhooks::Webhooks;
-use crate::{domain_verification, purge_schedule, quota};
 
 use administration::Administration;
+use background::{Delivering, answer_others, deliver, follow_quota, receive, send, upkeep};
 use hand_over::{Arena, HandOver};
 use listeners::{ListenerCopies, Listeners, Operators, Submitting};
 use reload::Changeable;
@@ -69,6 +68,7 @@ pub use run::{Ended, serve, simulate};
 pub(crate) use store::postgres_server;
 
 mod administration;
+mod background;
 mod bodies;
 mod check;
 mod dev;
@@ -87,9 +87,6 @@ mod supervisor;
 
 /// The longest that connecting to SES may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
-/// balancer that looks every second or two sends nothing any more by then.
-const NOTICE_DRAIN: Duration = Duration::from_secs(5);
 /// How long responses ask clients to come back elsewhere before connections are closed, so that
 /// none is closed under a request that is on its way. It ends early if no client is connected.
 const LONGEST_CLOSING: Duration = Duration::from_secs(1);
@@ -177,7 +174,7 @@ impl Service {
         let refused = Arc::new(Mutex::new(bodies::without_unwanted(bodies.refused)));
 
         let (phase, phases) = watch::channel(Phase::Running);
-        let sending = tokio::spawn(Arc::clone(&dispatcher).run(phases));
+        let sending = send(&dispatcher, phases);
         let (mut background, history) = upkeep(keeper, &store, &dispatcher, &intake, &ses, &clock);
         let (max_rate, account) = follow_quota(&mut background, config, &ses, &dispatcher);
         let events = event_processor(&store, &queue, &clock);
@@ -192,7 +189,7 @@ impl Service {
         let restarts = Arc::clone(&facts.restarts);
         let next = HandOver { listeners: listeners.copies, arena, refused, restarts };
         let admin = administration_of(&store, &clock, &ses, live, facts);
-        background.spawn(admin::all_nodes::answer_others(Arc::clone(&admin)));
+        answer_others(&mut background, &admin);
         let administration = Administration::start(socket, &admin)?;
         let polling = sqs_queue.map(|queue| receive(queue, &events, administration.signal()));
         let delivering = deliver(&webhooks, store.has_duty(Duty::Webhooks));
@@ -244,7 +241,7 @@ impl Service {
             page,
             phase,
             sending,
-            answering: tokio::spawn(answering),
+            answering,
             submitting,
             events,
             polling,
@@ -466,98 +463,6 @@ fn dispatcher(
     )
 }
 
-/// Takes in the provider's events until the service stops.
-fn receive(
-    sqs_queue: SqsQueue,
-    events: &Arc<EventProcessor>,
-    signal: DrainSignal,
-) -> JoinHandle<()> {
-    tokio::spawn(poll::run(sqs_queue, Arc::clone(events), async move {
-        signal.stopped().await;
-    }))
-}
-
-/// What delivers to endpoints.
-#[derive(Debug)]
-struct Delivering {
-    /// It stops once this is gone.
-    go_on: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
-}
-
-impl Delivering {
-    async fn stop(&mut self) {
-        self.go_on = None;
-        if let Err(error) = (&mut self.task).await {
-            error!(%error, "the task of webhooks failed");
-        }
-    }
-}
-
-/// Delivers as long as this node is the one that does so for all.
-fn deliver(webhooks: &Arc<Webhooks>, mut delivers: watch::Receiver<bool>) -> Delivering {
-    let (go_on, mut stopped) = oneshot::channel::<()>();
-    let webhooks = Arc::clone(webhooks);
-    let task = tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                // That the sender is gone is what is waited for.
-                _ = &mut stopped => return,
-                _ = delivers.wait_for(|delivers| *delivers) => {}
-            }
-            let mut lasts = delivers.clone();
-            Arc::clone(&webhooks)
-                .run(async {
-                    tokio::select! {
-                        _ = &mut stopped => {}
-                        Ok(_) = lasts.wait_for(|delivers| !delivers) => {}
-                    }
-                })
-                .await;
-            if stopped.try_recv() != Err(TryRecvError::Empty) {
-                return;
-            }
-        }
-    });
-    Delivering { go_on: Some(go_on), task }
-}
-
-/// Passes on a value, and each that it changes to.
-async fn follow<T: Copy>(mut values: watch::Receiver<T>, pass_on: impl Fn(T)) {
-    loop {
-        pass_on(*values.borrow_and_update());
-        if values.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Refuses new messages while an operator drains this node. It is not ready at once, and refuses only
-/// once load balancers have noticed.
-async fn follow_drain(mut drains: watch::Receiver<DrainOrder>, intake: Arc<Intake>) {
-    loop {
-        let drain = *drains.borrow_and_update();
-        match (intake.is_drained(), drain) {
-            (false, DrainOrder::Begin) => {
-                warn!("an operator drains this node: it is not ready, and refuses messages soon");
-                match timeout(NOTICE_DRAIN, drains.changed()).await {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(_)) => return,
-                    Err(_) => {}
-                }
-            }
-            (true, DrainOrder::End) => {
-                info!("the drain of this node ended: it accepts messages again");
-            }
-            (false, DrainOrder::End) | (true, DrainOrder::Begin) => {}
-        }
-        intake.drain(drain);
-        if drains.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
 /// New connections wait in a supervisor's socket for the next process, but not for long: then they
 /// are told to come back.
 async fn answer_after_a_while(drain: &Drain) -> std::convert::Infallible {
@@ -675,49 +580,6 @@ fn live(
         webhooks: Arc::clone(webhooks),
         conditions: Arc::<Conditions>::default(),
     })
-}
-
-/// Has the sending rate follow the quota that SES gives, and the configuration's. Returns where a new
-/// configuration's goes, and what SES has told of the account.
-fn follow_quota(
-    tasks: &mut JoinSet<()>,
-    config: &Config,
-    ses: &SesClient,
-    dispatcher: &Arc<Dispatcher<SesClient>>,
-) -> (watch::Sender<MaxRate>, watch::Receiver<AccountCheck>) {
-    let (max_rate, rates) = watch::channel(config.sending.max_rate);
-    let (check, account) = watch::channel(AccountCheck::Unasked);
-    tasks.spawn(quota::run(ses.clone(), Arc::clone(dispatcher), rates, check));
-    (max_rate, account)
-}
-
-/// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
-/// state of domains, and the history.
-fn upkeep(
-    keeper: Timekeeper,
-    store: &Store,
-    dispatcher: &Arc<Dispatcher<SesClient>>,
-    intake: &Arc<Intake>,
-    ses: &SesClient,
-    clock: &Clock,
-) -> (JoinSet<()>, Arc<HistoryKeeper>) {
-    let mut tasks = JoinSet::new();
-    let history = Arc::new(HistoryKeeper::new(store.clone(), clock.clone()));
-    tasks.spawn(Arc::clone(&history).run());
-    tasks.spawn(keeper.run());
-    if let Some(readings) = store.server_clock() {
-        let (clock, dispatcher) = (clock.clone(), Arc::clone(dispatcher));
-        tasks.spawn(follow(readings, move |reading| clock.follow(reading)));
-        tasks.spawn(follow(store.share(), move |share| dispatcher.set_share(share)));
-        tasks.spawn(follow_drain(store.drains(), Arc::clone(intake)));
-        tasks.spawn(store::end_if_fenced(store.clone()));
-        tasks.spawn(store::end_if_task_ends(store.clone()));
-    }
-    tasks.spawn(store::watch_file(store.clone()));
-    tasks.spawn(purge_schedule::run(store.clone(), clock.clone()));
-    tasks.spawn(store::store_key_use(store.clone()));
-    tasks.spawn(domain_verification::run(store.clone(), ses.clone(), clock.clone()));
-    (tasks, history)
 }
 
 /// The limits of the client listeners, and their connections.

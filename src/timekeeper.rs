@@ -22,7 +22,7 @@ const SHARED_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const STAMP_INTERVAL: Duration = Duration::from_hours(1);
 
 /// Task that keeps a file's time stamp and ends doubts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Timekeeper {
     store: Store,
     clock: Clock,

@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tracing::{error, warn};
 
 use crate::clock::Clock;
 use crate::domain::webhook::{Webhook, WebhookId, WebhookUrl};
 use crate::store::Store;
+use crate::tasks::Task;
 
 use endpoint::Endpoint;
 use sender::{Answer, Attempt, Delivery, Sender, SharedClient};
@@ -29,7 +30,8 @@ mod sender;
 mod signature;
 mod status;
 
-/// Pause between two looks for tasks that ended and rows that nobody needs.
+/// Pause between two looks for rows that nobody needs, and before an endpoint that cannot be called is
+/// tried again.
 const UPKEEP_PAUSE: Duration = Duration::from_mins(1);
 /// The most rows that are removed at one time.
 const SWEEP_STEP: usize = 1_000;
@@ -119,13 +121,13 @@ impl Webhooks {
     pub async fn run(self: Arc<Self>, stop: impl Future<Output = ()>) {
         let mut changes = self.store.webhook_changes();
         let (stopping, stopped) = watch::channel(());
-        let mut tasks = HashMap::new();
+        let (mut running, mut tasks) = (JoinSet::new(), HashMap::new());
         let mut upkeep = interval(UPKEEP_PAUSE);
         upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
         loop {
             changes.mark_unchanged();
-            self.keep_tasks(&mut tasks, &stopped);
+            self.keep_tasks(&mut running, &mut tasks, &stopped);
             tokio::select! {
                 () = &mut stop => break,
                 changed = changes.changed() => changed.expect("the store outlives its users"),
@@ -134,12 +136,9 @@ impl Webhooks {
         }
         drop(stopping);
         let end = Instant::now() + LAST_ATTEMPTS + 2 * LAST_COMMIT;
-        for (_, task) in tasks {
-            let abort = task.abort_handle();
-            if timeout_at(end, task).await.is_err() {
-                abort.abort();
-            }
-        }
+        // What is left then is aborted.
+        let _ = timeout_at(end, async { while running.join_next().await.is_some() {} }).await;
+        running.shutdown().await;
         // Another node may deliver from now on: what this one knew is not so any more.
         self.statuses().clear();
     }
@@ -147,7 +146,8 @@ impl Webhooks {
     /// Has a task for each endpoint, and none for another.
     fn keep_tasks(
         self: &Arc<Self>,
-        tasks: &mut HashMap<WebhookId, JoinHandle<()>>,
+        running: &mut JoinSet<()>,
+        tasks: &mut HashMap<WebhookId, AbortHandle>,
         stopped: &watch::Receiver<()>,
     ) {
         let webhooks = self.store.webhooks();
@@ -157,23 +157,41 @@ impl Webhooks {
             if !stays {
                 task.abort();
             }
-            stays && !task.is_finished()
+            stays
         });
+        // Those that were aborted.
+        while running.try_join_next().is_some() {}
         self.statuses().retain(|id, _| is_there(*id));
         for webhook in webhooks {
             let id = webhook.id;
             tasks.entry(id).or_insert_with(|| {
                 let (webhooks, stopped) = (Arc::clone(self), stopped.clone());
-                tokio::spawn(async move {
-                    match webhooks.sender(&webhook) {
-                        Ok(sender) => Endpoint::new(webhooks, webhook, sender).run(stopped).await,
-                        Err(error) => {
-                            error!(webhook = %id, %error, "an endpoint cannot be called");
-                            webhooks.note(id, |status| status.cannot_be_called(error.to_string()));
-                        }
-                    }
-                })
+                let mut stop = stopped.clone();
+                let stop = async move { stop.changed().await };
+                running.spawn(Task::WebhookEndpoint.again_until(stop, move || {
+                    Arc::clone(&webhooks).deliver(webhook.clone(), stopped.clone())
+                }))
             });
+        }
+    }
+
+    /// Delivers to an endpoint, until `stopped` has no sender any more.
+    async fn deliver(self: Arc<Self>, webhook: Webhook, mut stopped: watch::Receiver<()>) {
+        loop {
+            match self.sender(&webhook) {
+                Ok(sender) => {
+                    let endpoint = Endpoint::new(Arc::clone(&self), webhook.clone(), sender);
+                    endpoint.run(stopped.clone()).await;
+                }
+                Err(error) => {
+                    error!(webhook = %webhook.id, %error, "an endpoint cannot be called");
+                    self.note(webhook.id, |status| status.cannot_be_called(error.to_string()));
+                }
+            }
+            // The task of an endpoint that is gone is aborted by then.
+            if timeout(UPKEEP_PAUSE, stopped.changed()).await.is_ok() {
+                return;
+            }
         }
     }
 

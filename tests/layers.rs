@@ -9,6 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use pillarbox::tasks::Task;
+
 /// Lower modules and crates that a module must not name.
 const CLOSED: [(&str, &[&str]); 8] = [
     ("api", &["config", "dispatch", "ses", "tokio"]),
@@ -29,6 +31,31 @@ const RESERVED: [(&str, &[&str]); 4] = [
 ];
 /// Modules of a folder that import each other. This list only gets shorter.
 const KNOWN_CIRCLES: [&str; 0] = [];
+
+/// Files that spawn what is no background task, and what that is.
+const SPAWNS: [(&str, &str); 21] = [
+    ("src/admin/backup.rs", "a backup, which ends with its body"),
+    ("src/admin/client.rs", "a command's connection"),
+    ("src/admin/restart.rs", "a program"),
+    ("src/detached_thread.rs", "a call, whose caller learns of its panic"),
+    ("src/dispatch.rs", "a message's attempt"),
+    ("src/dispatch/attempt.rs", "a message's attempt"),
+    ("src/dispatch/cancel.rs", "a cancellation"),
+    ("src/dispatch/drain.rs", "an outcome"),
+    ("src/events/poll.rs", "a batch of events"),
+    ("src/http.rs", "a connection"),
+    ("src/http/http2.rs", "a request"),
+    ("src/resolver.rs", "a look-up"),
+    ("src/simulator.rs", "the simulator"),
+    ("src/simulator/server.rs", "a connection of the simulator"),
+    ("src/smtp.rs", "a session"),
+    ("src/store/postgres/connection.rs", "a connection of PostgreSQL"),
+    ("src/store/postgres/feed.rs", "a page of the feed"),
+    ("src/store/postgres/messages.rs", "a page of messages"),
+    ("src/store/postgres/session.rs", "a transaction that is given up"),
+    ("src/store/postgres/tasks.rs", "the task that it is given"),
+    ("src/webhooks/endpoint.rs", "an attempt, or a commit"),
+];
 
 /// A source that is part of the program, and its module from the crate's root.
 struct Source {
@@ -217,6 +244,37 @@ fn nothing_but_store_reads_runs_on_the_blocking_pool() {
         }
     }
     assert_eq!(problems, BTreeSet::new());
+}
+
+#[test]
+fn what_goes_on_in_the_background_is_a_declared_task() {
+    let (mut problems, mut spawning) = (BTreeSet::new(), BTreeSet::new());
+    let mut begun: BTreeMap<_, _> = Task::ALL.iter().map(|task| (format!("{task:?}"), 0)).collect();
+    for Source { path, code, .. } in Source::all() {
+        let name = |at: usize| {
+            let is_end = |c: char| !c.is_alphanumeric();
+            code[at..].trim_start().strip_prefix("Task::")?.split(is_end).next()
+        };
+        for (at, call) in code.match_indices("spawn(") {
+            if name(at + call.len()).is_some() || code[..at].ends_with("fn ") {
+                continue;
+            }
+            if SPAWNS.iter().any(|(file, _)| *file == path) {
+                spawning.insert(path.clone());
+            } else {
+                problems.insert(format!("{path} spawns something else than a Task"));
+            }
+        }
+        for name in code.match_indices("Task::").filter_map(|(at, _)| name(at)) {
+            if let Some(begun) = begun.get_mut(name) {
+                *begun += 1;
+            }
+        }
+    }
+    assert_eq!(problems, BTreeSet::new());
+    assert_eq!(spawning, SPAWNS.map(|(file, _)| file.to_owned()).into(), "left: what spawns");
+    begun.retain(|_, times| *times != 1);
+    assert!(begun.is_empty(), "tasks that are not begun at one place: {begun:?}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::domain::webhook::WebhookUrl;
 use crate::logging::{self, MessageLines};
 use crate::service::{self, DevOptions, Ended, Inherited, ServiceError};
 use crate::simulator::{EventOptions, EventRoute, Events, Options};
+use crate::tasks::Task;
 
 /// How long the process waits for threads that still work once the service has stopped.
 const LAST_THREADS: Duration = Duration::from_millis(500);
@@ -191,7 +192,7 @@ fn finish<T>(
     runtime: Runtime,
     run: impl Future<Output = Result<T, ServiceError>>,
 ) -> Result<T, CliError> {
-    let ended = runtime.block_on(run).map_err(CliError::Run);
+    let ended = runtime.block_on(Task::Main.result(run)).map_err(CliError::Run);
     // A thread may still wait for something that never answers, such as a look-up of a name.
     runtime.shutdown_timeout(LAST_THREADS);
     ended

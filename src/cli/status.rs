@@ -199,6 +199,7 @@ const fn has_lines(kind: Kind) -> bool {
         | Kind::FilesNearLimit
         | Kind::PurgeBehind
         | Kind::InternalErrors
+        | Kind::TaskFailed
         | Kind::CommitsSlow
         | Kind::Bounces
         | Kind::Complaints

@@ -1,11 +1,8 @@
 //! One message's attempt: may it still go, what came of the call, and what follows.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -28,6 +25,7 @@ use crate::domain::organisation::SenderStatus;
 use crate::domain::time::Timestamp;
 use crate::queue::{Call, Claim, Interruption, PendingMessage};
 use crate::store::{Store, StoreError};
+use crate::tasks::caught;
 
 /// How long a call takes until other nodes are told that it is under way.
 const LONG_CALL: Duration = Duration::from_secs(1);
@@ -45,7 +43,7 @@ impl<P: Provider> Dispatcher<P> {
         let outcome = match claim.message.request() {
             Ok(request) => {
                 let call = pin!(self.provider.send(&envelope, request));
-                caught(self.told_of(claim.id(), attempts, call)).await
+                caught(self.told_of(claim.id(), attempts, call)).await.ok()
             }
             Err(error) => {
                 error!(id = %claim.id(), %error, "a body cannot be read");
@@ -458,16 +456,6 @@ pub(super) struct Started {
     pub(super) marks: CallMarks,
     pub(super) call: Call,
     pub(super) envelope: Envelope<'static>,
-}
-
-/// Runs `work`; `None` where it panicked.
-pub(super) async fn caught<F: Future>(work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        polled.map_or(Poll::Ready(None), |poll| poll.map(Some))
-    })
-    .await
 }
 
 /// When the next attempt is due: full jitter, but not before the provider's own wish, and not

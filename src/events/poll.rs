@@ -68,7 +68,7 @@ struct Demand {
 }
 
 /// Polls until `stop` is ready, and then ends with the batches that are under way.
-pub async fn run(queue: SqsQueue, events: Arc<EventProcessor>, stop: impl Future<Output = ()>) {
+pub async fn run(queue: SqsQueue, events: Arc<EventProcessor>, stop: impl Future) {
     let backoff = Backoff::try_new(RETRY_INITIAL, RETRY_MAX).expect("the bounds are in order");
     let batch = AtomicUsize::new(MAX_MESSAGES);
     let poller = Arc::new(Poller { queue, events, backoff, batch });
@@ -83,7 +83,7 @@ pub async fn run(queue: SqsQueue, events: Arc<EventProcessor>, stop: impl Future
         }
         let waits = rounds.len() < demand.rounds;
         tokio::select! {
-            () = &mut stop => break,
+            _ = &mut stop => break,
             Some(done) = rounds.join_next() => poller.follow(&mut demand, done),
             () = sleep_until(demand.not_before), if waits => {}
         }

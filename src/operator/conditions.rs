@@ -161,6 +161,8 @@ pub enum Kind {
     PurgeBehind,
     /// Requests fail by a fault in the service.
     InternalErrors,
+    /// A background task panicked, or ended.
+    TaskFailed,
     /// Commits take long.
     CommitsSlow,
     /// An organisation's mail bounces.
@@ -240,7 +242,7 @@ const LIMIT_ALERT: Alerts = Rules(&[("PillarboxConnectionsNearLimit", Ticket)]);
 
 impl Kind {
     /// Every kind, the worst first.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 60] = [
         Self::Stopping,
         Self::Draining,
         Self::StoreRefusing,
@@ -294,6 +296,7 @@ impl Kind {
         Self::QueueLowered,
         Self::PurgeBehind,
         Self::InternalErrors,
+        Self::TaskFailed,
         Self::CommitsSlow,
         Self::Bounces,
         Self::Complaints,
@@ -663,6 +666,15 @@ impl Kind {
                 Rules(&[("PillarboxInternalErrors", Ticket)]),
                 "Requests failed by a fault in the service",
                 "Look for errors in the log, and report them with the request id",
+            ),
+            Self::TaskFailed => (
+                "task_failed",
+                Ready,
+                Warning,
+                Rules(&[("PillarboxTaskFails", Ticket)]),
+                "A background task failed by a fault in the service; it begins again by itself",
+                "Look for errors in the log, and report them. If it fails again and again, restart the \
+                 service: pillarbox restart",
             ),
             Self::CommitsSlow => (
                 "commits_slow",

@@ -12,7 +12,8 @@ use crate::domain::policy::RECORD_RETENTION;
 use crate::domain::webhook::{PausedBy, Webhook, WebhookState};
 use crate::error_chain::without_full_stop;
 use crate::operator::conditions::{
-    Condition, Kind, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, UNREACHABLE, lately, several,
+    Condition, Kind, LATELY, NEAR_LIMIT, PURGE_SLACK, QUOTA_LOW, STORE_FAILED, UNREACHABLE, lately,
+    several,
 };
 use crate::operator::process::Process;
 use crate::operator::{Parts, StoredState};
@@ -23,6 +24,7 @@ use crate::store::{
     CLOCKS_DIFFER, DamagedRow, DatabaseStatus, DrainOrder, Health, NodeState, NodeStatus, SeenFrom,
     Standby,
 };
+use crate::tasks::{Faults, Task};
 use crate::webhooks::EndpointStatus;
 
 /// The most endpoints that are told of one by one.
@@ -114,6 +116,7 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
         );
         found.push(Kind::EventsUnreadable.says(message));
     }
+    found.extend(Task::ALL.iter().filter_map(|task| task_failed(*task)));
     let name = |id| parts.organisation_name(id);
     found.extend(webhooks(&parts.webhooks.all_statuses(), name));
     found.extend(tracking(parts.dispatcher.provider()));
@@ -143,6 +146,17 @@ pub(super) fn lesser(parts: &Parts, stored: &StoredState) -> Vec<Condition> {
         found.push(Kind::PurgeBehind.found());
     }
     found
+}
+
+/// A background task, if it failed lately.
+fn task_failed(task: Task) -> Option<Condition> {
+    let Faults { count, last } = task.faults();
+    let (_, fault) = last.filter(|(at, _)| at.elapsed() < LATELY)?;
+    Some(Kind::TaskFailed.says(format!(
+        "The background task {} failed {} since the start, and begins again ({fault})",
+        task.name(),
+        several(count, "time"),
+    )))
 }
 
 /// Messages that do not turn tracking off for themselves.

@@ -31,6 +31,7 @@ use crate::operator::process::{Process, unix_seconds};
 use crate::organisation_counts::OrganisationCounts;
 use crate::quota::{AccountCheck, AccountFault};
 use crate::store::{Health, NodeState, SeenFrom, Standby};
+use crate::tasks::Task;
 use crate::webhooks::EndpointStatus;
 
 /// The format's media type.
@@ -101,6 +102,7 @@ impl Collector for Gauges {
         bodies(&self.0, to)?;
         store(&self.0, to)?;
         cluster(&self.0, to)?;
+        task_faults(to)?;
         events(&self.0, to)
     }
 }
@@ -369,6 +371,17 @@ fn store(parts: &Parts, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         ),
     ];
     plain(to, gauges)
+}
+
+fn task_faults(to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Faults of background tasks: panics, and ends before the stop";
+    let name = "pillarbox_task_faults";
+    let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for task in Task::ALL {
+        let labels = [("task", task.name())];
+        ConstCounter::new(task.faults().count).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 /// The nodes and the database. A data file has one node.

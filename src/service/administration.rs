@@ -10,6 +10,7 @@ use crate::admin::Admin;
 use crate::admin::socket::{Socket, SocketCopy};
 use crate::http::drain::{Drain, DrainSignal};
 use crate::service::ServiceError;
+use crate::tasks::Task;
 
 /// Server of the operators' commands.
 #[derive(Debug)]
@@ -26,7 +27,9 @@ impl Administration {
         let (drain, signal) = Drain::new();
         let what = "cannot copy the administration socket";
         let copy = socket.copy().map_err(|source| ServiceError::System { what, source })?;
-        let answering = tokio::spawn(socket.serve(Arc::clone(admin), signal.clone()));
+        let serving = socket.serve(Arc::clone(admin), signal.clone());
+        let stop = signal.clone().stopped();
+        let answering = tokio::spawn(Task::AdministrationSocket.once(stop, serving));
         Ok(Self { answering, drain, signal, copy: Some(copy) })
     }
 

@@ -23,11 +23,12 @@ use crate::config::KeepBodies;
 use crate::dispatch::{LAST_CALLS, Phase, Rest};
 use crate::queue::MessageQueue;
 use crate::service::bodies::{self, RefusedArena};
-use crate::service::fd_store::{self, Kept, Stored};
+use crate::service::fd_store::{self, Kept, Stored, Storing};
 use crate::service::inherited::{self, ARENA, ArenaKeeper, own_name};
 use crate::service::listeners::ListenerCopies;
 use crate::service::signals::Signals;
 use crate::service::{LONGEST_END, Service, ServiceError, clients_left, supervisor};
+use crate::tasks::Task;
 
 /// Least time that requests in flight have.
 const LEAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -67,25 +68,38 @@ impl Arena {
     }
 
     fn keep(self: &Arc<Self>, stored: Stored) {
-        let storing = fd_store::store(self.bodies.as_fd(), stored);
-        let arena = Arc::clone(self);
-        tokio::spawn(async move {
-            let kept = storing.kept().await;
-            let bodies = arena.bodies.usage().records;
-            match &kept {
-                Kept::ByManager => info!(
-                    bodies,
-                    "the service manager keeps the bodies of pending messages: they survive a restart \
-                     and a crash"
-                ),
-                Kept::ByNobody(why) => info!(
-                    bodies,
-                    "bodies of pending messages survive pillarbox restart, and no other end of this \
-                     process: {why}"
-                ),
+        let mut storing = Some(fd_store::store(self.bodies.as_fd(), stored));
+        let (arena, mut kept) = (Arc::clone(self), self.kept.subscribe());
+        let begin = move || Arc::clone(&arena).learn_keeper(storing.take(), stored);
+        let stop = async move { kept.wait_for(Option::is_some).await.is_ok() };
+        tokio::spawn(Task::KeptBodies.again_until(stop, begin));
+    }
+
+    /// Learns who keeps it. A task that begins again has it stored anew.
+    async fn learn_keeper(self: Arc<Self>, storing: Option<Storing>, stored: Stored) {
+        let storing = storing.unwrap_or_else(|| {
+            if stored == Stored::Nothing
+                && let Err(error) = fd_store::drop_stored()
+            {
+                error!(%error, "the service manager may keep the bodies twice");
             }
-            arena.kept.send_replace(Some(kept));
+            fd_store::store(self.bodies.as_fd(), stored)
         });
+        let kept = storing.kept().await;
+        let bodies = self.bodies.usage().records;
+        match &kept {
+            Kept::ByManager => info!(
+                bodies,
+                "the service manager keeps the bodies of pending messages: they survive a restart \
+                 and a crash"
+            ),
+            Kept::ByNobody(why) => info!(
+                bodies,
+                "bodies of pending messages survive pillarbox restart, and no other end of this \
+                 process: {why}"
+            ),
+        }
+        self.kept.send_replace(Some(kept));
     }
 
     /// Fate of messages that a stop leaves.

@@ -29,6 +29,7 @@ use crate::service::error::ListenerName;
 use crate::service::inherited::{self, Inherited};
 use crate::service::reload::load_tls;
 use crate::smtp::{Security, Smtp};
+use crate::tasks::Task;
 
 /// How long operators' requests in flight have at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -182,20 +183,22 @@ async fn bind_optional(
 }
 
 /// Answers clients until the drain stops it.
-pub(super) async fn answer(
+pub(super) fn answer(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     api: Api,
     limits: Limits,
     drain: DrainSignal,
-) {
-    let served = match tls {
-        Some(tls) => http::serve_tls(tls, listener, api, limits, drain).await,
-        None => http::serve(listener, api, limits, drain).await,
-    };
-    if let Err(error) = served {
-        error!(%error, "the client listener ended");
-    }
+) -> JoinHandle<()> {
+    tokio::spawn(Task::ClientListener.once(drain.clone().stopped(), async move {
+        let served = match tls {
+            Some(tls) => http::serve_tls(tls, listener, api, limits, drain).await,
+            None => http::serve(listener, api, limits, drain).await,
+        };
+        if let Err(error) = served {
+            error!(%error, "the client listener ended");
+        }
+    }))
 }
 
 /// The listeners of SMTP submission, served.
@@ -212,10 +215,10 @@ pub(super) fn submit(listeners: Vec<SmtpListener>, smtp: &Smtp, drain: &DrainSig
     let addresses = listeners.iter().map(|one| one.address).collect();
     let serve = |one: SmtpListener| {
         let serving = smtp.clone().serve(one.listener, one.security, drain.clone());
-        tokio::spawn(async move {
+        tokio::spawn(Task::SmtpListener.once(drain.clone().stopped(), async move {
             // Sessions that are cut off have had the reply to what they submitted, or none.
             serving.await;
-        })
+        }))
     };
     Submitting { addresses, tasks: listeners.into_iter().map(serve).collect() }
 }
@@ -242,12 +245,13 @@ impl Operators {
         let (drain, signal) = Drain::new();
         let parts = Arc::new(parts);
         let (operator, looking) = Operator::new(Arc::clone(&parts), admin, key);
-        let looking = tokio::spawn(looking);
-        let serving = tokio::spawn(async move {
+        let looking = tokio::spawn(Task::OperatorsPage.again(looking));
+        let stop = signal.clone().stopped();
+        let serving = tokio::spawn(Task::OperatorListener.once(stop, async move {
             if let Err(error) = http::serve(listener, operator, Operator::limits(), signal).await {
                 error!(%error, "the operator listener ended");
             }
-        });
+        }));
         Self { address, parts, drain, serving, looking }
     }
 

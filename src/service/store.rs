@@ -28,8 +28,6 @@ use crate::store::{
 const NODE_FILE: &str = "node";
 /// Exit code of a node that the others took for dead: `EX_TEMPFAIL` of sysexits.h.
 const EXIT_FENCED: i32 = 75;
-/// Exit code of a node whose engine cannot go on: `EX_SOFTWARE` of sysexits.h.
-const EXIT_TASK_ENDED: i32 = 70;
 /// How often the store looks at its file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause between two times that the use of API keys is stored. A crash forgets at most what came
@@ -185,9 +183,7 @@ pub(super) async fn end_if_fenced(store: Store) {
 /// Ends the process if a task of the store's engine ends: without it, messages are not accepted, or
 /// their outcomes not recorded, or other nodes take this one for dead.
 pub(super) async fn end_if_task_ends(store: Store) {
-    let task = store.task_ended().await;
-    error!(task, "a task of the store ended by a fault of its own; the process ends");
-    std::process::exit(EXIT_TASK_ENDED);
+    store.task_ended().await.end_process();
 }
 
 async fn open_file(

@@ -18,6 +18,7 @@ use crate::store::interface::{Change, StoreOwner};
 use crate::store::postgres::{ConnectError, Import, NodeIdentity, PostgresServer, PostgresStore};
 use crate::store::transfer::{CHUNKS_AHEAD, ImportError, Imported};
 use crate::store::{Engine, Store, StoreError, StoreId};
+use crate::tasks::Task;
 
 impl Store {
     /// Connects to the server, makes the schema if there is none, joins the other nodes, and fails
@@ -161,8 +162,8 @@ impl Store {
     }
 
     /// Waits until a task of the engine has ended, without which it does not work, and returns the
-    /// task's name: the process has to end. The writer of a data file ends the process itself.
-    pub async fn task_ended(&self) -> &'static str {
+    /// task: the process has to end. The writer of a data file ends the process itself.
+    pub async fn task_ended(&self) -> Task {
         on_server!(self, engine => engine.task_ended().await, else std::future::pending().await)
     }
 

@@ -24,6 +24,7 @@ use crate::store::listing::Listings;
 use crate::store::metrics::StoreMetrics;
 use crate::store::suppression_filter::Suppressed;
 use crate::store::{Health, Joined, StoreError, StoreId, StoreOwner};
+use crate::tasks::Task;
 use accept::Request;
 use calls::Calls;
 use connection::{Connection, Connector, Slot};
@@ -190,31 +191,31 @@ impl PostgresStore {
         for _ in 0..server.accepting_connections {
             let session = session(Purpose::Acceptance).await?;
             let accepting = accept::work(Arc::clone(&shared), session, Arc::clone(&requests));
-            tasks.spawn("acceptance", accepting);
+            tasks.spawn(Task::Acceptance, accepting);
         }
         let recording = session(Purpose::Outcomes).await?;
-        tasks.spawn("outcomes", outcomes::work(Arc::clone(&shared), recording, jobs));
+        tasks.spawn(Task::Outcomes, outcomes::work(Arc::clone(&shared), recording, jobs));
         let writer = Arc::new(Mutex::new(session(Purpose::Administration).await?));
         let (replaying, questions) = replays::queue();
         let replays = replays::work(Arc::clone(&shared), Arc::clone(&writer), questions);
-        tasks.spawn("replays", replays);
+        tasks.spawn(Task::Replays, replays);
         feed::confirm(&shared, &writer).await.map_err(failed)?;
         let confirming = feed::confirm_others(Arc::clone(&shared), Arc::clone(&writer));
-        tasks.spawn("confirmation of the feed", confirming);
+        tasks.spawn(Task::FeedConfirmation, confirming);
         for slot in [&shared.readers, &shared.listers] {
             slot.get(&shared.connector).await.map_err(failed)?;
         }
         let connection = shared.readers.get(&shared.connector).await.map_err(failed)?;
         shared.feed.follow(&connection).await.map_err(failed)?;
         drop(connection);
-        tasks.spawn("signs of life", node::live(Arc::clone(&shared)));
-        tasks.spawn("changes of other nodes", follow(Arc::clone(&shared)));
-        tasks.spawn("state of the database", cluster::watch_database(Arc::clone(&shared)));
+        tasks.spawn(Task::SignsOfLife, node::live(Arc::clone(&shared)));
+        tasks.spawn(Task::OtherNodesChanges, follow(Arc::clone(&shared)));
+        tasks.spawn(Task::DatabaseState, cluster::watch_database(Arc::clone(&shared)));
         // Without a part of the pace nothing can be sent. The others make room within a second.
         let mut share = shared.node.share();
         let _ = timeout(FIRST_SHARE, share.wait_for(|share| *share > 0.0)).await;
         let bodies_lost = node::settle_orphans(&shared, &changing, now).await.map_err(failed)?;
-        tasks.spawn("messages of dead nodes", settle(Arc::clone(&shared), changing.clone()));
+        tasks.spawn(Task::DeadNodesMessages, settle(Arc::clone(&shared), changing.clone()));
         let tasks = Arc::new(tasks);
         let joined = Joined { bodies_lost, kept };
         Ok((Self { shared, accepting, changing, replaying, writer, tasks }, joined))
@@ -228,9 +229,8 @@ impl PostgresStore {
         if self.tasks.ended().is_some() { Health::Refusing } else { self.shared.health() }
     }
 
-    /// Waits until one of the tasks has ended without which the engine does not work, and returns
-    /// its name.
-    pub(in crate::store) async fn task_ended(&self) -> &'static str {
+    /// Waits until one of the tasks has ended without which the engine does not work, and returns it.
+    pub(in crate::store) async fn task_ended(&self) -> Task {
         self.tasks.one_ended().await
     }
 

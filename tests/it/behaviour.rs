@@ -43,6 +43,8 @@ mod sockets;
 mod status;
 mod stop;
 mod systemd;
+#[cfg(debug_assertions)]
+mod tasks;
 pub(crate) mod tls;
 mod tracking;
 mod windows;

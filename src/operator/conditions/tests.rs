@@ -113,13 +113,14 @@ fn alert_rules_have_the_numbers_of_the_conditions() {
     let least = |limit: Limit| limit.least.to_string();
     let kept = RECORD_RETENTION + PURGE_SLACK;
     let slow_commit = number(SLOW_COMMIT.as_secs_f64());
-    let expected: [(&str, Vec<String>); 20] = [
+    let expected: [(&str, Vec<String>); 21] = [
         ("PillarboxClocksDiffer", vec![number(CLOCKS_DIFFER.as_secs_f64())]),
         ("PillarboxStoreRefusesWrites", vec![minutes(STORE_FAILED)]),
         ("PillarboxQueueStuck", vec![minutes(STUCK)]),
         ("PillarboxQueueFilling", vec![number(NEAR_LIMIT)]),
         ("PillarboxRefusesForWantOfRoom", vec![minutes(LATELY)]),
         ("PillarboxInternalErrors", vec![minutes(LATELY)]),
+        ("PillarboxTaskFails", vec![minutes(LATELY)]),
         // A domain that is tried again is none for as long as that call takes.
         ("PillarboxDomainPaused", vec!["1m".to_owned()]),
         ("PillarboxThrottled", vec![minutes(LATELY), one_in(THROTTLED_ONE_IN), few.clone()]),

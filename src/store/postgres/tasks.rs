@@ -4,50 +4,48 @@
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::tasks::Task;
+
 /// Tasks of the node. They are aborted when it is dropped.
 #[derive(Default)]
 pub(super) struct Tasks {
     running: JoinSet<()>,
-    ended: watch::Sender<Option<&'static str>>,
+    ended: watch::Sender<Option<Task>>,
 }
 
 /// Task that runs. When this is dropped, the task has ended.
 struct Running {
-    name: &'static str,
-    ended: watch::Sender<Option<&'static str>>,
+    task: Task,
+    ended: watch::Sender<Option<Task>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.ended.send_replace(Some(self.name));
+        self.ended.send_replace(Some(self.task));
     }
 }
 
 impl Tasks {
     /// Starts a task.
-    pub(super) fn spawn(
-        &mut self,
-        name: &'static str,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let running = Running { name, ended: self.ended.clone() };
-        let task = async move {
+    pub(super) fn spawn(&mut self, task: Task, work: impl Future<Output = ()> + Send + 'static) {
+        let running = Running { task, ended: self.ended.clone() };
+        self.running.spawn(async move {
             let _running = running;
+            task.panic_if_tested();
             work.await;
-        };
-        self.running.spawn(task);
+        });
     }
 
-    /// Name of the last task that has ended.
-    pub(super) fn ended(&self) -> Option<&'static str> {
+    /// Last task that has ended.
+    pub(super) fn ended(&self) -> Option<Task> {
         *self.ended.borrow()
     }
 
-    /// Waits until a task has ended, and returns its name.
-    pub(super) async fn one_ended(&self) -> &'static str {
+    /// Waits until a task has ended, and returns it.
+    pub(super) async fn one_ended(&self) -> Task {
         let mut ended = self.ended.subscribe();
         // The sender is here.
-        let name = ended.wait_for(Option::is_some).await.ok().and_then(|name| *name);
-        name.expect("it is waited for")
+        let task = ended.wait_for(Option::is_some).await.ok().and_then(|task| *task);
+        task.expect("it is waited for")
     }
 }

@@ -18,14 +18,13 @@ use crate::store::redb::Shared;
 use crate::store::redb::batch::{Batch, Kind, Operation, own_failure};
 use crate::store::redb::error::ReadError;
 use crate::store::redb::tables::PROBE;
+use crate::tasks::Task;
 use thread::Thread;
 
 mod thread;
 
 /// How many operations may wait for the writer before callers wait to hand over theirs.
 const QUEUE_CAPACITY: usize = 4_096;
-/// Exit code of a process whose writer cannot go on: `EX_SOFTWARE` of sysexits.h.
-const EXIT_WRITER_ENDED: i32 = 70;
 
 /// Answers everybody. A panic in one answer is not the others' loss.
 fn settle(
@@ -49,15 +48,10 @@ impl Writer {
     /// Starts the thread. It ends when the last `Writer` is gone.
     pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<(Self, WriterThread)> {
         let (queue, operations) = mpsc::channel(QUEUE_CAPACITY);
-        let thread =
-            std::thread::Builder::new().name("pillarbox-writer".to_owned()).spawn(move || {
-                let thread = Thread::new(shared, operations);
-                if catch_unwind(AssertUnwindSafe(|| thread.work())).is_err() {
-                    // The last resort: without this thread nothing is accepted or recorded.
-                    tracing::error!("the writer's thread panicked; the process ends");
-                    std::process::exit(EXIT_WRITER_ENDED);
-                }
-            })?;
+        let thread = std::thread::Builder::new().name("pillarbox-writer".to_owned()).spawn(
+            // Without this thread nothing is accepted or recorded.
+            Task::StoreWriter.thread(move || Thread::new(shared, operations).work()),
+        )?;
         Ok((Self { queue }, WriterThread(Some(thread))))
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Told {
 }
 
 /// Every alarm is in here.
-pub(crate) const FAULTS: [Fault; 33] = [
+pub(crate) const FAULTS: [Fault; 34] = [
     Fault {
         name: "in order",
         setup: Setup::default,
@@ -462,6 +462,20 @@ pub(crate) const FAULTS: [Fault; 33] = [
                 known: |metrics| is(metrics, "pillarbox_store_damaged_rows", 1),
             },
         ],
+    },
+    Fault {
+        name: "task panics",
+        setup: Setup::default,
+        inject: |site| {
+            Box::pin(async {
+                site.kill();
+                site.start_with(&[("TEST_TASK_PANICS", "purge")]).await;
+                pending::<()>().await;
+            })
+        },
+        alarms: &["PillarboxTaskFails"],
+        // A new process has a new key to its page, so a page that was open before cannot tell.
+        page: &[],
     },
     Fault {
         name: "connections used up",

@@ -152,8 +152,13 @@ impl Monitored {
 
     /// Starts the service and waits until it answers.
     pub(crate) async fn start(&mut self) {
+        self.start_with(&[]).await;
+    }
+
+    /// The same, with more in its environment.
+    pub(crate) async fn start_with(&mut self, variables: &[(&str, &str)]) {
         let mut command = self.service_command();
-        command.env_remove("RUST_LOG");
+        command.env_remove("RUST_LOG").envs(variables.iter().copied());
         let service = Process::spawn(command);
         let end = Instant::now() + PATIENCE;
         while TcpStream::connect(self.base.strip_prefix("http://").unwrap()).await.is_err() {

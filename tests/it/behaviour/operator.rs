@@ -14,7 +14,7 @@ const RULES: &str = include_str!("../../../monitoring/alerts.yml");
 const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
 
 /// The metrics by name and labels, as they are written.
-async fn metrics(server: &Server) -> BTreeMap<String, f64> {
+pub(crate) async fn metrics(server: &Server) -> BTreeMap<String, f64> {
     let response = server.operator("/metrics").await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");

@@ -1,0 +1,219 @@
+//! The service's background tasks, begun. `tasks` says what follows if one fails.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+use tracing::{error, info, warn};
+
+use crate::admin::{Admin, all_nodes};
+use crate::clock::Clock;
+use crate::config::{Config, MaxRate};
+use crate::dispatch::{Dispatcher, Phase};
+use crate::events::{EventProcessor, poll};
+use crate::history::HistoryKeeper;
+use crate::http::drain::DrainSignal;
+use crate::intake::Intake;
+use crate::quota::AccountCheck;
+use crate::service::store;
+use crate::ses::SesClient;
+use crate::ses::sqs::SqsQueue;
+use crate::store::{DrainOrder, Store};
+use crate::tasks::Task;
+use crate::timekeeper::Timekeeper;
+use crate::webhooks::Webhooks;
+use crate::{domain_verification, purge_schedule, quota};
+
+/// Time from a node's not being ready, because an operator drains it, to its first refusal. A load
+/// balancer that looks every second or two sends nothing any more by then.
+const NOTICE_DRAIN: Duration = Duration::from_secs(5);
+
+/// Sends until the service stops.
+pub(super) fn send(
+    dispatcher: &Arc<Dispatcher<SesClient>>,
+    mut phases: watch::Receiver<Phase>,
+) -> JoinHandle<()> {
+    let sending = Arc::clone(dispatcher).run(phases.clone());
+    let stop = async move { phases.wait_for(|phase| *phase != Phase::Running).await.is_ok() };
+    tokio::spawn(Task::Sending.once(stop, sending))
+}
+
+/// Takes in the provider's events until the service stops.
+pub(super) fn receive(
+    sqs_queue: SqsQueue,
+    events: &Arc<EventProcessor>,
+    signal: DrainSignal,
+) -> JoinHandle<()> {
+    let events = Arc::clone(events);
+    tokio::spawn(Task::Polling.again_until(signal.clone().stopped(), move || {
+        poll::run(sqs_queue.clone(), Arc::clone(&events), signal.clone().stopped())
+    }))
+}
+
+/// What delivers to endpoints.
+#[derive(Debug)]
+pub(super) struct Delivering {
+    /// It stops once this is gone.
+    go_on: Option<watch::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Delivering {
+    pub(super) async fn stop(&mut self) {
+        self.go_on = None;
+        if let Err(error) = (&mut self.task).await {
+            error!(%error, "the task of webhooks failed");
+        }
+    }
+}
+
+/// Delivers as long as this node is the one that does so for all.
+pub(super) fn deliver(webhooks: &Arc<Webhooks>, delivers: watch::Receiver<bool>) -> Delivering {
+    let (go_on, stopped) = watch::channel(());
+    let webhooks = Arc::clone(webhooks);
+    let stop = dropped(stopped.clone());
+    let begin =
+        move || deliver_by_turns(Arc::clone(&webhooks), delivers.clone(), dropped(stopped.clone()));
+    Delivering { go_on: Some(go_on), task: tokio::spawn(Task::Webhooks.again_until(stop, begin)) }
+}
+
+async fn deliver_by_turns(
+    webhooks: Arc<Webhooks>,
+    mut delivers: watch::Receiver<bool>,
+    stop: impl Future<Output = ()>,
+) {
+    let mut stop = pin!(stop);
+    let mut is_stopped = false;
+    while !is_stopped {
+        tokio::select! {
+            () = &mut stop => return,
+            _ = delivers.wait_for(|delivers| *delivers) => {}
+        }
+        let mut lasts = delivers.clone();
+        let over = async {
+            tokio::select! {
+                () = &mut stop => is_stopped = true,
+                Ok(_) = lasts.wait_for(|delivers| !delivers) => {}
+            }
+        };
+        Arc::clone(&webhooks).run(over).await;
+    }
+}
+
+/// Ends once the sender is gone.
+async fn dropped(mut sender: watch::Receiver<()>) {
+    while sender.changed().await.is_ok() {}
+}
+
+/// Passes on a value, and each that it changes to.
+async fn follow<T: Copy>(mut values: watch::Receiver<T>, pass_on: impl Fn(T)) {
+    loop {
+        pass_on(*values.borrow_and_update());
+        if values.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Refuses new messages while an operator drains this node. It is not ready at once, and refuses only
+/// once load balancers have noticed.
+async fn follow_drain(mut drains: watch::Receiver<DrainOrder>, intake: Arc<Intake>) {
+    loop {
+        let drain = *drains.borrow_and_update();
+        match (intake.is_drained(), drain) {
+            (false, DrainOrder::Begin) => {
+                warn!("an operator drains this node: it is not ready, and refuses messages soon");
+                match timeout(NOTICE_DRAIN, drains.changed()).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                }
+            }
+            (true, DrainOrder::End) => {
+                info!("the drain of this node ended: it accepts messages again");
+            }
+            (false, DrainOrder::End) | (true, DrainOrder::Begin) => {}
+        }
+        intake.drain(drain);
+        if drains.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Has the sending rate follow the quota that SES gives, and the configuration's. Returns where a new
+/// configuration's goes, and what SES has told of the account.
+pub(super) fn follow_quota(
+    tasks: &mut JoinSet<()>,
+    config: &Config,
+    ses: &SesClient,
+    dispatcher: &Arc<Dispatcher<SesClient>>,
+) -> (watch::Sender<MaxRate>, watch::Receiver<AccountCheck>) {
+    let (max_rate, rates) = watch::channel(config.sending.max_rate);
+    let (check, account) = watch::channel(AccountCheck::Unasked);
+    let (ses, dispatcher) = (ses.clone(), Arc::clone(dispatcher));
+    tasks.spawn(Task::Quota.again(move || {
+        quota::run(ses.clone(), Arc::clone(&dispatcher), rates.clone(), check.clone())
+    }));
+    (max_rate, account)
+}
+
+/// What goes on beside requests and sending: the file's time stamp, the purge, the use of keys, the
+/// state of domains, and the history.
+pub(super) fn upkeep(
+    keeper: Timekeeper,
+    store: &Store,
+    dispatcher: &Arc<Dispatcher<SesClient>>,
+    intake: &Arc<Intake>,
+    ses: &SesClient,
+    clock: &Clock,
+) -> (JoinSet<()>, Arc<HistoryKeeper>) {
+    let mut tasks = JoinSet::new();
+    let history = Arc::new(HistoryKeeper::new(store.clone(), clock.clone()));
+    let kept = Arc::clone(&history);
+    tasks.spawn(Task::History.again(move || Arc::clone(&kept).run()));
+    tasks.spawn(Task::TimeRecord.again(move || keeper.clone().run()));
+    if let Some(readings) = store.server_clock() {
+        let (clock, dispatcher) = (clock.clone(), Arc::clone(dispatcher));
+        let (shares, drains, intake) = (store.share(), store.drains(), Arc::clone(intake));
+        tasks.spawn(Task::ServerClock.again(move || {
+            let clock = clock.clone();
+            follow(readings.clone(), move |reading| clock.follow(reading))
+        }));
+        tasks.spawn(Task::NodeShare.again(move || {
+            let dispatcher = Arc::clone(&dispatcher);
+            follow(shares.clone(), move |share| dispatcher.set_share(share))
+        }));
+        tasks.spawn(
+            Task::NodeDrain.again(move || follow_drain(drains.clone(), Arc::clone(&intake))),
+        );
+        tasks.spawn(Task::Fence.again(of(store, store::end_if_fenced)));
+        tasks.spawn(Task::EngineTasks.again(of(store, store::end_if_task_ends)));
+    }
+    tasks.spawn(Task::DataFile.again(of(store, store::watch_file)));
+    tasks.spawn(Task::KeyUse.again(of(store, store::store_key_use)));
+    let (purged, verified, ses) = (store.clone(), store.clone(), ses.clone());
+    let (time, clock) = (clock.clone(), clock.clone());
+    tasks.spawn(Task::Purge.again(move || purge_schedule::run(purged.clone(), time.clone())));
+    tasks.spawn(
+        Task::DomainVerification
+            .again(move || domain_verification::run(verified.clone(), ses.clone(), clock.clone())),
+    );
+    (tasks, history)
+}
+
+/// Answers the other nodes.
+pub(super) fn answer_others(tasks: &mut JoinSet<()>, admin: &Arc<Admin>) {
+    let admin = Arc::clone(admin);
+    let begin = move || all_nodes::answer_others(Arc::clone(&admin));
+    tasks.spawn(Task::OtherNodesRequests.again(begin));
+}
+
+/// Begins a task that is of the store alone.
+fn of<F>(store: &Store, run: fn(Store) -> F) -> impl FnMut() -> F + use<F> {
+    let store = store.clone();
+    move || run(store.clone())
+}

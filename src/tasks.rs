@@ -1,0 +1,333 @@
+//! Background tasks of the process, in one list, which says what follows if one panics, or ends before
+//! it is stopped: it begins again, or the process ends. None stops in silence.
+//!
+//! Work for one connection or call is not in the list: its owner learns how it ended.
+
+use std::any::Any;
+use std::future::{pending, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+use tracing::error;
+
+/// Exit code of a process that cannot go on by a fault of its own: `EX_SOFTWARE` of sysexits.h.
+pub const EXIT_FAULT: i32 = 70;
+/// Pause before a task begins again. It doubles with each fault, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause. A task that has lasted for so long begins again after [`FIRST_PAUSE`].
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// What follows from a fault of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterFault {
+    /// The task begins again after a pause, and the condition `task_failed` says so.
+    BeginAgain,
+    /// The process ends with [`EXIT_FAULT`]: without the task, the service does not do its work.
+    EndProcess,
+}
+
+/// Faults of a task since the start of the process.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Number of them.
+    pub count: u64,
+    /// Time and message of the last one.
+    pub last: Option<(Instant, String)>,
+}
+
+macro_rules! tasks {
+    ($($(#[$doc:meta])* $task:ident $name:literal $after:ident,)*) => {
+        /// A background task of the process.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Task {
+            $($(#[$doc])* $task,)*
+        }
+
+        impl Task {
+            /// Every task.
+            pub const ALL: &[Self] = &[$(Self::$task,)*];
+
+            /// Name in the log, in conditions and in metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$task => $name,)* }
+            }
+
+            /// What follows from a fault.
+            pub const fn after_fault(self) -> AfterFault {
+                match self { $(Self::$task => AfterFault::$after,)* }
+            }
+        }
+    };
+}
+
+tasks! {
+    /// Starts and stops the service, reads the configuration again, and tells the supervisor how the
+    /// service is doing.
+    Main "main" EndProcess,
+    /// Sends pending messages.
+    Sending "sending" EndProcess,
+    /// Takes connections of HTTP.
+    ClientListener "client_listener" EndProcess,
+    /// Takes connections of SMTP submission.
+    SmtpListener "smtp_listener" EndProcess,
+    /// Takes connections of operators.
+    OperatorListener "operator_listener" EndProcess,
+    /// Takes connections of administration commands.
+    AdministrationSocket "administration_socket" EndProcess,
+    /// Writes to the data file.
+    StoreWriter "store_writer" EndProcess,
+    /// Stores accepted messages in `PostgreSQL`.
+    Acceptance "acceptance" EndProcess,
+    /// Stores outcomes in `PostgreSQL`.
+    Outcomes "outcomes" EndProcess,
+    /// Finds messages by their idempotency keys in `PostgreSQL`.
+    Replays "replays" EndProcess,
+    /// Confirms feed entries of nodes that died.
+    FeedConfirmation "feed_confirmation" EndProcess,
+    /// Tells other nodes that this one lives.
+    SignsOfLife "signs_of_life" EndProcess,
+    /// Reads what other nodes changed.
+    OtherNodesChanges "other_nodes_changes" EndProcess,
+    /// Reads the state of the database.
+    DatabaseState "database_state" EndProcess,
+    /// Fails the messages of nodes that died.
+    DeadNodesMessages "dead_nodes_messages" EndProcess,
+    /// Ends the process if one of the tasks on `PostgreSQL` above has ended.
+    EngineTasks "engine_tasks" BeginAgain,
+    /// Ends the process if the other nodes took it for dead.
+    Fence "fence" BeginAgain,
+    /// Has the clock follow the database's.
+    ServerClock "server_clock" BeginAgain,
+    /// Has sending follow this node's part of the pace.
+    NodeShare "node_share" BeginAgain,
+    /// Refuses messages while an operator drains this node.
+    NodeDrain "node_drain" BeginAgain,
+    /// Answers requests of other nodes.
+    OtherNodesRequests "other_nodes_requests" BeginAgain,
+    /// Notices if the data file is lost.
+    DataFile "data_file" BeginAgain,
+    /// Stores when API keys were last used.
+    KeyUse "key_use" BeginAgain,
+    /// Deletes expired records.
+    Purge "purge" BeginAgain,
+    /// Stores counts for the history.
+    History "history" BeginAgain,
+    /// Stores the time, and ends doubts of the clock.
+    TimeRecord "time_record" BeginAgain,
+    /// Asks SES for the account's quota.
+    Quota "quota" BeginAgain,
+    /// Asks SES about sender domains.
+    DomainVerification "domain_verification" BeginAgain,
+    /// Receives delivery events.
+    Polling "polling" BeginAgain,
+    /// Keeps a task for each endpoint of webhooks.
+    Webhooks "webhooks" BeginAgain,
+    /// Delivers to one endpoint.
+    WebhookEndpoint "webhook_endpoint" BeginAgain,
+    /// Finds conditions, and tells the operators' page how it goes.
+    OperatorsPage "operators_page" BeginAgain,
+    /// Learns whether the service manager keeps the bodies of pending messages.
+    KeptBodies "kept_bodies" BeginAgain,
+}
+
+static FAULTS: [Mutex<Faults>; Task::ALL.len()] =
+    [const { Mutex::new(Faults { count: 0, last: None }) }; Task::ALL.len()];
+
+impl Task {
+    /// Runs the task for as long as it is polled. `begin` begins it, again after each fault.
+    pub async fn again<F: Future<Output = ()>>(self, begin: impl FnMut() -> F) {
+        self.again_until(pending::<()>(), begin).await;
+    }
+
+    /// As [`Task::again`], until `stop` ends. The task itself has to notice the stop, and end.
+    pub async fn again_until<F: Future<Output = ()>>(
+        self,
+        stop: impl Future,
+        mut begin: impl FnMut() -> F,
+    ) {
+        let mut stop = pin!(stop);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let begun_at = tokio::time::Instant::now();
+            // What a fault leaves is dropped before the pause.
+            let ended = caught(pin!(async {
+                self.panic_if_tested();
+                begin().await;
+            }))
+            .await;
+            let is_stopped =
+                poll_fn(|context| Poll::Ready(stop.as_mut().poll(context).is_ready())).await;
+            match ended {
+                Ok(()) if is_stopped => return,
+                Ok(()) => self.note("it ended before it was stopped".to_owned()),
+                Err(panic) => self.note(message(panic)),
+            }
+            if is_stopped {
+                return;
+            }
+            if self.after_fault() == AfterFault::EndProcess {
+                self.end_process();
+            }
+            if begun_at.elapsed() >= LONGEST_PAUSE {
+                pause = FIRST_PAUSE;
+            }
+            tokio::select! {
+                _ = &mut stop => return,
+                () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
+    }
+
+    /// Runs a task that cannot begin again, until `stop` ends. The task itself has to notice the stop,
+    /// and end.
+    pub async fn once(self, stop: impl Future, work: impl Future<Output = ()>) {
+        let mut work = Some(work);
+        let begin = || work.take().expect("a task that ends the process begins once");
+        self.again_until(stop, begin).await;
+    }
+
+    /// Runs a task that ends with a result.
+    pub async fn result<T>(self, work: impl Future<Output = T>) -> T {
+        let run = pin!(async {
+            self.panic_if_tested();
+            work.await
+        });
+        caught(run).await.unwrap_or_else(|panic| {
+            self.note(message(panic));
+            self.end_process()
+        })
+    }
+
+    /// Returns what a thread is to do that has this task.
+    pub fn thread(self, work: impl FnOnce()) -> impl FnOnce() {
+        move || {
+            let run = AssertUnwindSafe(|| {
+                self.panic_if_tested();
+                work();
+            });
+            if let Err(panic) = catch_unwind(run) {
+                self.note(message(panic));
+                self.end_process();
+            }
+        }
+    }
+
+    /// Faults since the start of the process.
+    pub fn faults(self) -> Faults {
+        self.noted().clone()
+    }
+
+    fn noted(self) -> MutexGuard<'static, Faults> {
+        FAULTS[self as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(self, fault: String) {
+        error!(task = self.name(), fault, "a background task failed by a fault in the service");
+        let mut faults = self.noted();
+        faults.count += 1;
+        faults.last = Some((Instant::now(), fault));
+    }
+
+    /// Ends the process, because this task failed.
+    pub fn end_process(self) -> ! {
+        error!(task = self.name(), "the process ends: without this task it does not do its work");
+        std::process::exit(EXIT_FAULT);
+    }
+
+    /// Panics at the first beginnings of a task that a test names. Does nothing in a release.
+    pub fn panic_if_tested(self) {
+        const BEGINNINGS: u64 = 2;
+        if cfg!(debug_assertions)
+            && std::env::var("TEST_TASK_PANICS")
+                .is_ok_and(|tasks| tasks.split(',').any(|task| task == self.name()))
+            && self.faults().count < BEGINNINGS
+        {
+            panic!("a test has {} panic", self.name());
+        }
+    }
+}
+
+/// Runs work, and returns its panic if it panics. Large work is better pinned before, because a future
+/// that is given has room for it twice.
+pub async fn caught<F: Future>(work: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        polled.map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
+    })
+    .await
+}
+
+/// Message of a panic.
+fn message(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => {
+            panic.downcast_ref::<&str>().map_or("a panic without a message", |it| it).to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_begins_again_after_pauses_that_double_until_it_has_lasted() {
+        let beginnings = AtomicU32::new(0);
+        let start = tokio::time::Instant::now();
+        let begun_at = Mutex::new(Vec::new());
+        let running = Task::Purge.again(|| {
+            begun_at.lock().unwrap().push(start.elapsed().as_secs());
+            let beginning = beginnings.fetch_add(1, Ordering::Relaxed);
+            async move {
+                match beginning {
+                    // An end is a fault as much as a panic.
+                    0 => {}
+                    9 => sleep(Duration::from_mins(2)).await,
+                    11 => pending().await,
+                    _ => panic!("beginning {beginning}"),
+                }
+            }
+        });
+        let _ = tokio::time::timeout(Duration::from_mins(20), running).await;
+        let begun_at = begun_at.into_inner().unwrap();
+        let expected = [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 364, 366];
+        assert_eq!(begun_at, expected);
+        let Faults { count, last } = Task::Purge.faults();
+        assert_eq!((count, last.unwrap().1), (11, "beginning 10".to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_ends_a_task_and_its_pause_and_is_no_fault() {
+        let (stop, stopped) = oneshot::channel::<()>();
+        drop(stop);
+        Task::Quota.again_until(stopped, async || {}).await;
+        assert_eq!(Task::Quota.faults().count, 0);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let pausing = Task::Quota.again_until(stopped, async || panic!("a fault"));
+        let ((), ()) = tokio::join!(pausing, async {
+            sleep(FIRST_PAUSE / 2).await;
+            drop(stop);
+        });
+        assert_eq!(Task::Quota.faults().count, 1);
+    }
+
+    #[test]
+    fn names_are_the_labels_of_metrics_and_are_all_different() {
+        let mut names: Vec<_> = Task::ALL.iter().map(|task| task.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Task::ALL.len());
+        let is_label = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        assert!(names.iter().all(is_label), "{names:?}");
+    }
+}
