@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::admin::snapshot::NamedCounts;
 use crate::domain::history::{Hour, HourSteps};
 use crate::domain::id::OrganisationId;
 use crate::domain::time::Timestamp;
 use crate::domain::worded::worded;
 use crate::operator::Parts;
-use crate::operator::metrics::Named;
 use crate::organisation_counts::OrganisationCounts;
 use crate::store::ListError;
 
@@ -139,12 +139,12 @@ impl RecentHistory {
     }
 
     /// Takes note of the counts now. To be called every second.
-    pub(super) fn look(&self, now: Timestamp, organisations: &[Named]) {
+    pub(super) fn look(&self, now: Timestamp, organisations: &[NamedCounts]) {
         let mut recent = self.lock();
         let mut grown = Accounts::new();
-        for Named { id, account, .. } in organisations {
-            let before = recent.counts.insert(*id, *account).unwrap_or_default();
-            let new = account.since(&before);
+        for NamedCounts { id, counts, .. } in organisations {
+            let before = recent.counts.insert(*id, *counts).unwrap_or_default();
+            let new = counts.since(&before);
             if new != OrganisationCounts::default() {
                 grown.insert(*id, new);
             }
@@ -257,9 +257,9 @@ mod tests {
 
     const NOON: Timestamp = Timestamp::from_unix_millis(1_800_000_000_000);
 
-    fn accepted(id: u32, accepted: u64) -> Named {
-        let account = OrganisationCounts { accepted, ..OrganisationCounts::default() };
-        Named { id: Some(OrganisationId(id)), name: format!("o{id}"), account }
+    fn accepted(id: u32, accepted: u64) -> NamedCounts {
+        let counts = OrganisationCounts { accepted, ..OrganisationCounts::default() };
+        NamedCounts { id: Some(OrganisationId(id)), name: format!("o{id}"), counts }
     }
 
     fn series(recent: &RecentHistory) -> Vec<u64> {
