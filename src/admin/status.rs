@@ -152,17 +152,7 @@ pub struct Events {
     /// What the running service took in; `None` where none runs or nothing brings events.
     pub taken_in: Option<TakenIn>,
     /// What waits in the store; `None` where it cannot be read.
-    pub stored: Option<StoredEvents>,
-}
-
-/// What of the provider's events waits in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StoredEvents {
-    /// Events whose message is not known yet.
-    pub unmatched_waiting: u64,
-    /// Documents that could not be read.
-    pub dead_letters: u64,
+    pub stored: Option<EventBacklog>,
 }
 
 /// Doubt of the wall clock.
@@ -332,7 +322,6 @@ impl Call for Status {
         };
         let (store, clock) = (&admin.store, &admin.clock);
         let rows = store.damaged();
-        let stored = store.event_backlog().await.ok();
         let lost = store.lost_messages(clock.window_time().now()).await.ok().flatten();
         let domains = store.domains();
         let mut status = ServiceStatus {
@@ -350,7 +339,7 @@ impl Call for Status {
             lost_messages: lost.map(LostMessages::from),
             sending: None,
             bodies: None,
-            events: Events { taken_in: None, stored: stored.map(StoredEvents::from) },
+            events: Events { taken_in: None, stored: store.event_backlog().await.ok() },
             conditions: Vec::new(),
             counts: Counts {
                 organisations: store.organisations().len(),
@@ -466,12 +455,6 @@ impl From<&CertificateState> for Certificate {
                 .map(|trouble| format!("{}. {}", trouble.message, trouble.fault.explained().1))
                 .collect(),
         }
-    }
-}
-
-impl From<EventBacklog> for StoredEvents {
-    fn from(EventBacklog { unmatched, dead_letters }: EventBacklog) -> Self {
-        Self { unmatched_waiting: unmatched, dead_letters }
     }
 }
 

@@ -461,13 +461,13 @@ fn event_lines(events: &Events, uptime_seconds: Option<u64>) -> Vec<(&'static st
         lines.push(("waiting events", "they cannot be read from the store".to_owned()));
         return lines;
     };
-    if stored.unmatched_waiting > 0 {
+    if stored.unmatched > 0 {
         lines.push((
             "waiting events",
             format!(
                 "{}, about messages without a record; pillarbox keeps each for a day. If there \
                  are always many, another program sends through the same configuration set",
-                stored.unmatched_waiting
+                stored.unmatched
             ),
         ));
     }

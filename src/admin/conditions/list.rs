@@ -23,6 +23,9 @@ use crate::store::{CLOCKS_DIFFER, NodeState, SeenFrom, Standby};
 use Alerts::Rules;
 use Severity::{Critical, Warning};
 
+/// How far back the conditions of the last minutes look, in words.
+const LATELY_SAID: &str = " in the last 5 minutes";
+const _: () = assert!(LATELY.as_secs() == 5 * 60, "as the words say");
 const CREDENTIALS_ALERT: Alerts = Rules(&["PillarboxCredentialsUnusable"]);
 const CERTIFICATE_ALERT: Alerts = Rules(&["PillarboxCertificateExpires"]);
 const QUEUE_ALERT: Alerts = Rules(&["PillarboxQueueFilling"]);
@@ -110,80 +113,57 @@ const fn certificate(fault: CertificateFault, alerts: Alerts) -> Definition {
 }
 
 /// Conditions for which nothing has to be waited for.
+#[rustfmt::skip] // A table.
 pub(super) static IMMEDIATE: [Definition; 35] = [
-    notice(
-        "stopping",
+    notice("stopping",
         "Somebody stops the service; PillarboxDown fires if it stays away",
-        "The service is stopping: new messages are refused",
-        "Wait for its next start",
+        "The service is stopping: new messages are refused", "Wait for its next start",
         |s, found| found.if_so(s.is_stopping),
-    )
-    .not_ready(),
-    notice(
-        "draining",
+    ).not_ready(),
+    notice("draining",
         "Somebody drains the node; the other nodes accept messages",
         "An operator drains this node: after five seconds, in which load balancers notice, it accepts \
          no new messages; it sends what it holds",
         "Stop it once it holds none, or end the drain with: pillarbox node drain --undo NODE",
-        |s, found| {
-            if let Some(name) = &s.draining {
-                found.names(found.definition.meaning, "NODE", name);
-            }
+        |s, found| if let Some(name) = &s.draining {
+            found.names(found.definition.meaning, "NODE", name);
         },
-    )
-    .not_ready(),
-    critical(
-        "store_refusing",
-        Rules(&["PillarboxStoreRefusesWrites"]),
+    ).not_ready(),
+    critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
         "The store refuses writes: requests are answered with 503 and nothing is sent",
         "Make room on the disk, or repair it; the store then goes on by itself",
         |s, found| found.if_so(s.store == StoreHealth::Refusing),
-    )
-    .not_ready(),
-    critical(
-        "store_refusing",
-        Rules(&["PillarboxStoreRefusesWrites"]),
+    ).not_ready(),
+    critical("store_refusing", Rules(&["PillarboxStoreRefusesWrites"]),
         "The store refuses writes now and then: some requests are answered with 503",
         "Make room on the disk, or repair it: small writes may pass where large ones do not",
         |s, found| found.if_so(s.store == StoreHealth::Writable && s.has_store_failed),
     ),
-    critical(
-        "data_file_lost",
-        Rules(&["PillarboxDataFileLost"]),
+    critical("data_file_lost", Rules(&["PillarboxDataFileLost"]),
         "The data file is gone, replaced or written over: new messages are refused with 503",
         "Save what the service holds with: pillarbox backup FILE. Do not restart it before",
-        |s, found| {
-            if let Some((what, advice)) = s.store.file_loss() {
-                let message = format!("New messages are refused with 503, because {what}");
-                found.advises(message, advice.to_owned());
-            }
+        |s, found| if let Some((what, advice)) = s.store.file_loss() {
+            let message = format!("New messages are refused with 503, because {what}");
+            found.advises(message, advice.to_owned());
         },
-    )
-    .not_ready(),
+    ).not_ready(),
     paused(Cause::Unreachable),
     paused(Cause::QuotaExhausted),
     paused(Cause::AccountPaused),
     paused(Cause::SetupFault),
     paused(Cause::ClockWrong),
-    entry(
-        Warning,
-        Cause::Unreachable.code(),
+    entry(Warning, Cause::Unreachable.code(),
         Alerts::None("PillarboxSendingPaused fires if it lasts for a minute"),
         Cause::Unreachable.explained(),
-        |s, found| {
-            if is_unanswered(s) {
-                sending_paused(s, found);
-            }
+        |s, found| if is_unanswered(s) {
+            sending_paused(s, found);
         },
     ),
-    notice(
-        "starting",
+    notice("starting",
         "It is over within 20 seconds, or another condition takes its place",
-        "AWS has not answered yet whether the credentials are good",
-        "Wait a few seconds",
+        "AWS has not answered yet whether the credentials are good", "Wait a few seconds",
         |s, found| found.if_so(s.account == AccountCheck::Unasked),
-    )
-    .not_ready(),
+    ).not_ready(),
     account(Critical, AccountFault::CredentialsMissing, CREDENTIALS_ALERT),
     account(Critical, AccountFault::CredentialsRefused, CREDENTIALS_ALERT),
     account(Critical, AccountFault::ClockWrong, CREDENTIALS_ALERT),
@@ -191,119 +171,82 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
     account(Critical, AccountFault::CredentialsMissing, CREDENTIALS_ALERT).not_ready(),
     account(Critical, AccountFault::CredentialsRefused, CREDENTIALS_ALERT).not_ready(),
     account(Critical, AccountFault::ClockWrong, CREDENTIALS_ALERT).not_ready(),
-    warning(
-        "queue_full",
-        QUEUE_ALERT,
+    warning("queue_full", QUEUE_ALERT,
         "The queue is full: new messages are refused with 503 QueueFull",
         QUEUE_ADVICE,
         |s, found| found.if_so(fill(s) == Fill::Full),
     ),
-    warning(
-        "queue_nearly_full",
-        QUEUE_ALERT,
+    warning("queue_nearly_full", QUEUE_ALERT,
         "The queue is nearly full: large messages may be refused with 503 QueueFull",
         QUEUE_ADVICE,
         |s, found| found.if_so(fill(s) == Fill::NearlyFull && s.sending.full_for.is_empty()),
     ),
-    warning(
-        "queue_share_full",
-        QUEUE_ALERT,
+    warning("queue_share_full", QUEUE_ALERT,
         "The queue is full for an organisation: its new messages are refused with 503 QueueFull",
         QUEUE_ADVICE,
-        |s, found| {
-            if fill(s) != Fill::Full && !s.sending.full_for.is_empty() {
-                let names: Vec<_> = s.sending.full_for.iter().map(|id| s.name(*id)).collect();
-                let names = names.join(", ");
-                found.says(format!(
-                    "The queue is full for {names}: new messages are refused with 503 QueueFull"
-                ));
-            }
+        |s, found| if fill(s) != Fill::Full && !s.sending.full_for.is_empty() {
+            let names: Vec<_> = s.sending.full_for.iter().map(|id| s.name(*id)).collect();
+            let names = names.join(", ");
+            found.says(format!(
+                "The queue is full for {names}: new messages are refused with 503 QueueFull"));
         },
     ),
-    warning(
-        "clock_jumped",
-        Rules(&["PillarboxClockJumped"]),
+    warning("clock_jumped", Rules(&["PillarboxClockJumped"]),
         "The wall clock is in doubt: nothing is purged and no idempotency key expires",
         "Set the clock right; on PostgreSQL, the database's. If it is right, confirm it: \
          pillarbox clock confirm",
-        |s, found| {
-            if let Some(jump) = &s.clock_jump {
-                found.says(format!(
-                    "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
-                    jump.since
-                ));
-            }
+        |s, found| if let Some(jump) = &s.clock_jump {
+            found.says(format!(
+                "The clock {jump}. Since {} nothing is purged and no idempotency key expires",
+                jump.since));
         },
     ),
-    warning(
-        "organisation_paused",
-        Rules(&["PillarboxOrganisationPaused"]),
+    warning("organisation_paused", Rules(&["PillarboxOrganisationPaused"]),
         "All calls for an organisation fail, and others do not; its messages wait",
         "They are tried one at a time. See what it sends: pillarbox message list --status \
          queued --org ORG",
-        |s, found| {
-            for (id, message) in &s.sending.paused_organisations {
-                let name = s.name(*id);
-                let message = format!(
-                    "All calls for {name} fail ({message}), and others do not; its messages wait"
-                );
-                found.names(message, "ORG", &name);
-            }
+        |s, found| for (id, message) in &s.sending.paused_organisations {
+            let name = s.name(*id);
+            let message = format!(
+                "All calls for {name} fail ({message}), and others do not; its messages wait");
+            found.names(message, "ORG", &name);
         },
     ),
-    warning(
-        "refusals_held",
-        Rules(&["PillarboxRefusalsHeld"]),
+    warning("refusals_held", Rules(&["PillarboxRefusalsHeld"]),
         "The provider refused five messages of an organisation in a row in the same words; \
          such messages wait until one of it is accepted",
         "Put right what it says, or cancel: pillarbox message list --status queued --org ORG",
-        |s, found| {
-            for (id, said) in &s.sending.held_refusals {
-                let (name, said) = (s.name(*id), without_full_stop(said));
-                let message = format!(
-                    "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
-                     wait"
-                );
-                found.names(message, "ORG", &name);
-            }
+        |s, found| for (id, said) in &s.sending.held_refusals {
+            let (name, said) = (s.name(*id), without_full_stop(said));
+            let message = format!(
+                "The provider refuses the messages of {name} alike (\"{said}\"); such messages \
+                 wait");
+            found.names(message, "ORG", &name);
         },
     ),
-    warning(
-        "domain_paused",
-        Rules(&["PillarboxDomainPaused"]),
+    warning("domain_paused", Rules(&["PillarboxDomainPaused"]),
         "The provider does not take a sender's domain; its messages wait",
         "Check it with: pillarbox domain check DOMAIN",
-        |s, found| {
-            for (id, domain, message) in &s.sending.paused_domains {
-                let name = s.name(*id);
-                let message = format!(
-                    "The provider does not take {domain} of {name} ({message}); its messages wait"
-                );
-                found.names(message, "DOMAIN", domain);
-            }
+        |s, found| for (id, domain, message) in &s.sending.paused_domains {
+            let name = s.name(*id);
+            let message = format!(
+                "The provider does not take {domain} of {name} ({message}); its messages wait");
+            found.names(message, "DOMAIN", domain);
         },
     ),
-    warning(
-        "provider_slow",
-        Rules(&["PillarboxProviderSlow"]),
+    warning("provider_slow", Rules(&["PillarboxProviderSlow"]),
         "More than one call in twenty to the provider takes over 2.5 seconds",
         "Check the network, and the AWS Health Dashboard",
         |s, found| {
             let recent = &s.sending.recent_calls;
             if recent.are_slow() {
                 found.says(format!(
-                    "{} of {} calls to the provider took over {} seconds{}",
-                    recent.slow,
-                    recent.calls,
-                    recent_calls::SLOW.as_secs_f64(),
-                    lately()
-                ));
+                    "{} of {} calls to the provider took over {} seconds{LATELY_SAID}",
+                    recent.slow, recent.calls, recent_calls::SLOW.as_secs_f64()));
             }
         },
     ),
-    warning(
-        "outcomes_unknown",
-        Rules(&["PillarboxOutcomesUnknown"]),
+    warning("outcomes_unknown", Rules(&["PillarboxOutcomesUnknown"]),
         "Calls got no answer, or a server's error: the provider may have the messages",
         "Check the network to SES: such messages may be sent twice, or not, as \
          sending.on_unknown says",
@@ -315,82 +258,60 @@ pub(super) static IMMEDIATE: [Definition; 35] = [
             let got = got.collect::<Vec<_>>().join(", ");
             if !got.is_empty() {
                 found.says(format!(
-                    "{got}{}: it is not known whether the provider accepted these messages",
-                    lately()
-                ));
+                    "{got}{LATELY_SAID}: it is not known whether the provider accepted these messages"));
             }
         },
     ),
-    warning(
-        "unexpected_answers",
+    warning("unexpected_answers",
         Alerts::None("If no mail goes out because of it, PillarboxSendingPaused fires"),
         "The provider answered calls with errors that do not blame the message, nor say more",
         "See the messages: pillarbox message list --status queued. Check ses.endpoint",
-        |s, found| {
-            if !s.sending.unexpected_answers.is_empty() {
-                let names = s.sending.unexpected_answers.join(", ");
-                found.says(format!(
-                    "The provider answered calls with errors that do not blame the message{}: \
-                     {names}",
-                    lately()
-                ));
-            }
+        |s, found| if !s.sending.unexpected_answers.is_empty() {
+            let names = s.sending.unexpected_answers.join(", ");
+            found.says(format!(
+                "The provider answered calls with errors that do not blame the message{LATELY_SAID}: \
+                 {names}"));
         },
     ),
-    warning(
-        "events_unavailable",
-        Rules(&["PillarboxEventsUnavailable"]),
+    warning("events_unavailable", Rules(&["PillarboxEventsUnavailable"]),
         "Delivery events cannot be had; bounces and complaints suppress nobody meanwhile",
         "Check [ses.events], the credentials' permissions and the network: pillarbox doctor",
-        |s, found| {
-            if let Some(trouble) = &s.events_trouble {
-                found.says(format!("Delivery events cannot be had: {trouble}"));
-            }
+        |s, found| if let Some(trouble) = &s.events_trouble {
+            found.says(format!("Delivery events cannot be had: {trouble}"));
         },
     ),
     certificate(CertificateFault::Expired, CERTIFICATE_ALERT),
     certificate(CertificateFault::Expires, CERTIFICATE_ALERT),
     certificate(CertificateFault::Refused, Rules(&["PillarboxCertificateRefused"])),
-    warning(
-        "database_silent",
-        Alerts::None(
-            "The node uses another connection; if that does not help, \
-             PillarboxStoreRefusesWrites or an alert on what waits fires",
-        ),
+    warning("database_silent",
+        Alerts::None("The node uses another connection; if that does not help, \
+             PillarboxStoreRefusesWrites or an alert on what waits fires"),
         "The database gave no answer in time by one connection of this node, now or in the last \
          minute, though it answers by others",
         "It is closed, and another one made. If this goes on, look for a process of the \
          database that hangs (pg_stat_activity), and at what is between it and this machine",
-        |s, found| {
-            if !s.silent_connections.is_empty() {
-                found.says(format!(
-                    "The database gave no answer in time by a connection for {}; the connection was \
-                     closed",
-                    s.silent_connections.join(", ")
-                ));
-            }
+        |s, found| if !s.silent_connections.is_empty() {
+            found.says(format!(
+                "The database gave no answer in time by a connection for {}; the connection was \
+                 closed", s.silent_connections.join(", ")));
         },
     ),
-    notice(
-        "outcomes_unrecorded",
+    notice("outcomes_unrecorded",
         "The store refuses writes then, and PillarboxStoreRefusesWrites fires",
         "Outcomes of calls wait for the store",
         "They are stored as soon as it takes writes; do not end the process before",
-        |s, found| {
-            if s.sending.unrecorded > 0 {
-                let outcomes = s.sending.unrecorded;
-                found.says(format!("{outcomes} outcomes of calls wait for the store"));
-            }
+        |s, found| if s.sending.unrecorded > 0 {
+            let outcomes = s.sending.unrecorded;
+            found.says(format!("{outcomes} outcomes of calls wait for the store"));
         },
     ),
 ];
 
 /// Conditions that take an answer of the store, or a look at the process or back in time. None of
 /// them keeps the service from its work.
+#[rustfmt::skip] // A table.
 pub(super) static OBSERVED: [Definition; 24] = [
-    warning(
-        "queue_filling",
-        QUEUE_ALERT,
+    warning("queue_filling", QUEUE_ALERT,
         "The queue, or an organisation's share of it, fills up",
         "Mail comes in faster than it goes out. See to the provider or its rate, or raise \
          sending.max_pending_bytes",
@@ -401,14 +322,11 @@ pub(super) static OBSERVED: [Definition; 24] = [
             if used > NEAR_LIMIT && fill(s) == Fill::Room && share < 1.0 {
                 found.says(format!(
                     "The queue, or an organisation's share of it, has used {:.0} % of its memory",
-                    used * 100.0
-                ));
+                    used * 100.0));
             }
         },
     ),
-    warning(
-        "events_unreadable",
-        Rules(&["PillarboxEventsUnreadable"]),
+    warning("events_unreadable", Rules(&["PillarboxEventsUnreadable"]),
         "Documents of the provider could not be read in full, and are kept as dead letters",
         "See them: pillarbox dead-letter list. Suppress recipients that were not read, and see \
          what else writes to the queue; then clear them: pillarbox dead-letter clear",
@@ -425,9 +343,7 @@ pub(super) static OBSERVED: [Definition; 24] = [
             }
         },
     ),
-    warning(
-        "webhook_failing",
-        Rules(&["PillarboxWebhookFailing"]),
+    warning("webhook_failing", Rules(&["PillarboxWebhookFailing"]),
         "An endpoint does not take events: the last attempts failed; they are repeated",
         "Tell the owner of the application, and see: pillarbox webhook deliveries ID",
         |s, found| {
@@ -442,9 +358,7 @@ pub(super) static OBSERVED: [Definition; 24] = [
             }
         },
     ),
-    warning(
-        "webhook_gone",
-        Rules(&["PillarboxWebhookGone"]),
+    warning("webhook_gone", Rules(&["PillarboxWebhookGone"]),
         "An endpoint answered that it wants no more events: it is paused, and they wait",
         "Ask the owner of the application. Then run: pillarbox webhook resume ID, or: \
          pillarbox webhook remove ID",
@@ -456,31 +370,25 @@ pub(super) static OBSERVED: [Definition; 24] = [
             for (webhook, since) in gone.take(MAX_WEBHOOKS_TOLD) {
                 let (id, name) = (webhook.id.to_string(), s.name(webhook.organisation));
                 let message = format!(
-                    "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait"
-                );
+                    "Endpoint {id} of {name} answered 410 at {since}: it is paused, and events wait");
                 found.names(message, "ID", &id);
             }
         },
     ),
-    notice(
-        "tracking_not_overridden",
+    notice("tracking_not_overridden",
         "It follows from ses.tracking_override, and from the endpoint alone",
         "Messages do not turn open and click tracking off: SES may rewrite links",
         "Set ses.tracking_override = true if the endpoint knows ConfigurationOverrides",
-        |s, found| {
-            match s.tracking {
+        |s, found| match s.tracking {
             TrackingOverride::Never => found.says(found.definition.meaning),
             TrackingOverride::Auto if s.went_without_override => found.says(
                 "The endpoint does not know ConfigurationOverrides, so messages go without it: SES \
-                 rewrites links and adds a pixel if the account or the configuration set asks for it",
-            ),
+                 rewrites links and adds a pixel if the account or the configuration set asks for \
+                 it"),
             TrackingOverride::Always | TrackingOverride::Auto => {}
-        }
         },
     ),
-    warning(
-        "rows_damaged",
-        Rules(&["PillarboxRowsDamaged"]),
+    warning("rows_damaged", Rules(&["PillarboxRowsDamaged"]),
         "Rows of the data file cannot be read",
         "See them with: pillarbox status. Check the disk, then restore a backup, or add \
          again what is missing",
@@ -490,31 +398,21 @@ pub(super) static OBSERVED: [Definition; 24] = [
                 let rows = several(s.damaged.len() as u64, "row");
                 found.says(format!(
                     "{rows} of the data file cannot be read, the first in table {}: {} ({})",
-                    first.table, first.id, first.reason
-                ));
+                    first.table, first.id, first.reason));
             }
         },
     ),
-    warning(
-        "quota_low",
-        Rules(&["PillarboxQuotaLow"]),
+    warning("quota_low", Rules(&["PillarboxQuotaLow"]),
         "Less than a tenth of the account's daily quota is left",
         "Find out who sends more than usual; ask AWS for a higher quota",
-        |s, found| {
-            if let Some(quota) = s.sending.quota
-                && quota.left < quota.max * QUOTA_LOW
-            {
-                found.says(format!(
-                    "{:.0} recipients are left of the account's daily quota of {:.0}",
-                    quota.left.max(0.0),
-                    quota.max
-                ));
-            }
+        |s, found| if let Some(quota) = s.sending.quota
+            && quota.left < quota.max * QUOTA_LOW
+        {
+            found.says(format!("{:.0} recipients are left of the account's daily quota of {:.0}",
+                quota.left.max(0.0), quota.max));
         },
     ),
-    warning(
-        "connections_near_limit",
-        LIMIT_ALERT,
+    warning("connections_near_limit", LIMIT_ALERT,
         "More than four fifths of max_connections are open, of HTTP and SMTP together",
         "See who opens them; raise max_connections and the limit of open files together",
         |s, found| {
@@ -524,51 +422,34 @@ pub(super) static OBSERVED: [Definition; 24] = [
             }
         },
     ),
-    warning(
-        "files_near_limit",
-        LIMIT_ALERT,
+    warning("files_near_limit", LIMIT_ALERT,
         "More than four fifths of the process's file descriptors are open",
         "See who opens connections; raise the limit of open files (LimitNOFILE)",
-        |s, found| {
-            if let (Some(open), Some(max)) = (s.process.open_descriptors, s.process.max_descriptors)
-                && ratio(open, max) > NEAR_LIMIT
-            {
-                found.says(format!("{open} of {max} file descriptors are open"));
-            }
+        |s, found| if let Some((open, max)) = s.process.open_descriptors.zip(s.process.max_descriptors)
+            && ratio(open, max) > NEAR_LIMIT
+        {
+            found.says(format!("{open} of {max} file descriptors are open"));
         },
     ),
-    warning(
-        "node_silent",
-        Rules(&["PillarboxNodeSilent"]),
+    warning("node_silent", Rules(&["PillarboxNodeSilent"]),
         "Another node has given no sign of life for 20 seconds; the other nodes go on",
         "Start it again; its messages fail once cluster.dead_after is over. If its machine \
          is gone for good: pillarbox node forget NODE",
-        |s, found| {
-            for node in s.nodes.iter().filter(|node| node.seen_from == SeenFrom::Another) {
-                if let NodeState::Silent(since) = node.state {
-                    let (name, seconds) = (&node.name, since.as_secs());
-                    let message =
-                        format!("Node {name} has given no sign of life for {seconds} seconds");
-                    found.names(message, "NODE", name);
-                }
+        |s, found| for node in s.nodes.iter().filter(|node| node.seen_from == SeenFrom::Another) {
+            if let NodeState::Silent(since) = node.state {
+                let (name, seconds) = (&node.name, since.as_secs());
+                let message = format!("Node {name} has given no sign of life for {seconds} seconds");
+                found.names(message, "NODE", name);
             }
         },
     ),
-    warning(
-        "standby_lost",
-        Rules(&["PillarboxStandbyLost"]),
+    warning("standby_lost", Rules(&["PillarboxStandbyLost"]),
         "Commits no longer wait for a standby: if the database's machine is lost, accepted \
          messages are lost with it",
         "Bring the standby back. synchronous_standby_names of the primary names it again then",
-        |s, found| {
-            found.if_so(
-                s.database.as_ref().is_some_and(|database| database.standby == Standby::Lost),
-            )
-        },
+        |s, found| found.if_so(s.database.as_ref().is_some_and(|one| one.standby == Standby::Lost)),
     ),
-    warning(
-        "clocks_differ",
-        Rules(&["PillarboxClocksDiffer"]),
+    warning("clocks_differ", Rules(&["PillarboxClocksDiffer"]),
         "This machine's clock and the database's differ by more than 5 seconds",
         "Have a time daemon keep both, such as chrony. Messages have the database's times, but \
          AWS refuses calls of a machine whose clock is wrong by more than five minutes",
@@ -579,43 +460,30 @@ pub(super) static OBSERVED: [Definition; 24] = [
                 let ahead = if offset < 0 { "ahead of" } else { "behind" };
                 let apart = apart.as_secs_f64();
                 found.says(format!(
-                    "This machine's clock is {apart:.1} seconds {ahead} the database's"
-                ));
+                    "This machine's clock is {apart:.1} seconds {ahead} the database's"));
             }
         },
     ),
-    warning(
-        "bodies_lost",
-        Rules(&["PillarboxBodiesLost"]),
+    warning("bodies_lost", Rules(&["PillarboxBodiesLost"]),
         "The process ended before it sent messages; that mail has failed",
         "List it: pillarbox message list --status failed. Its senders have to post it again \
          with new keys. Then run: pillarbox status --acknowledge",
-        |s, found| {
-            if let Ok(Some(lost)) = s.stored.lost {
-                found.says(format!(
-                    "The process ended before it sent {}, last at {}; that mail has failed",
-                    several(lost.messages, "message"),
-                    lost.last_at
-                ));
-            }
+        |s, found| if let Ok(Some(lost)) = s.stored.lost {
+            found.says(format!(
+                "The process ended before it sent {}, last at {}; that mail has failed",
+                several(lost.messages, "message"), lost.last_at));
         },
     ),
-    warning(
-        "bodies_unusable",
-        Rules(&["PillarboxBodiesUnusable"]),
+    warning("bodies_unusable", Rules(&["PillarboxBodiesUnusable"]),
         "Bodies of an earlier process cannot be used; their messages have failed",
         "If a newer version made them, install it again. Otherwise give them up, so that those \
          of this process can be kept: pillarbox bodies drop",
-        |s, found| {
-            if let Some(why) = s.bodies.as_ref().and_then(|bodies| bodies.unreadable.as_ref()) {
-                found.says(format!(
-                    "Bodies of an earlier process cannot be used: {why}; their messages have failed"
-                ));
-            }
+        |s, found| if let Some(why) = s.bodies.as_ref().and_then(|one| one.unreadable.as_ref()) {
+            found.says(format!(
+                "Bodies of an earlier process cannot be used: {why}; their messages have failed"));
         },
     ),
-    notice(
-        "queue_lowered",
+    notice("queue_lowered",
         "It follows from the configuration and the memory limit alone",
         "The memory limit of the service's cgroup leaves less for pending messages than \
          sending.max_pending_bytes",
@@ -626,16 +494,11 @@ pub(super) static OBSERVED: [Definition; 24] = [
             if max < configured {
                 found.says(format!(
                     "The memory limit of the service's cgroup leaves {} MiB for pending messages, \
-                     and sending.max_pending_bytes says {}",
-                    max >> 20,
-                    configured >> 20
-                ));
+                     and sending.max_pending_bytes says {}", max >> 20, configured >> 20));
             }
         },
     ),
-    warning(
-        "purge_behind",
-        Rules(&["PillarboxPurgeBehind"]),
+    warning("purge_behind", Rules(&["PillarboxPurgeBehind"]),
         "Records are kept for longer than 90 days",
         "See the log for why the purge waits: a clock in doubt, or a full disk",
         |s, found| {
@@ -643,70 +506,53 @@ pub(super) static OBSERVED: [Definition; 24] = [
             found.if_so(s.stored.oldest.is_some_and(|oldest| oldest.is_past(limit, s.at)));
         },
     ),
-    critical(
-        "queue_stuck",
-        Rules(&["PillarboxQueueStuck"]),
+    critical("queue_stuck", Rules(&["PillarboxQueueStuck"]),
         "Messages wait, and none was sent for 15 minutes",
         "See why: pillarbox message list --status queued",
         |s, found| found.if_so(s.recent.is_stuck),
     ),
-    warning(
-        "internal_errors",
-        Rules(&["PillarboxInternalErrors"]),
+    warning("internal_errors", Rules(&["PillarboxInternalErrors"]),
         "Requests failed by a fault in the service",
         "Look for errors in the log, and report them with the request id",
-        |s, found| {
-            if s.recent.totals.internal_errors > 0 {
-                let requests = several(s.recent.totals.internal_errors, "request");
-                found.says(format!("{requests} failed by a fault in the service{}", lately()));
-            }
+        |s, found| if s.recent.totals.internal_errors > 0 {
+            let requests = several(s.recent.totals.internal_errors, "request");
+            found.says(format!("{requests} failed by a fault in the service{LATELY_SAID}"));
         },
     ),
-    warning(
-        "requests_refused",
-        Rules(&["PillarboxRefusesForWantOfRoom"]),
+    warning("requests_refused", Rules(&["PillarboxRefusesForWantOfRoom"]),
         "Requests were refused with 503 QueueFull",
         "A memory limit, or an organisation's share of one, is used up. If the queue has \
          room, clients send bodies too slowly or do not read responses (max_reading_bytes, \
          max_writing_bytes)",
-        |s, found| {
-            if s.recent.totals.refused_for_room > 0 {
-                let requests = several(s.recent.totals.refused_for_room, "request");
-                found.says(format!("503 QueueFull was the answer to {requests}{}", lately()));
-            }
+        |s, found| if s.recent.totals.refused_for_room > 0 {
+            let requests = several(s.recent.totals.refused_for_room, "request");
+            found.says(format!("503 QueueFull was the answer to {requests}{LATELY_SAID}"));
         },
     ),
-    warning(
-        "commits_slow",
-        Rules(&["PillarboxCommitsSlow"]),
+    warning("commits_slow", Rules(&["PillarboxCommitsSlow"]),
         "More than one commit in a hundred takes over half a second",
         "The disk is slow or shared, and every acceptance waits for it: see what else uses \
          it",
         |s, found| {
             let slow = s.recent.totals.slow_commits;
             if slow >= FEW && slow * SLOW_COMMIT_ONE_IN > s.recent.totals.commits {
-                found.says(format!("{slow} commits took over half a second{}", lately()));
+                found.says(format!("{slow} commits took over half a second{LATELY_SAID}"));
             }
         },
     ),
-    warning(
-        "throttled",
-        Rules(&["PillarboxThrottled"]),
+    warning("throttled", Rules(&["PillarboxThrottled"]),
         "SES throttles more than one call in twenty",
         "Something else sends from the same account, or sending.max_rate is above what it \
          allows",
         |s, found| {
             let (throttled, calls) = (s.recent.totals.throttled, s.recent.totals.calls);
             if throttled >= FEW && throttled * THROTTLED_ONE_IN > calls {
-                found.says(format!("SES throttled {throttled} of {calls} calls{}", lately()));
+                found.says(format!("SES throttled {throttled} of {calls} calls{LATELY_SAID}"));
             }
         },
     ),
-    warning(
-        "messages_failed",
-        Rules(&["PillarboxMessagesFail"]),
-        "Messages failed",
-        "See why: pillarbox message list --status failed --org ORG",
+    warning("messages_failed", Rules(&["PillarboxMessagesFail"]),
+        "Messages failed", "See why: pillarbox message list --status failed --org ORG",
         |s, found| {
             let mut failed: Vec<_> =
                 s.recent.failed.iter().filter(|(_, count)| *count > 0).collect();
@@ -719,40 +565,30 @@ pub(super) static OBSERVED: [Definition; 24] = [
                 others => format!(" and {others} other organisations"),
             };
             let messages = several(all, "message");
-            found.names(format!("{messages} of {worst}{others} failed{}", lately()), "ORG", worst);
+            found.names(format!("{messages} of {worst}{others} failed{LATELY_SAID}"), "ORG", worst);
         },
     ),
-    warning(
-        "bounces",
-        Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
+    warning("bounces", Rules(&["PillarboxBounceRateHigh", "PillarboxBounceRateAboveLimit"]),
         "An organisation's bounces of the last 24 hours, of mail to at least 100 recipients, are \
          above half of SES's limit of 5 %",
         "Its list is old or its sign-up unchecked. To stop it, revoke its key",
-        |s, found| {
-            for NamedCounts { name, counts: day, .. } in &s.recent.day {
-                if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
-                    found.says(format!(
-                        "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
-                         accounts from 5 % on"
-                    ));
-                }
+        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+            if let Some(share) = BOUNCES.share(day.hard_bounces, day.sent_recipients) {
+                found.says(format!(
+                    "{share} of {name}'s mail of the last 24 hours bounced for good; SES reviews \
+                     accounts from 5 % on"));
             }
         },
     ),
-    warning(
-        "complaints",
-        Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
+    warning("complaints", Rules(&["PillarboxComplaintRateHigh", "PillarboxComplaintRateAboveLimit"]),
         "An organisation's complaints of the last 24 hours, about mail to at least 1000 \
          recipients, are above half of SES's limit of 0.1 %",
         "Find out what it sends, and to whom. To stop it, revoke its key",
-        |s, found| {
-            for NamedCounts { name, counts: day, .. } in &s.recent.day {
-                if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
-                    found.says(format!(
-                        "{share} of {name}'s mail of the last 24 hours was complained about; SES \
-                         reviews accounts from 0.1 % on"
-                    ));
-                }
+        |s, found| for NamedCounts { name, counts: day, .. } in &s.recent.day {
+            if let Some(share) = COMPLAINTS.share(day.complaints, day.sent_recipients) {
+                found.says(format!(
+                    "{share} of {name}'s mail of the last 24 hours was complained about; SES \
+                     reviews accounts from 0.1 % on"));
             }
         },
     ),
@@ -766,9 +602,4 @@ fn fill(s: &Snapshot) -> Fill {
 #[expect(clippy::cast_precision_loss, reason = "such numbers are small")]
 fn ratio(used: u64, max: u64) -> f64 {
     used as f64 / max as f64
-}
-
-/// How far back the conditions of the last minutes look, in words.
-fn lately() -> String {
-    format!(" in the last {} minutes", LATELY.as_secs() / 60)
 }
