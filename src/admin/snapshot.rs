@@ -33,6 +33,7 @@ const OTHERS: &str = "(others)";
 
 /// The running service at one moment.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Snapshot {
     /// The moment, by the service's clock.
     pub at: Timestamp,

@@ -49,8 +49,10 @@ impl Range {
     }
 }
 
+type Count = fn(&OrganisationCounts) -> u64;
+
 /// What is counted of messages and events, by the page's names.
-pub(super) const COUNTED: [(&str, fn(&OrganisationCounts) -> u64); 7] = [
+pub(super) const COUNTED: [(&str, Count); 7] = [
     ("accepted", |counts| counts.accepted),
     ("sent", |counts| counts.sent),
     ("failed", |counts| counts.failed),
@@ -62,7 +64,7 @@ pub(super) const COUNTED: [(&str, fn(&OrganisationCounts) -> u64); 7] = [
 
 /// Series of a range, in steps of equal length: of all organisations together, and of those with the
 /// most mail by name.
-fn series(parts: &Parts, start: Timestamp, step_seconds: u64, history: History) -> Value {
+fn series(parts: &Parts, start: Timestamp, step_seconds: u64, history: &History) -> Value {
     let of = |steps: &[OrganisationCounts]| -> BTreeMap<_, Vec<_>> {
         COUNTED.map(|(name, count)| (name, steps.iter().map(count).collect())).into()
     };
@@ -93,7 +95,7 @@ pub(super) async fn answer(
         Range::Days90 => HourSteps::until(hour, 24, 90),
     };
     let history = parts.history.read(steps, MAX_ORGANISATIONS).await?;
-    Ok(series(parts, steps.first().start(), steps.length().as_secs(), history))
+    Ok(series(parts, steps.first().start(), steps.length().as_secs(), &history))
 }
 
 /// What happened within the last hour, as far as the process has run.
@@ -217,7 +219,7 @@ impl Steps {
 
     fn answer(&self, parts: &Parts) -> Value {
         let start = Timestamp::from_unix_millis(self.first() * self.millis);
-        series(parts, start, self.millis / 1_000, self.counts())
+        series(parts, start, self.millis / 1_000, &self.counts())
     }
 }
 
